@@ -1,0 +1,505 @@
+"""An ONNX file to a `Model`, without reading its weights.
+
+The file is mapped and walked by its length prefixes; a weight becomes the place where its bytes lie.
+Files come from strangers: lengths, dims, nesting and external paths are checked here, once, so that
+everything behind this module may trust what it holds.
+
+Field numbers are those of onnx.proto (IR version 13).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from explorer.engine.graph import (
+    DTYPES,
+    AttributeRef,
+    Computed,
+    Function,
+    Graph,
+    Inline,
+    Model,
+    Node,
+    Payload,
+    Source,
+    Span,
+    Tensor,
+    Value,
+    dtype_code,
+)
+from explorer.engine.wire import fields, packed_varints, signed
+from explorer.errors import BadModel, nearest
+from explorer.facts import Dim
+
+__all__ = ["looks_like_onnx", "read"]
+
+MAX_DEPTH = 32
+"""Subgraphs within subgraphs; real models stay below 5."""
+
+MAX_RANK = 64
+_MAX_ELEMENTS = 1 << 48
+
+
+def looks_like_onnx(head: bytes) -> bool:
+    """Whether a file that begins with `head` can be an ONNX model (it carries no magic number).
+
+    A ModelProto starts with one of its own fields; every writer known puts ir_version (0x08) first.
+    """
+    return bool(head) and head[0] in (0x08, 0x12, 0x1A, 0x22, 0x28, 0x3A, 0x42)
+
+
+def read(path: str) -> Model:
+    """The model in the file at `path`.
+
+    Args:
+        path: An .onnx file; external data must lie in the same folder or below it.
+
+    Returns:
+        The model. Its weights stay in the file, which must not change while the model is in use.
+
+    Raises:
+        BadModel: The file is missing, is not an ONNX model, or contradicts itself.
+    """
+    if os.path.isdir(path):
+        raise BadModel("this is a directory, not a model", where=path, hint="name a file in it")
+    try:
+        source = Source(path)
+    except FileNotFoundError:
+        folder = os.path.dirname(path) or "."
+        beside = os.listdir(folder) if os.path.isdir(folder) else []
+        hint = nearest(os.path.basename(path), (f for f in beside if f.endswith(".onnx")))
+        raise BadModel("no such file", where=path, hint=hint) from None
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
+    if not source.size:
+        raise BadModel("the file is empty", where=path)
+    if not looks_like_onnx(source.map[:1]):
+        raise BadModel("this is not an ONNX model", where=path, hint="its first byte is no ONNX field")
+    try:
+        model = _Reader(source).model()
+    except BadModel as error:
+        raise BadModel(error.what, where=error.where or path, hint=error.hint) from None
+    except RecursionError:
+        raise BadModel("its graphs are nested too deeply", where=path) from None
+    return model
+
+
+class _Reader:
+    """Walks one file; holds what every message needs: the map and the folder for external data."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.data = source.map
+        self.folder = os.path.dirname(os.path.abspath(source.path))
+        self.externals: dict[str, Source] = {}
+
+    def text(self, start: int, stop: int) -> str:
+        return str(self.data[start:stop], "utf-8", "backslashreplace")
+
+    def span(self, start: int, stop: int) -> Span:
+        return Span(self.source, start, stop - start)
+
+    def pair(self, start: int, stop: int) -> tuple[str, str]:
+        """A StringStringEntryProto."""
+        key = value = ""
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if wire == 2 and number == 1:
+                key = self.text(at, end)
+            elif wire == 2 and number == 2:
+                value = self.text(at, end)
+        return key, value
+
+    def model(self) -> Model:
+        graph: tuple[int, int] | None = None
+        ir_version, producer, producer_version = 0, "", ""
+        opsets: dict[str, int] = {}
+        functions: dict[tuple[str, str, str], Function] = {}
+        metadata: dict[str, str] = {}
+        extra: list[Span] = []
+        for number, wire, begin, at, end in fields(self.data, 0, self.source.size):
+            if number == 7 and wire == 2:
+                graph = at, end
+            elif number == 1 and wire == 0:
+                ir_version = at
+            elif number == 2 and wire == 2:
+                producer = self.text(at, end)
+            elif number == 3 and wire == 2:
+                producer_version = self.text(at, end)
+            elif number == 8 and wire == 2:
+                domain, version = self.opset(at, end)
+                opsets[domain] = version
+            elif number == 14 and wire == 2:
+                key, value = self.pair(at, end)
+                metadata[key] = value
+            elif number == 25 and wire == 2:
+                function = self.function(at, end)
+                if function.key in functions:
+                    raise BadModel(f"function '{function.name}' is defined twice")
+                functions[function.key] = function
+            else:
+                extra.append(self.span(begin, end))
+        if graph is None:
+            raise BadModel("this is not an ONNX model", hint="it holds no graph")
+        if not opsets:
+            # before IR version 3 there was no import: version 1 of the default set is meant
+            opsets[""] = 1
+        return Model(
+            graph=self.graph(*graph, depth=0),
+            opsets=opsets,
+            ir_version=ir_version,
+            functions=functions,
+            producer=producer,
+            producer_version=producer_version,
+            path=self.source.path,
+            metadata=metadata,
+            extra=tuple(extra),
+        )
+
+    def opset(self, start: int, stop: int) -> tuple[str, int]:
+        domain, version = "", 0
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1 and wire == 2:
+                domain = self.text(at, end)
+            elif number == 2 and wire == 0:
+                version = signed(at)
+        return ("" if domain == "ai.onnx" else domain), version
+
+    def graph(self, start: int, stop: int, *, depth: int) -> Graph:
+        if depth > MAX_DEPTH:
+            raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
+        name = ""
+        nodes: list[Node] = []
+        inputs: list[Value] = []
+        outputs: list[Value] = []
+        values: list[Value] = []
+        tensors: dict[str, Tensor] = {}
+        extra: list[Span] = []
+        for number, wire, begin, at, end in fields(self.data, start, stop):
+            if wire != 2:
+                extra.append(self.span(begin, end))
+            elif number == 1:
+                nodes.append(self.node(begin, at, end, depth))
+            elif number == 2:
+                name = self.text(at, end)
+            elif number == 5:
+                tensor = self.tensor(at, end)
+                if tensor.name in tensors:
+                    raise BadModel(f"initializer '{tensor.name}' is defined twice")
+                tensors[tensor.name] = tensor
+            elif number == 11:
+                inputs.append(self.value(at, end))
+            elif number == 12:
+                outputs.append(self.value(at, end))
+            elif number == 13:
+                values.append(self.value(at, end))
+            else:
+                extra.append(self.span(begin, end))
+        return Graph(
+            name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra)
+        )
+
+    def node(self, begin: int, start: int, stop: int, depth: int) -> Node:
+        data = self.data
+        inputs: list[str] = []
+        outputs: list[str] = []
+        name = op = domain = overload = ""
+        attributes: list[tuple[int, int]] = []
+        metadata: dict[str, str] = {}
+        for number, wire, _, at, end in fields(data, start, stop):
+            if wire != 2:
+                continue
+            if number == 1:
+                inputs.append(str(data[at:end], "utf-8", "backslashreplace"))
+            elif number == 2:
+                outputs.append(str(data[at:end], "utf-8", "backslashreplace"))
+            elif number == 3:
+                name = self.text(at, end)
+            elif number == 4:
+                op = self.text(at, end)
+            elif number == 5:
+                attributes.append((at, end))
+            elif number == 7:
+                domain = self.text(at, end)
+            elif number == 8:
+                overload = self.text(at, end)
+            elif number == 9:
+                key, value = self.pair(at, end)
+                metadata[key] = value
+
+        def decode() -> Mapping[str, Any]:
+            return dict(self.attribute(a, b, depth) for a, b in attributes)
+
+        return Node(
+            op,
+            inputs,
+            outputs,
+            name=name,
+            domain=domain,
+            overload=overload,
+            metadata=metadata,
+            record=self.span(begin, stop),
+            decode=decode if attributes else None,
+        )
+
+    def attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
+        """Name and value of an AttributeProto."""
+        data = self.data
+        name, kind, reference = "", 0, ""
+        one: dict[int, Any] = {}
+        many: dict[int, list[Any]] = {}
+        for number, wire, _, at, end in fields(data, start, stop):
+            if number == 1 and wire == 2:
+                name = self.text(at, end)
+            elif number == 20 and wire == 0:
+                kind = at
+            elif number == 21 and wire == 2:
+                reference = self.text(at, end)
+            elif number == 2 and wire == 5:
+                one[1] = struct.unpack_from("<f", data, at)[0]
+            elif number == 3 and wire == 0:
+                one[2] = signed(at)
+            elif number == 4 and wire == 2:
+                one[3] = _text_or_bytes(data[at:end])
+            elif number == 5 and wire == 2:
+                one[4] = self.tensor(at, end)
+            elif number == 6 and wire == 2:
+                one[5] = self.graph(at, end, depth=depth + 1)
+            elif number == 7 and wire in (2, 5):
+                many.setdefault(6, []).extend(struct.unpack(f"<{(end - at) // 4}f", data[at:end]))
+            elif number == 8 and wire == 0:
+                many.setdefault(7, []).append(signed(at))
+            elif number == 8 and wire == 2:
+                many.setdefault(7, []).extend(map(signed, packed_varints(data, at, end)))
+            elif number == 9 and wire == 2:
+                many.setdefault(8, []).append(_text_or_bytes(data[at:end]))
+            elif number == 10 and wire == 2:
+                many.setdefault(9, []).append(self.tensor(at, end))
+            elif number == 11 and wire == 2:
+                many.setdefault(10, []).append(self.graph(at, end, depth=depth + 1))
+            elif number in (14, 22) and wire == 2:
+                one[{14: 13, 22: 11}[number]] = self.span(at, end)
+            elif number in (15, 23) and wire == 2:
+                many.setdefault({15: 14, 23: 12}[number], []).append(self.span(at, end))
+        if reference:
+            return name, AttributeRef(reference, kind)
+        if not kind:  # IR version 1 had no type field
+            kind = next(iter(one), 0) or next(iter(many), 0)
+        if kind in (6, 7, 8, 9, 10, 12, 14):
+            return name, tuple(many.get(kind, ()))
+        # proto3 writers leave out zeros and empty strings
+        return name, one.get(kind, {1: 0.0, 2: 0, 3: ""}.get(kind))
+
+    def function(self, start: int, stop: int) -> Function:
+        name = domain = overload = ""
+        inputs: list[str] = []
+        outputs: list[str] = []
+        attributes: list[str] = []
+        defaults: dict[str, Any] = {}
+        nodes: list[Node] = []
+        opsets: dict[str, int] = {}
+        metadata: dict[str, str] = {}
+        for number, wire, begin, at, end in fields(self.data, start, stop):
+            if wire != 2:
+                continue
+            if number == 1:
+                name = self.text(at, end)
+            elif number == 4:
+                inputs.append(self.text(at, end))
+            elif number == 5:
+                outputs.append(self.text(at, end))
+            elif number == 6:
+                attributes.append(self.text(at, end))
+            elif number == 7:
+                nodes.append(self.node(begin, at, end, 1))
+            elif number == 9:
+                key, version = self.opset(at, end)
+                opsets[key] = version
+            elif number == 10:
+                domain = self.text(at, end)
+            elif number == 11:
+                attribute, value = self.attribute(at, end, 1)
+                defaults[attribute] = value
+            elif number == 13:
+                overload = self.text(at, end)
+            elif number == 14:
+                key_, value_ = self.pair(at, end)
+                metadata[key_] = value_
+        return Function(
+            domain,
+            name,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(nodes),
+            opsets,
+            tuple(attributes),
+            defaults,
+            overload,
+            metadata,
+            self.span(start, stop),
+        )
+
+    def value(self, start: int, stop: int) -> Value:
+        """A ValueInfoProto; only tensor types carry a shape that we use."""
+        name, dtype, shape = "", None, None
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1 and wire == 2:
+                name = self.text(at, end)
+            elif number == 2 and wire == 2:
+                for kind, wire_, _, at_, end_ in fields(self.data, at, end):
+                    if kind == 1 and wire_ == 2:
+                        dtype, shape = self.tensor_type(at_, end_, name)
+        return Value(name, dtype, shape, self.span(start, stop))
+
+    def tensor_type(self, start: int, stop: int, name: str) -> tuple[str | None, tuple[Dim, ...] | None]:
+        dtype: str | None = None
+        shape: tuple[Dim, ...] | None = None
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1 and wire == 0:
+                dtype = DTYPES[at].name if at in DTYPES else None
+            elif number == 2 and wire == 2:
+                dims: list[Dim] = []
+                for kind, wire_, _, at_, end_ in fields(self.data, at, end):
+                    if kind == 1 and wire_ == 2:
+                        dims.append(self.dim(at_, end_, name))
+                shape = tuple(dims)
+        return dtype, shape
+
+    def dim(self, start: int, stop: int, name: str) -> Dim:
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1 and wire == 0:
+                size = signed(at)
+                if size < -1:
+                    raise BadModel(f"value '{name}' has a dimension of {size}")
+                return None if size == -1 else size
+            if number == 2 and wire == 2:
+                return self.text(at, end) or None
+        return None
+
+    def tensor(self, start: int, stop: int) -> Tensor:
+        name, code, located = "", 0, 0
+        dims: list[int] = []
+        typed: list[tuple[int, int, int, int]] = []
+        raw: Span | None = None
+        external: dict[str, str] = {}
+        strings = 0
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1:
+                dims.extend(packed_varints(self.data, at, end) if wire == 2 else [at])
+            elif number == 2 and wire == 0:
+                code = at
+            elif number == 8 and wire == 2:
+                name = self.text(at, end)
+            elif number == 9 and wire == 2:
+                raw = self.span(at, end)
+            elif number in (4, 5, 7, 10, 11):
+                typed.append((number, wire, at, end))
+            elif number == 6 and wire == 2:
+                strings += end - at
+            elif number == 13 and wire == 2:
+                key, value = self.pair(at, end)
+                external[key] = value
+            elif number == 14 and wire == 0:
+                located = at
+        if code not in DTYPES:
+            raise BadModel(f"tensor '{name}' has the unknown element type {code}")
+        dtype = DTYPES[code].name
+        shape = tuple(signed(d) for d in dims)
+        if len(shape) > MAX_RANK or any(d < 0 for d in shape):
+            raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
+        tensor = Tensor(name, dtype, shape, None, self.span(start, stop))
+        if tensor.elements > _MAX_ELEMENTS:
+            raise BadModel(f"tensor '{name}' claims {tensor.elements:,} elements")
+        payload: Payload | None = raw
+        where = ""
+        if located == 1:
+            payload, where = self.external(name, external, tensor.nbytes)
+        elif payload is None and typed:
+            payload = self.typed(tensor, typed)
+        elif strings:
+            payload = Inline(b"\0" * strings)
+        elif payload is None and tensor.nbytes == 0:
+            payload = Inline(b"")
+        if payload is not None and code != 8 and payload.size != tensor.nbytes:
+            raise BadModel(
+                f"tensor '{name}' of shape {list(shape)} and type {dtype} needs {tensor.nbytes:,} bytes"
+                f" and has {payload.size:,}"
+            )
+        return Tensor(name, dtype, shape, payload, tensor.record, where)
+
+    def typed(self, tensor: Tensor, parts: list[tuple[int, int, int, int]]) -> Payload:
+        """The data of a tensor that uses a typed field instead of raw_data.
+
+        float_data and double_data are little-endian already when packed; varints must be decoded,
+        which is put off until somebody asks for values.
+        """
+        number, wire, at, end = parts[0]
+        if len(parts) == 1 and wire == 2 and number in (4, 10):
+            return self.span(at, end)
+        if number in (4, 10):
+            return Inline(b"".join(bytes(self.data[a:b]) for _, _, a, b in parts))
+        width = DTYPES[dtype_code(tensor.dtype)].bits
+        unit = max(width // 8, 1)
+        mask = (1 << (8 * unit)) - 1
+
+        def make() -> Iterator[memoryview]:
+            for _, wire_, a, b in parts:
+                numbers = packed_varints(self.data, a, b) if wire_ == 2 else [a]
+                out = bytearray()
+                for value in numbers:
+                    out += (value & mask).to_bytes(unit, "little")
+                yield memoryview(out)
+
+        count = 0
+        for _, wire_, a, b in parts:
+            # a varint ends at the first byte below 128
+            count += sum(byte < 128 for byte in self.data[a:b]) if wire_ == 2 else 1
+        return Computed(count * unit, make)
+
+    def external(self, name: str, entries: Mapping[str, str], nbytes: int) -> tuple[Payload, str]:
+        """The place of external data, which may not leave the model's folder.
+
+        Raises:
+            BadModel: The path is absolute or leads out of the folder (also through a link), the file
+                is missing, or the range does not fit in it.
+        """
+        location = entries.get("location", "")
+        where = f"{self.source.path}: tensor '{name}'"
+        target = os.path.realpath(os.path.join(self.folder, location))
+        root = os.path.realpath(self.folder)
+        if not location or os.path.isabs(location) or os.path.commonpath([root, target]) != root:
+            raise BadModel(
+                f"its external data '{location}' points outside the model's folder", where=where
+            )
+        try:
+            offset = int(entries.get("offset", "0") or "0")
+            length = int(entries.get("length", "-1") or "-1")
+        except ValueError:
+            raise BadModel("offset or length of its external data is no number", where=where) from None
+        if target not in self.externals:
+            try:
+                self.externals[target] = Source(target)
+            except OSError as error:
+                raise BadModel(
+                    f"its external data file '{location}' cannot be read: {error.strerror}",
+                    where=where,
+                    hint="put it beside the model",
+                ) from None
+        source = self.externals[target]
+        length = nbytes if length < 0 else length
+        if offset < 0 or offset + length > source.size:
+            raise BadModel(
+                f"its external data ({length:,} bytes at {offset:,}) does not fit in '{location}'"
+                f" of {source.size:,} bytes",
+                where=where,
+            )
+        return Span(source, offset, length), location
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return bytes(data)

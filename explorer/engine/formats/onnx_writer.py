@@ -1,0 +1,398 @@
+"""A `Model` to an ONNX file, as one stream of bytes.
+
+Untouched nodes and tensors are copied as they stand in their source; a computed payload (the tiles of
+a weight) is made a slab at a time while it is written. Nothing holds a second copy of the weights.
+
+`skeleton` writes the same model with its weights left out or referred to: what onnx's shape inference
+and onnxruntime get to see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from explorer.engine.graph import AttributeRef, Function, Graph, Model, Node, Payload, Span, Tensor, Value, dtype_code
+from explorer.engine.wire import length_delimited, tagged_varint, varint
+from explorer.errors import Cancelled, Misuse
+from explorer.facts import Progress
+
+__all__ = ["encode", "replacing", "skeleton", "write"]
+
+Part = bytes | Payload
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+PROTOBUF_LIMIT = (1 << 31) - 1
+"""No protobuf parser reads a larger message; beyond it weights go into a file beside the model."""
+
+_SMALL = 1024
+"""Payloads below this many bytes stay inside a skeleton: shapes, axes, scalars."""
+
+_BATCH = 1 << 22
+
+
+class _Parts(list[Part]):
+    """Encoded pieces with their total size, because a length stands in front of every message."""
+
+    def __init__(self, parts: Iterable[Part] = ()) -> None:
+        super().__init__()
+        self.size = 0
+        for part in parts:
+            self.add(part)
+
+    def add(self, part: Part) -> None:
+        self.append(part)
+        self.size += len(part) if isinstance(part, bytes) else part.size
+
+    def message(self, number: int, body: _Parts) -> None:
+        """Adds `body` as the length-delimited field `number`."""
+        self.add(varint(number << 3 | 2) + varint(body.size))
+        self.extend(body)
+        self.size += body.size
+
+
+class _Encoder:
+    """Turns a model into parts.
+
+    Args:
+        refer: For a payload of 1 KB and more, (location, offset) to write as external data instead of
+            the bytes, None to write the bytes, or ('', 0) to leave the data out.
+    """
+
+    def __init__(self, refer: Callable[[Tensor], tuple[str, int] | None]) -> None:
+        self.refer = refer
+
+    def model(self, model: Model) -> _Parts:
+        parts = _Parts([tagged_varint(1, model.ir_version)])
+        if model.producer:
+            parts.add(length_delimited(2, model.producer.encode()))
+        if model.producer_version:
+            parts.add(length_delimited(3, model.producer_version.encode()))
+        for span in model.extra:
+            parts.add(span)
+        parts.message(7, self.graph(model.graph))
+        for domain, version in model.opsets.items():
+            parts.add(length_delimited(8, _opset(domain, version)))
+        for key, value in model.metadata.items():
+            parts.add(length_delimited(14, _pair(key, value)))
+        for function in model.functions.values():
+            parts.message(25, self.function(function))
+        return parts
+
+    def graph(self, graph: Graph) -> _Parts:
+        parts = _Parts()
+        for node in graph.nodes:
+            if node.record is not None:
+                parts.add(node.record if node.record.size >= _SMALL else bytes(node.record.view()))
+            else:
+                parts.message(1, self.node(node))
+        parts.add(length_delimited(2, graph.name.encode()))
+        for span in graph.extra:
+            parts.add(span)
+        for number, values in ((11, graph.inputs), (12, graph.outputs), (13, graph.values)):
+            for value in values:
+                parts.add(length_delimited(number, _value(value)))
+        for tensor in graph.initializers.values():
+            parts.message(5, self.tensor(tensor))
+        return parts
+
+    def node(self, node: Node) -> _Parts:
+        head = [length_delimited(1, name.encode()) for name in node.inputs]
+        head += [length_delimited(2, name.encode()) for name in node.outputs]
+        if node.name:
+            head.append(length_delimited(3, node.name.encode()))
+        head.append(length_delimited(4, node.op.encode()))
+        if node.domain:
+            head.append(length_delimited(7, node.domain.encode()))
+        if node.overload:
+            head.append(length_delimited(8, node.overload.encode()))
+        for key, value in node.metadata.items():
+            head.append(length_delimited(9, _pair(key, value)))
+        parts = _Parts([b"".join(head)])
+        for name, attribute in node.attributes.items():
+            parts.message(5, self.attribute(name, attribute))
+        return parts
+
+    def attribute(self, name: str, value: Any) -> _Parts:
+        parts = _Parts([length_delimited(1, name.encode())])
+        kind = _attribute_kind(value)
+        if isinstance(value, AttributeRef):
+            parts.add(length_delimited(21, value.name.encode()))
+            kind = value.kind
+        elif kind == 1:
+            parts.add(b"\x15" + struct.pack("<f", value))
+        elif kind == 2:
+            parts.add(tagged_varint(3, int(value)))
+        elif kind == 3:
+            parts.add(length_delimited(4, value if isinstance(value, bytes) else value.encode()))
+        elif kind == 4:
+            parts.message(5, self.tensor(value))
+        elif kind == 5:
+            parts.message(6, self.graph(value))
+        elif kind == 6:
+            parts.add(length_delimited(7, struct.pack(f"<{len(value)}f", *value)))
+        elif kind == 7:
+            parts.add(length_delimited(8, b"".join(map(varint, value))))
+        elif kind == 8:
+            for item in value:
+                parts.add(length_delimited(9, item if isinstance(item, bytes) else item.encode()))
+        elif kind == 9:
+            for item in value:
+                parts.message(10, self.tensor(item))
+        elif kind == 10:
+            for item in value:
+                parts.message(11, self.graph(item))
+        parts.add(varint(20 << 3) + varint(kind))
+        return parts
+
+    def tensor(self, tensor: Tensor) -> _Parts:
+        payload = tensor.payload
+        large = payload is not None and payload.size >= _SMALL
+        place = self.refer(tensor) if large else None
+        if place is None and tensor.record is not None and not tensor.external:
+            return _Parts([tensor.record])
+        body = b"".join(tagged_varint(1, dim) for dim in tensor.shape)
+        body += tagged_varint(2, dtype_code(tensor.dtype))
+        body += length_delimited(8, tensor.name.encode())
+        if place is not None:
+            location, offset = place
+            if location:
+                entries = (("location", location), ("offset", str(offset)), ("length", str(_size(payload))))
+                body += b"".join(length_delimited(13, _pair(k, v)) for k, v in entries)
+                body += tagged_varint(14, 1)
+            return _Parts([body])
+        if payload is None:
+            return _Parts([body])
+        # the weights of an external file come inside when they fit
+        return _Parts([body + varint(9 << 3 | 2) + varint(payload.size), payload])
+
+    def function(self, function: Function) -> _Parts:
+        if function.record is not None:
+            return _Parts([function.record])
+        head = [length_delimited(1, function.name.encode())]
+        head += [length_delimited(4, name.encode()) for name in function.inputs]
+        head += [length_delimited(5, name.encode()) for name in function.outputs]
+        head += [length_delimited(6, name.encode()) for name in function.attributes]
+        parts = _Parts([b"".join(head)])
+        for node in function.nodes:
+            parts.message(7, self.node(node))
+        for domain, version in function.opsets.items():
+            parts.add(length_delimited(9, _opset(domain, version)))
+        parts.add(length_delimited(10, function.domain.encode()))
+        for name, value in function.defaults.items():
+            parts.message(11, self.attribute(name, value))
+        if function.overload:
+            parts.add(length_delimited(13, function.overload.encode()))
+        for key, value in function.metadata.items():
+            parts.add(length_delimited(14, _pair(key, value)))
+        return parts
+
+
+def _attribute_kind(value: Any) -> int:
+    """AttributeProto.AttributeType of a Python value."""
+    if isinstance(value, AttributeRef):
+        return 0
+    if isinstance(value, (tuple, list)):
+        if not value:
+            return 7
+        first = _attribute_kind(value[0])
+        return first + 5
+    for kind, types in ((1, float), (2, (int, bool)), (3, (str, bytes)), (4, Tensor), (5, Graph)):
+        if isinstance(value, types):  # type: ignore[arg-type]
+            return kind
+    raise TypeError(f"no ONNX attribute can hold a {type(value).__name__}")
+
+
+def _size(payload: Payload | None) -> int:
+    return 0 if payload is None else payload.size
+
+
+def _pair(key: str, value: str) -> bytes:
+    return length_delimited(1, key.encode()) + length_delimited(2, value.encode())
+
+
+def _opset(domain: str, version: int) -> bytes:
+    return (length_delimited(1, domain.encode()) if domain else b"") + tagged_varint(2, version)
+
+
+def _value(value: Value) -> bytes:
+    if value.record is not None:
+        return bytes(value.record.view())
+    body = length_delimited(1, value.name.encode())
+    if value.dtype is None:
+        return body
+    kind = tagged_varint(1, dtype_code(value.dtype))
+    if value.shape is not None:
+        dims = b""
+        for dim in value.shape:
+            inner = b""
+            if isinstance(dim, int):
+                inner = tagged_varint(1, dim)
+            elif dim is not None:
+                inner = length_delimited(2, dim.encode())
+            dims += length_delimited(1, inner)
+        kind += length_delimited(2, dims)
+    return body + length_delimited(2, length_delimited(1, kind))
+
+
+def _keep(_: Tensor) -> None:
+    return None
+
+
+def encode(model: Model) -> bytes:
+    """The whole model as bytes, weights included. For small models and tests."""
+    return _join(_Encoder(_keep).model(model))
+
+
+def skeleton(model: Model, *, folder: str | None = None) -> bytes:
+    """The model as bytes without the weights.
+
+    Args:
+        model: The model.
+        folder: Where onnxruntime will look for external data. Payloads of 1 KB and more that lie in a
+            file in that folder are referred to there (a .onnx file serves as its own external data);
+            others stay inside. None: payloads of 1 KB and more are left out, for shape inference.
+
+    Note:
+        Nodes that carry a large Constant are copied as they are.
+    """
+    if folder is None:
+        return _join(_Encoder(lambda _: ("", 0)).model(model))
+    root = os.path.realpath(folder)
+
+    def refer(tensor: Tensor) -> tuple[str, int] | None:
+        payload = tensor.payload
+        if not isinstance(payload, Span):
+            return None
+        path = os.path.realpath(payload.source.path)
+        if os.path.commonpath([root, path]) != root:
+            return None
+        return os.path.relpath(path, root), payload.offset
+
+    return _join(_Encoder(refer).model(model))
+
+
+def _join(parts: _Parts) -> bytes:
+    return b"".join(p if isinstance(p, bytes) else bytes(p.view()) for p in parts)
+
+
+def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
+    """Writes the model to `path`, which appears whole or not at all.
+
+    A model beyond protobuf's 2 GiB gets its weights in `path` + '.data' beside it.
+
+    Args:
+        model: The model; its payloads are read while writing.
+        path: Target; replaced if it exists.
+        on_progress: Told the bytes written.
+        cancel: Asked between pieces; True stops the job.
+
+    Raises:
+        Misuse: The target cannot be written (no folder, no permission, no space).
+        Cancelled: `cancel` said so; nothing is left behind.
+    """
+    parts = _Encoder(_keep).model(model)
+    if parts.size <= PROTOBUF_LIMIT:
+        with replacing(path) as temporary:
+            _stream(parts, temporary, on_progress, cancel)
+        return
+    data_path = path + ".data"
+    outside: dict[int, tuple[Tensor, int]] = {}
+    offset = 0
+
+    def refer(tensor: Tensor) -> tuple[str, int]:
+        nonlocal offset
+        if id(tensor) not in outside:
+            outside[id(tensor)] = tensor, offset
+            offset += -(-_size(tensor.payload) // 4096) * 4096  # page-aligned, so that it can be mapped
+        return os.path.basename(data_path), outside[id(tensor)][1]
+
+    parts = _Encoder(refer).model(model)
+    data = _Parts()
+    for tensor, start in outside.values():
+        data.add(b"\0" * (start - data.size))
+        assert tensor.payload is not None
+        data.add(tensor.payload)
+    with replacing(data_path) as temporary_data, replacing(path) as temporary:
+        _stream(data, temporary_data, on_progress, cancel)
+        _stream(parts, temporary, None, cancel)
+
+
+def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
+    """Writes the parts to a new file in large batches."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        written = 0
+        for batch in _batches(_pieces(parts)):
+            if cancel is not None and cancel():
+                raise Cancelled
+            for piece in batch:
+                view = memoryview(piece).cast("B")
+                while len(view):
+                    count = os.write(descriptor, view)
+                    written += count
+                    view = view[count:]
+            if on_progress is not None:
+                on_progress(Progress("writing", written, parts.size))
+    finally:
+        os.close(descriptor)
+
+
+def _pieces(parts: _Parts) -> Iterator[bytes | memoryview]:
+    for part in parts:
+        if isinstance(part, bytes):
+            yield part
+        else:
+            yield from part.pieces()
+
+
+def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
+    """Small pieces joined to blocks of 4 MiB; large ones by themselves, uncopied."""
+    small: list[bytes | memoryview] = []
+    size = 0
+    for piece in pieces:
+        nbytes = len(piece) if isinstance(piece, bytes) else piece.nbytes
+        if nbytes >= _BATCH:
+            if small:
+                yield [b"".join(small)]
+                small, size = [], 0
+            yield [piece]
+            continue
+        small.append(piece)
+        size += nbytes
+        if size >= _BATCH:
+            yield [b"".join(small)]
+            small, size = [], 0
+    if small:
+        yield [b"".join(small)]
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """A temporary path beside `path`, moved onto it when the block ends well, removed when it does not.
+
+    Raises:
+        Misuse: The folder does not exist, `path` is a directory, or writing failed (permission, space).
+    """
+    if os.path.isdir(path):
+        raise Misuse("is a directory", where=path, hint="name a file to write")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise Misuse("there is no such folder", where=folder, hint="create it first")
+    temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.getpid()}.part")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+        text = reason.get(error.errno or 0, error.strerror or str(error))
+        raise Misuse(f"cannot be written: {text}", where=path, hint="nothing was written") from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+

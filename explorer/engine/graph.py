@@ -1,0 +1,399 @@
+"""An ONNX model as the engine holds it: all of the structure, none of the weights.
+
+onnx's ModelProto copies every weight into memory, and onnx-ir reads initializers through it. Here a
+weight is a `Payload`: where its bytes lie, or how to make them. A model of 550 MB is a few hundred
+kilobytes of these objects, a transformed model shares every payload it did not touch with its source,
+and both are written as one stream (`formats/onnx_writer`).
+
+Models are treated as immutable once built: a transform makes a new one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from explorer.errors import BadModel
+from explorer.facts import Dim
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "DTYPES",
+    "Computed",
+    "Function",
+    "Graph",
+    "Inline",
+    "Model",
+    "Node",
+    "Payload",
+    "Source",
+    "Span",
+    "Tensor",
+    "Value",
+    "dtype_code",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A tensor element type: ONNX's code, numpy's (or ml_dtypes') spelling, width in bits."""
+
+    code: int
+    name: str
+    bits: int
+
+
+DTYPES: Mapping[int, DType] = {
+    d.code: d
+    for d in (
+        DType(1, "float32", 32),
+        DType(2, "uint8", 8),
+        DType(3, "int8", 8),
+        DType(4, "uint16", 16),
+        DType(5, "int16", 16),
+        DType(6, "int32", 32),
+        DType(7, "int64", 64),
+        DType(8, "string", 0),
+        DType(9, "bool", 8),
+        DType(10, "float16", 16),
+        DType(11, "float64", 64),
+        DType(12, "uint32", 32),
+        DType(13, "uint64", 64),
+        DType(14, "complex64", 64),
+        DType(15, "complex128", 128),
+        DType(16, "bfloat16", 16),
+        DType(17, "float8_e4m3fn", 8),
+        DType(18, "float8_e4m3fnuz", 8),
+        DType(19, "float8_e5m2", 8),
+        DType(20, "float8_e5m2fnuz", 8),
+        DType(21, "uint4", 4),
+        DType(22, "int4", 4),
+        DType(23, "float4_e2m1fn", 4),
+        DType(24, "float8_e8m0fnu", 8),
+        DType(25, "uint2", 2),
+        DType(26, "int2", 2),
+    )
+}
+"""Element types by the code of TensorProto.DataType (onnx.proto, release 1.20)."""
+
+_CODE_BY_NAME = {d.name: d.code for d in DTYPES.values()}
+
+
+def dtype_code(name: str) -> int:
+    """ONNX's code of an element type given in numpy's spelling.
+
+    Raises:
+        KeyError: ONNX has no such type.
+    """
+    return _CODE_BY_NAME[name]
+
+
+class Source:
+    """A file, mapped read-only and kept open as long as a payload points into it."""
+
+    __slots__ = ("map", "path", "size")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            self.size = os.fstat(file.fileno()).st_size
+            # an empty file cannot be mapped; an empty buffer behaves the same to every reader
+            self.map: mmap.mmap | bytes = b""
+            if self.size:
+                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                # read-ahead would pull in weights around every header that we hop to
+                self.map.madvise(mmap.MADV_RANDOM)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes that lie in a file."""
+
+    source: Source
+    offset: int
+    size: int
+
+    def view(self) -> memoryview:
+        """The bytes, mapped, not copied."""
+        return memoryview(self.source.map)[self.offset : self.offset + self.size]
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes in pieces of at most 16 MiB, for streamed writing."""
+        view = self.view()
+        for at in range(0, self.size, 1 << 24):
+            yield view[at : at + (1 << 24)]
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """Bytes held in memory: small constants."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self.data)
+
+    def view(self) -> memoryview:
+        """The bytes."""
+        return memoryview(self.data)
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes as one piece."""
+        yield memoryview(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Bytes that are made while they are written, a slab at a time: the tiles of a weight.
+
+    `make` yields buffers whose sizes add up to `size`.
+    """
+
+    size: int
+    make: Callable[[], Iterator[memoryview]]
+
+    def view(self) -> memoryview:
+        """All bytes at once (a copy)."""
+        return memoryview(b"".join(self.make()))
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The slabs as they are made."""
+        return self.make()
+
+
+Payload = Span | Inline | Computed
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An initializer or constant: name, element type, shape, and where its bytes are.
+
+    `payload` holds little-endian raw data (packed for types below 8 bits). It is None for a tensor
+    whose data is missing, for strings, and for sparse tensors.
+
+    `record` is the encoded TensorProto in its file, kept so that an untouched tensor is copied as it
+    is; `external` names the file beside the model that holds the data (empty: inside).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    payload: Payload | None
+    record: Span | None = None
+    external: str = ""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored: packed types count their packed bytes, strings what is in the file."""
+        bits = DTYPES[_CODE_BY_NAME[self.dtype]].bits
+        if bits == 0:
+            return self.payload.size if self.payload is not None else 0
+        return (self.elements * bits + 7) // 8
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The values, mapped where they lie in a file (read-only); 4-bit types are unpacked.
+
+        Raises:
+            BadModel: There is no data, it has the wrong size, or numpy has no such type.
+        """
+        import numpy as np
+
+        if self.payload is None:
+            raise BadModel(f"tensor '{self.name}' carries no data")
+        bits = DTYPES[_CODE_BY_NAME[self.dtype]].bits
+        if bits == 0:
+            raise BadModel(f"tensor '{self.name}' holds strings, not numbers")
+        if self.payload.size != self.nbytes:
+            raise BadModel(
+                f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}"
+            )
+        if bits < 8:
+            packed = np.frombuffer(self.payload.view(), np.uint8)
+            each = 8 // bits
+            split = np.stack([(packed >> (bits * i)) & ((1 << bits) - 1) for i in range(each)], -1)
+            flat = split.reshape(-1)[: self.elements].astype(np.int8)
+            if self.dtype.startswith("int"):
+                flat = np.where(flat >= 1 << (bits - 1), flat - (1 << bits), flat).astype(np.int8)
+            elif self.dtype.startswith("float"):
+                import ml_dtypes
+
+                flat = flat.astype(np.uint8).view(getattr(ml_dtypes, self.dtype))
+            return flat.reshape(self.shape)
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            import ml_dtypes
+
+            dtype = np.dtype(getattr(ml_dtypes, self.dtype))
+        return np.frombuffer(self.payload.view(), dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A declared graph input, output or intermediate value.
+
+    `dtype` is None when no tensor type is declared (sequences, optionals); `shape` None when no shape
+    is. `record` is the encoded ValueInfoProto.
+    """
+
+    name: str
+    dtype: str | None
+    shape: tuple[Dim, ...] | None
+    record: Span | None = None
+
+
+class Node:
+    """One operator. Attributes of a node read from a file are decoded when first asked for."""
+
+    __slots__ = ("_attributes", "domain", "inputs", "metadata", "name", "op", "outputs", "overload", "record")
+
+    def __init__(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        name: str = "",
+        domain: str = "",
+        overload: str = "",
+        attributes: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        record: Span | None = None,
+        decode: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.op = op
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.name = name
+        self.domain = "" if domain == "ai.onnx" else domain
+        self.overload = overload
+        self.metadata: Mapping[str, str] = metadata or {}
+        self.record = record
+        self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = (
+            decode if decode is not None else (attributes or {})
+        )
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """Values by name: int, float, str, bytes, `Tensor`, `Graph`, or tuples of them.
+
+        A string attribute is a str when it is UTF-8, else bytes. In a function's body an attribute
+        that refers to one of the function's is an `AttributeRef`.
+        """
+        if callable(self._attributes):
+            self._attributes = self._attributes()
+        return self._attributes
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(domain, op, overload): what a local function is looked up by."""
+        return self.domain, self.op, self.overload
+
+    @property
+    def label(self) -> str:
+        """The name to show and to match by: the node's own, or that of its first output."""
+        return self.name or next((o for o in self.outputs if o), "") or self.op
+
+    def __repr__(self) -> str:
+        return f"Node({self.op}, {list(self.inputs)} -> {list(self.outputs)}, name={self.name!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeRef:
+    """In a function body: the value of the calling node's attribute of this name.
+
+    `kind` is AttributeProto.AttributeType, which the reference must carry.
+    """
+
+    name: str
+    kind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in topological order, with what is declared around them."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    initializers: Mapping[str, Tensor]
+    values: tuple[Value, ...] = ()
+    extra: tuple[Span, ...] = ()
+    """Fields that nothing here interprets (doc string, sparse initializers, quantization, metadata)."""
+
+    @property
+    def feeds(self) -> tuple[Value, ...]:
+        """The inputs that a caller must give: those without an initializer of the same name."""
+        return tuple(v for v in self.inputs if v.name not in self.initializers)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A model-local function: an operator whose meaning is a body of nodes."""
+
+    domain: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    opsets: Mapping[str, int]
+    attributes: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    overload: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    record: Span | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(domain, name, overload)."""
+        return ("" if self.domain == "ai.onnx" else self.domain), self.name, self.overload
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A graph with the operator sets and functions that give it meaning."""
+
+    graph: Graph
+    opsets: Mapping[str, int]
+    ir_version: int
+    functions: Mapping[tuple[str, str, str], Function] = field(default_factory=dict)
+    producer: str = ""
+    producer_version: str = ""
+    path: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    extra: tuple[Span, ...] = ()
+    """Top-level fields that nothing here interprets (domain, doc string, training info)."""
+
+    @property
+    def opset(self) -> int:
+        """Version of the default operator set; 0 if the model imports none."""
+        return self.opsets.get("", 0)
+
+
+def tensor_from_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor with the bytes of `array` in memory; for small constants."""
+    return Tensor(name, str(array.dtype), tuple(array.shape), Inline(array.tobytes()))
+
+
+def int64_tensor(name: str, values: Sequence[int]) -> Tensor:
+    """A one-dimensional int64 constant, without numpy."""
+    return Tensor(name, "int64", (len(values),), Inline(struct.pack(f"<{len(values)}q", *values)))
+
+

@@ -1,0 +1,88 @@
+"""What can go wrong, said once and in one line.
+
+Every failure that a user can cause or meet is an `ExplorerError`: what is wrong, where, and what to
+do about it. The command line prints it and exits with 2, the screen shows it in a dialog, the worker
+sends it across its pipe. Anything else that escapes is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "BadModel",
+    "Cancelled",
+    "EngineDied",
+    "ExplorerError",
+    "MissingExtra",
+    "Misuse",
+    "nearest",
+]
+
+
+class ExplorerError(Exception):
+    """A failure with a place and a remedy.
+
+    Args:
+        what: What is wrong, without a trailing full stop.
+        where: The file, layer, option or dimension concerned; empty if there is none.
+        hint: What the user can do about it; empty if nothing useful can be said.
+    """
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where, hint)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.where, self.hint))
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        text = f"{text}; {self.hint}" if self.hint else text
+        return " ".join(text.split())
+
+
+def _rebuild(kind: type[ExplorerError], what: str, where: str, hint: str) -> ExplorerError:
+    return kind(what, where=where, hint=hint)
+
+
+class BadModel(ExplorerError):
+    """The model file is missing, broken, hostile, or not a model."""
+
+
+class Misuse(ExplorerError):
+    """An option, name or path that the user gave cannot be used."""
+
+
+class MissingExtra(ExplorerError):
+    """A package that this model needs is not installed; the hint is the command that installs it."""
+
+
+class Cancelled(ExplorerError):
+    """The user stopped the job; nothing was written."""
+
+    def __init__(self, what: str = "stopped", *, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where=where, hint=hint)
+
+
+class EngineDied(ExplorerError):
+    """The engine's process ended without an answer (crash, out of memory, kill)."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the closest of `known` to a mistyped `name`.
+
+    Returns:
+        `did you mean 'x'?`, or `there is: a, b, c` when nothing is close, or an empty string.
+    """
+    names = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    if not names:
+        return ""
+    shown = ", ".join(names[:6])
+    return f"there is: {shown}" + (f" and {len(names) - 6:,} more" if len(names) > 6 else "")

@@ -1,0 +1,492 @@
+"""What the engine tells the world.
+
+Frozen, slotted dataclasses of plain values: they pickle across the worker's pipe, print as JSON, and
+are drawn by the screen. One fact is one number computed in one place, so the screen, the text tables
+and the JSON cannot disagree. Standard library only: the screen imports this before anything heavy.
+
+Conventions: every count is an exact integer; None means unknown and is never 0 (JSON null, `?` in
+text). Sizes are bytes. A shape is a tuple of ints, of strings for symbolic dimensions, of None for
+dimensions of which nothing is known; a shape of None means that not even the rank is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Analysis",
+    "Diff",
+    "History",
+    "HistoryEntry",
+    "Info",
+    "Layer",
+    "ModelInfo",
+    "NodeDiff",
+    "OpDiff",
+    "OpStat",
+    "OutputEvidence",
+    "Plan",
+    "Progress",
+    "Range",
+    "SiteEvidence",
+    "SitePlan",
+    "SkippedSite",
+    "TensorInfo",
+    "TileResult",
+    "TileSpec",
+    "Totals",
+    "Verification",
+    "to_json",
+]
+
+SCHEMA_VERSION = 1
+
+Dim = int | str | None
+Shape = tuple[Dim, ...]
+Status = Literal["exact", "bound", "unknown"]
+Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
+Edges = Literal["ragged", "padded"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A named tensor: its dtype in numpy's spelling ('float32'), its shape, and who said so.
+
+    `origin` is 'declared' (written in the file), 'inferred' (by shape inference) or 'observed' (seen
+    in a run). `conflict` says what the file declared when inference found something else.
+    """
+
+    name: str
+    dtype: str | None
+    shape: Shape | None
+    origin: str = "inferred"
+    conflict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One row of the layer tree: an operator, a leaf module, or a group that carries totals.
+
+    Layers are listed in pre-order, parents before children, siblings in execution order; `id` is the
+    position in that list. `path` is unique and dotted or slashed as the source has it; `name` is its
+    last piece. For a group the figures are the sums over its leaves (params count each shared
+    parameter once).
+
+    Attributes:
+        calls: How often the layer runs in one forward pass.
+        params: Parameters this layer uses, each stored parameter once.
+        weight_bytes: Bytes of those parameters as stored.
+        macs: Multiply-accumulates of one forward pass, all calls together.
+        formula: How `macs` (or, where there are none, `elementwise_ops`) comes about, with numbers.
+        activation_bytes: Bytes of the outputs.
+        status: 'exact', 'bound' or 'unknown'; `reason` says why when it is not exact.
+        shared_with: Paths of other layers that use the same stored parameter.
+        weights: The parameters or initializers of this layer.
+        repeat: On the first of a run of identical sibling groups (layers.0 ... layers.11) the length
+            of the run, on the others of the run 0; 1 outside any run.
+    """
+
+    id: int
+    parent: int | None
+    path: str
+    name: str
+    kind: str
+    depth: int
+    group: bool
+    calls: int = 1
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    weights: tuple[TensorInfo, ...] = ()
+    params: int = 0
+    weight_bytes: int = 0
+    macs: int | None = 0
+    formula: str = ""
+    elementwise_ops: int | None = 0
+    bytes_read: int | None = 0
+    bytes_written: int | None = 0
+    activation_bytes: int | None = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    status: Status = "exact"
+    reason: str = ""
+    shared_with: tuple[str, ...] = ()
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The figures of a whole model; each sums what is known, `coverage` says of how many nodes.
+
+    Attributes:
+        nodes: Operators (ONNX) or leaf modules and functional operators (nn.Module), calls counted.
+        trainable_params: Parameters with requires_grad; None where the format does not say.
+        flops: 2 x macs, and nothing else.
+        activation_bytes_sum: Outputs of every node (ONNX) or leaf module (nn.Module), each once.
+        activation_bytes_peak: Largest set of tensors alive at one step of the execution order.
+        peak_at: The path of the layer at which the peak occurs.
+        peak_tensors: The tensors alive there, largest first (at most 16).
+        coverage: Share of nodes whose cost is known, 0 to 1.
+        activation_bytes_functional: nn.Module only: outputs of functional operators, which are not
+            leaf modules and hence not in activation_bytes_sum.
+    """
+
+    nodes: int
+    params: int
+    trainable_params: int | None
+    weight_bytes: int
+    macs: int | None
+    flops: int | None
+    elementwise_ops: int | None
+    activation_bytes_sum: int | None
+    activation_bytes_peak: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    coverage: float
+    peak_at: str = ""
+    peak_tensors: tuple[TensorInfo, ...] = ()
+    activation_bytes_functional: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Where a model came from and what goes in and out. `format` is 'onnx' or 'torch'."""
+
+    source: str
+    format: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    opset: int | None = None
+    sha256: str | None = None
+    producer: str = ""
+    file_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """The answer of `explorer info`. `assumptions` holds what was assumed to get the numbers:
+    {'dims': {'batch': 8}, 'weights': 'random, seed 0', ...}."""
+
+    model: ModelInfo
+    assumptions: Mapping[str, Any]
+    totals: Totals
+    tool: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Everything known of a model: the totals and every row of the layer tree."""
+
+    info: Info
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The values that an attribute takes over all nodes of one operator type.
+
+    `minimum` and `maximum` are ints, floats or lists (elementwise per position); `values` holds the
+    distinct values with their counts, most frequent first, at most 16 of `distinct`.
+    """
+
+    minimum: Any
+    maximum: Any
+    distinct: int
+    values: tuple[tuple[Any, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpStat:
+    """One operator type: how many, what they cost, and the range of every attribute."""
+
+    op: str
+    count: int
+    macs: int | None
+    params: int
+    elementwise_ops: int | None
+    attributes: Mapping[str, Range]
+
+
+@dataclass(frozen=True, slots=True)
+class TileSpec:
+    """What the user asks of a tiling.
+
+    Attributes:
+        tile: (TM, TK, TN): rows of the left operand, depth, columns of the right operand.
+        sites: Globs over site names; empty means all.
+        edges: 'ragged' leaves the last tile of an axis smaller; 'padded' makes every tile exact.
+        form: How the plan is written as ONNX.
+    """
+
+    tile: tuple[int, int, int] = (64, 64, 64)
+    sites: tuple[str, ...] = ()
+    edges: Edges = "ragged"
+    form: Form = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """One matrix product (M,K) x (K,N) and its grid of tiles.
+
+    Attributes:
+        name: The node's name, or its output's when it has none.
+        grid: (m, k, n) = ceil of M/TM, K/TK, N/TN.
+        products: m x k x n tile products.
+        utilisation: M K N / (products x TM TK TN).
+        form: The form chosen for this site ('auto' resolved).
+        output: Name of the site's output value in the graph, the same before and after.
+        weight: Name of the initializer that holds the weight.
+        bias: Whether a bias is added behind the product.
+    """
+
+    name: str
+    op: str
+    M: int
+    K: int
+    N: int
+    grid: tuple[int, int, int]
+    products: int
+    utilisation: float
+    form: str
+    edges: str
+    output: str
+    weight: str = ""
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedSite:
+    """A matrix product that is left as it was, and why."""
+
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is tiled and how, whatever graph comes out."""
+
+    tile: tuple[int, int, int]
+    edges: str
+    form: str
+    sites: tuple[SitePlan, ...]
+    products: int
+    macs: int
+    macs_total: int | None
+    skipped: tuple[SkippedSite, ...] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEvidence:
+    """One output of two graphs, over all draws: how far apart, and how far each is from float64.
+
+    Attributes:
+        max_abs, max_rel, mse, cosine: `after` against `before`; None if not comparable.
+        reference: What the noise floor was measured with ('float64' or why there is none).
+        rms_before, rms_after: RMS error of each against the float64 run of `before`.
+        max_before, max_after: Largest absolute error of each against that run.
+        nonfinite: NaN or Inf that `after` has and `before` has not, counted.
+        equal: Bit for bit the same.
+        passed: `after` is no less accurate than `before`; `reason` says in words why or why not.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    max_abs: float | None
+    max_rel: float | None
+    mse: float | None
+    cosine: float | None
+    reference: str
+    rms_before: float | None
+    rms_after: float | None
+    max_before: float | None
+    max_after: float | None
+    nonfinite: int
+    equal: bool
+    passed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteEvidence:
+    """One tiled site: the exact walk, and the run against float64.
+
+    Attributes:
+        tiles: Tiles found and compared bit for bit with their slice of the weight.
+        structure: '' if the walk found every (m, k, n) once, in order, with the right weight, else
+            what is wrong.
+        max_abs, max_rel, mse, cosine: tiled site against the original's own output.
+        bound_ratio: max of |error against float64| / (u x (|x| |W|)), u the unit roundoff; `limit` is
+            what it may be.
+        rms_before, rms_after: RMS error of the original and the tiled site against float64.
+        rows: Rows of input tried: true activations plus dense random rows.
+        nonfinite: NaN or Inf that the tiled site has and the original has not.
+    """
+
+    name: str
+    M: int
+    K: int
+    N: int
+    tiles: int
+    structure: str
+    max_abs: float | None
+    max_rel: float | None
+    mse: float | None
+    cosine: float | None
+    bound_ratio: float | None
+    limit: float
+    rms_before: float | None
+    rms_after: float | None
+    rows: int
+    nonfinite: int
+    passed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Evidence that two graphs compute the same.
+
+    Attributes:
+        passed: Every part below passed.
+        verdict: One sentence in words.
+        seeds: One seed per draw; the same seeds give the same inputs again.
+        inputs: How the inputs were drawn, per input.
+        sites: Layers 1 and 2 of the proof, empty when the two graphs have no plan in common.
+        outputs: Layer 3: the whole model.
+        torch: The torch model's own outputs against `after`, for an nn.Module.
+    """
+
+    passed: bool
+    verdict: str
+    before: str
+    after: str
+    seeds: tuple[int, ...]
+    inputs: tuple[str, ...]
+    sites: tuple[SiteEvidence, ...]
+    outputs: tuple[OutputEvidence, ...]
+    torch: tuple[OutputEvidence, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpDiff:
+    """Nodes of one operator type: `total` before, and what became of them."""
+
+    op: str
+    total: int
+    changed: int
+    unchanged: int
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDiff:
+    """One row of a diff.
+
+    Attributes:
+        status: 'changed', 'added', 'removed', 'renamed' or 'tiled'.
+        before, after: Name of the node on each side, None where it does not exist.
+        op_before, op_after: Operator on each side.
+        what: What differs, in words: 'attribute alpha 1.0 -> 2.0', 'Gemm -> 9,216 products'.
+        match: How the two were matched: 'name', 'structure', 'outputs', or '' for none.
+        confidence: Of the match, 0 to 1.
+        children: Operators behind a tiled row: ('MatMul', 9216), ...
+    """
+
+    status: str
+    before: str | None
+    after: str | None
+    what: str
+    op_before: str | None = None
+    op_after: str | None = None
+    match: str = ""
+    confidence: float = 1.0
+    children: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What changed between two graphs."""
+
+    before: str
+    after: str
+    equal: bool
+    summary: tuple[OpDiff, ...]
+    nodes: tuple[NodeDiff, ...]
+    totals_before: Totals
+    totals_after: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class TileResult:
+    """The answer of `explorer tile`. `verification` is None when it was not asked for."""
+
+    plan: Plan
+    output: str
+    verification: Verification | None
+    seconds: float
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One state of the session: the model as opened, or the outcome of a transform.
+
+    `path` is the ONNX file that holds it (None: an nn.Module not exported yet); `command` is what
+    would make it headless; `saved` is where the user saved it.
+    """
+
+    label: str
+    path: str | None
+    command: str
+    plan: Plan | None = None
+    verification: Verification | None = None
+    saved: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All states and which of them is current; entries after `current` can be redone."""
+
+    entries: tuple[HistoryEntry, ...]
+    current: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a job stands. `total` is 0 while it is not known."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+def to_json(fact: Any) -> Any:
+    """A fact as JSON-ready values: dataclasses and mappings to dicts, tuples to lists.
+
+    NaN and infinities become strings ('nan', 'inf'), because JSON has no word for them and null is
+    taken: it means unknown.
+    """
+    if isinstance(fact, float) and not math.isfinite(fact):
+        return str(fact)
+    if fact is None or isinstance(fact, (str, int, float, bool)):
+        return fact
+    if dataclasses.is_dataclass(fact) and not isinstance(fact, type):
+        return {f.name: to_json(getattr(fact, f.name)) for f in dataclasses.fields(fact)}
+    if isinstance(fact, Mapping):
+        return {str(k): to_json(v) for k, v in fact.items()}
+    if isinstance(fact, (list, tuple, set, frozenset)):
+        return [to_json(v) for v in fact]
+    if isinstance(fact, bytes):
+        return fact.decode("utf-8", "backslashreplace")
+    return str(fact)

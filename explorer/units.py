@@ -1,0 +1,81 @@
+"""Numbers to text, in one place, so that the screen, the tables and the messages agree.
+
+Counts print in SI (1.50 G), bytes in IEC (25.27 MiB). Unknown prints as `?`, never as 0. Text that
+comes out of a model file passes through `printable` before it can reach a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "exact_text",
+    "percent_text",
+    "printable",
+    "seconds_text",
+    "shape_text",
+]
+
+_SI = ("", " k", " M", " G", " T", " P", " E")
+_IEC = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
+
+
+def count_text(value: int | None) -> str:
+    """A count in SI: 515 -> '515', 714188480 -> '714.19 M', None -> '?'."""
+    return "?" if value is None else _scaled(value, 1000, _SI)
+
+
+def bytes_text(value: int | None) -> str:
+    """A size in IEC: 26499616 -> '25.27 MiB', None -> '?'."""
+    return "?" if value is None else _scaled(value, 1024, _IEC)
+
+
+def _scaled(value: int, base: int, units: Sequence[str]) -> str:
+    power, scaled = 0, float(value)
+    # 999.996 would print as "1000.00": carry it to the next unit
+    while abs(scaled) >= base - 0.005 and power < len(units) - 1:
+        scaled /= base
+        power += 1
+    return f"{value}{units[0]}" if power == 0 else f"{scaled:.2f}{units[power]}"
+
+
+def exact_text(value: int | None) -> str:
+    """The exact integer with thousands separators; None -> '?'."""
+    return "?" if value is None else f"{value:,}"
+
+
+def percent_text(part: int | float | None, whole: int | float | None) -> str:
+    """Share of `part` in `whole` in percent; '?' if either is unknown, '-' of nothing."""
+    if part is None or whole is None:
+        return "?"
+    return "-" if not whole else f"{100 * part / whole:.1f} %"
+
+
+def seconds_text(value: float) -> str:
+    """A duration: 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'."""
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, seconds = divmod(round(value), 60)
+    return f"{minutes} min {seconds:02d} s"
+
+
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """A shape as '[1, 3, 224, 224]'; an unknown dimension or shape is '?'."""
+    if shape is None:
+        return "?"
+    return "[" + ", ".join("?" if d is None else printable(str(d)) for d in shape) + "]"
+
+
+def printable(text: str) -> str:
+    """`text` with every control and bidirectional-override character made visible.
+
+    Names in a model file are chosen by whoever made it: an escape sequence in one could move the
+    cursor, retitle the window or hide text. None may reach the terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
