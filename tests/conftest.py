@@ -1,0 +1,31 @@
+"""What every test may ask for: the sample models, and an environment that does not depend on the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Textual reads these when it is first imported, hence before any test module is collected
+for _name in list(os.environ):
+    if _name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR", "COLUMNS", "LINES") or _name.startswith(
+        ("TEXTUAL", "SSH_", "EXPLORER_")
+    ):
+        del os.environ[_name]
+os.environ["TERM"] = "xterm-256color"
+
+SAMPLES = Path(__file__).parent.parent / "sample_models"
+
+
+@pytest.fixture(scope="session")
+def sample() -> Callable[[str], Path]:
+    """`sample('lenet')` is the path of sample_models/lenet.onnx."""
+
+    def path(name: str) -> Path:
+        found = SAMPLES / f"{name}.onnx"
+        assert found.is_file(), f"no sample model {name}: run python sample_models/build.py"
+        return found
+
+    return path
