@@ -128,6 +128,18 @@ class Span:
         view = self.view()
         for at in range(0, self.size, 1 << 24):
             yield view[at : at + (1 << 24)]
+            self.release(at, at + (1 << 24))
+
+    def release(self, start: int, stop: int) -> None:
+        """Lets the kernel forget the mapped pages between two offsets of this span.
+
+        Mapped pages count as this process's memory until then; reading them again is still possible.
+        """
+        page = mmap.PAGESIZE
+        first = -(-(self.offset + start) // page) * page
+        last = (self.offset + min(stop, self.size)) // page * page
+        if last > first and isinstance(self.source.map, mmap.mmap):
+            self.source.map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +232,7 @@ class Tensor:
         if bits == 0:
             raise BadModel(f"tensor '{self.name}' holds strings, not numbers")
         if self.payload.size != self.nbytes:
-            raise BadModel(
-                f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}"
-            )
+            raise BadModel(f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}")
         if bits < 8:
             packed = np.frombuffer(self.payload.view(), np.uint8)
             each = 8 // bits
@@ -395,5 +405,3 @@ def tensor_from_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:
 def int64_tensor(name: str, values: Sequence[int]) -> Tensor:
     """A one-dimensional int64 constant, without numpy."""
     return Tensor(name, "int64", (len(values),), Inline(struct.pack(f"<{len(values)}q", *values)))
-
-

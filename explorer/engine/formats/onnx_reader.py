@@ -197,9 +197,7 @@ class _Reader:
                 values.append(self.value(at, end))
             else:
                 extra.append(self.span(begin, end))
-        return Graph(
-            name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra)
-        )
+        return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
 
     def node(self, begin: int, start: int, stop: int, depth: int) -> Node:
         data = self.data
@@ -470,9 +468,7 @@ class _Reader:
         target = os.path.realpath(os.path.join(self.folder, location))
         root = os.path.realpath(self.folder)
         if not location or os.path.isabs(location) or os.path.commonpath([root, target]) != root:
-            raise BadModel(
-                f"its external data '{location}' points outside the model's folder", where=where
-            )
+            raise BadModel(f"its external data '{location}' points outside the model's folder", where=where)
         try:
             offset = int(entries.get("offset", "0") or "0")
             length = int(entries.get("length", "-1") or "-1")

@@ -16,7 +16,18 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from explorer.engine.graph import AttributeRef, Function, Graph, Model, Node, Payload, Span, Tensor, Value, dtype_code
+from explorer.engine.graph import (
+    AttributeRef,
+    Function,
+    Graph,
+    Model,
+    Node,
+    Payload,
+    Span,
+    Tensor,
+    Value,
+    dtype_code,
+)
 from explorer.engine.wire import length_delimited, tagged_varint, varint
 from explorer.errors import Cancelled, Misuse
 from explorer.facts import Progress
@@ -395,4 +406,3 @@ def replacing(path: str) -> Iterator[str]:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-

@@ -1,0 +1,142 @@
+"""What is tiled and how, decided before a single node is written.
+
+A plan holds for every form of the tiled graph: sites, sizes, grids, edges. Counts and utilisation are
+facts of the plan.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+
+from explorer.engine.transforms.sites import Site
+from explorer.errors import Misuse, nearest
+from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
+
+__all__ = ["LAB_TILES", "MAX_TILE", "MAX_UNROLLED", "check_tile", "make_plan"]
+
+LAB_TILES = 256
+"""Up to this many products `auto` writes a site as in the textbook; above, as a Scan."""
+
+MAX_UNROLLED = 1 << 20
+"""More products than this are not written out one by one: the file would be all names."""
+
+MAX_TILE = 1 << 16
+
+
+def check_tile(tile: Sequence[int]) -> tuple[int, int, int]:
+    """`tile` as (TM, TK, TN).
+
+    Raises:
+        Misuse: It is not three integers from 1 to 65,536.
+    """
+    if len(tile) != 3 or not all(isinstance(t, int) and 0 < t <= MAX_TILE for t in tile):
+        shown = "x".join(str(t) for t in tile)
+        raise Misuse(
+            f"a tile of {shown} cannot be", where="--tile", hint=f"give three sizes from 1 to {MAX_TILE:,}"
+        )
+    return tile[0], tile[1], tile[2]
+
+
+def make_plan(
+    sites: Sequence[Site],
+    skipped: Sequence[SkippedSite],
+    spec: TileSpec,
+    *,
+    opset: int,
+    macs_total: int | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> tuple[Plan, list[Site]]:
+    """The plan for the chosen sites.
+
+    Args:
+        sites: All tileable sites of the model.
+        skipped: The products that cannot be tiled.
+        spec: What the user asks.
+        opset: Version of the default operator set: Scan as we use it exists from 9.
+        macs_total: MACs of the whole model, for the share that runs on tiles.
+        dims: What symbolic dimensions were bound to.
+
+    Returns:
+        The plan, and its sites in the same order.
+
+    Raises:
+        Misuse: The tile size is impossible, a glob matches no site, or no site is left.
+    """
+    tm, tk, tn = check_tile(spec.tile)
+    if spec.form not in ("auto", "lab", "scan", "unrolled", "batched"):
+        raise Misuse(
+            f"there is no form '{spec.form}'",
+            where="--form",
+            hint=nearest(spec.form, ("auto", "lab", "scan", "unrolled", "batched")),
+        )
+    if spec.edges not in ("ragged", "padded"):
+        raise Misuse(f"there are no '{spec.edges}' edges", where="--edges", hint="ragged or padded")
+    if spec.form == "scan" and opset < 9:
+        raise Misuse(f"opset {opset} has no Scan", where="--form scan", hint="use lab, unrolled or batched")
+    chosen = _choose(sites, skipped, spec.sites)
+    plans = []
+    for site in chosen:
+        grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
+        products = grid[0] * grid[1] * grid[2]
+        form = spec.form
+        if form == "auto":
+            form = "lab" if products <= LAB_TILES or opset < 9 else "scan"
+        if form in ("lab", "unrolled") and products > MAX_UNROLLED:
+            raise Misuse(
+                f"'{site.name}' would become {products:,} nodes", where=f"--form {form}", hint="use scan"
+            )
+        plans.append(
+            SitePlan(
+                name=site.name,
+                op=site.node.op,
+                M=site.M,
+                K=site.K,
+                N=site.N,
+                grid=grid,
+                products=products,
+                utilisation=site.M * site.K * site.N / (products * tm * tk * tn),
+                form=form,
+                # blocks of one batched product have one shape: there is nothing ragged about them
+                edges="padded" if form == "batched" else spec.edges,
+                output=site.output,
+                weight=site.weight.name,
+                bias=bool(site.bias),
+            )
+        )
+    plan = Plan(
+        tile=(tm, tk, tn),
+        edges=spec.edges,
+        form=spec.form,
+        sites=tuple(plans),
+        products=sum(p.products for p in plans),
+        macs=sum(p.M * p.K * p.N for p in plans),
+        macs_total=macs_total,
+        skipped=tuple(skipped),
+        dims=dict(dims or {}),
+    )
+    return plan, chosen
+
+
+def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], globs: Sequence[str]) -> list[Site]:
+    if not globs:
+        if not sites:
+            if not skipped:
+                raise Misuse("the model holds no matrix product", hint="there is nothing to tile")
+            products = [s for s in skipped if s.op in ("Gemm", "MatMul")] or list(skipped)
+            reasons = "; ".join(dict.fromkeys(s.reason for s in products))
+            raise Misuse(f"no matrix product can be tiled ({reasons})")
+        return list(sites)
+    chosen: dict[int, Site] = {}
+    for glob in globs:
+        hits = [s for s in sites if s.name == glob or s.output == glob]
+        hits = hits or [s for s in sites if fnmatch.fnmatchcase(s.name, glob)]
+        if not hits:
+            known = next((s for s in skipped if s.name == glob or fnmatch.fnmatchcase(s.name, glob)), None)
+            if known is not None:
+                raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where="--site")
+            raise Misuse(
+                f"no site is called '{glob}'", where="--site", hint=nearest(glob, [s.name for s in sites])
+            )
+        chosen.update((id(s), s) for s in hits)
+    return [s for s in sites if id(s) in chosen]

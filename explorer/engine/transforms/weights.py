@@ -1,0 +1,112 @@
+"""How the weight of a site lies in the tiled file, and how its bytes come to lie so.
+
+Each layout is a payload that cuts the stored weight while the file is written: one strided copy a
+slab, no second copy of the weight in memory. Edges that must be padded get zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from explorer.engine.graph import Computed, Span, Tensor
+from explorer.engine.transforms.sites import Weight
+
+__all__ = ["blocks", "columns", "dense", "single"]
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+
+def _matrix(weight: Weight) -> Array:
+    """The weight as (K, N), a view of the stored bytes."""
+    stored = weight.tensor.array().reshape(
+        (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
+    )
+    return stored.T if weight.transposed else stored
+
+
+def _block(matrix: Array, k: int, n: int, height: int, width: int) -> Array:
+    """matrix[k:k+height, n:n+width], contiguous, with zeros where it reaches beyond the matrix."""
+    part = matrix[k : k + height, n : n + width]
+    if part.shape == (height, width):
+        return np.ascontiguousarray(part)
+    out = np.zeros((height, width), matrix.dtype)
+    out[: part.shape[0], : part.shape[1]] = part
+    return out
+
+
+def _bytes(array: Array) -> memoryview:
+    # ml_dtypes' types have no buffer format: hand out plain bytes
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def _forget(weight: Weight, first: int, last: int) -> None:
+    """Releases the mapped pages of stored rows first ... last-1."""
+    payload = weight.tensor.payload
+    if isinstance(payload, Span):
+        row = payload.size // max(weight.N if weight.transposed else weight.K, 1)
+        payload.release(first * row, last * row)
+
+
+def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: _Slabs) -> Tensor:
+    width = weight.tensor.nbytes // max(weight.tensor.elements, 1)
+    size = width
+    for dim in shape:
+        size *= dim
+    return Tensor(name, weight.tensor.dtype, shape, Computed(size, slabs))
+
+
+class _Slabs:
+    """Makes the blocks at `corners`, each `height` x `width`, in order."""
+
+    def __init__(self, weight: Weight, corners: list[tuple[int, int]], height: int, width: int) -> None:
+        self.weight = weight
+        self.corners = corners
+        self.height = height
+        self.width = width
+
+    def __call__(self) -> Iterator[memoryview]:
+        matrix = _matrix(self.weight)
+        done = 0
+        for k, n in self.corners:
+            yield _bytes(_block(matrix, k, n, self.height, self.width))
+            if self.weight.transposed and self.height >= self.weight.K:
+                # a whole column is a run of stored rows that nobody needs again
+                _forget(self.weight, done, n + self.width)
+                done = n + self.width
+        if len(self.corners) > 1:
+            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+
+
+def dense(name: str, weight: Weight, height: int, width: int, first_column: int = 0) -> Tensor:
+    """The (height, width) matrix that starts at `first_column`, zero-padded; row slabs of 64."""
+    step = 64
+    matrix_rows = list(range(0, height - height % step, step))
+    slabs = _Slabs(weight, [(k, first_column) for k in matrix_rows], step, width)
+    rest = _Slabs(weight, [(height - height % step, first_column)], height % step, width)
+
+    def make() -> Iterator[memoryview]:
+        yield from slabs()
+        if height % step:
+            yield from rest()
+
+    itemsize = weight.tensor.nbytes // max(weight.tensor.elements, 1)
+    return Tensor(name, weight.tensor.dtype, (height, width), Computed(height * width * itemsize, make))
+
+
+def columns(name: str, weight: Weight, count: int, height: int, width: int) -> Tensor:
+    """[count, height, width]: `count` columns of tiles, each a (K padded to height, TN) matrix."""
+    corners = [(0, j * width) for j in range(count)]
+    return _tensor(name, weight, (count, height, width), _Slabs(weight, corners, height, width))
+
+
+def blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width: int) -> Tensor:
+    """[n, k, TK, TN]: every tile, zero-padded; `grid` is (k, n)."""
+    corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
+    return _tensor(name, weight, (grid[1], grid[0], height, width), _Slabs(weight, corners, height, width))
+
+
+def single(name: str, weight: Weight, k: int, n: int, height: int, width: int) -> Tensor:
+    """The tile whose corner is (k, n)."""
+    return _tensor(name, weight, (height, width), _Slabs(weight, [(k, n)], height, width))
