@@ -1,0 +1,330 @@
+"""Rows of the layer tree: leaves in execution order, and the scopes they belong to, to a pre-order list.
+
+Both kinds of model come here with leaves that know their scopes (an nn.Module from its modules, an ONNX
+graph from `scopes`), so that totals of groups, sharing of parameters and runs of identical blocks mean
+the same for both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from explorer.facts import Layer, Status, TensorInfo, Totals
+
+__all__ = ["GroupFacts", "Leaf", "Scope", "build", "summed", "totals"]
+
+SHARERS = 16
+"""How many other users of a shared parameter are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A group that a leaf belongs to: unique path, name to show, kind ('Sequential', 'Scan body')."""
+
+    path: str
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """An operator or leaf module.
+
+    Attributes:
+        scopes: The groups around it, outermost first.
+        layer: Its figures; id, parent, depth, params, weight_bytes and shared_with are filled in by
+            `build`. The path is made unique if it is not.
+        stored: Identity, elements and bytes of every stored parameter it uses.
+        nodes: How many operators of one forward pass the leaf stands for (calls counted).
+    """
+
+    scopes: tuple[Scope, ...]
+    layer: Layer
+    stored: tuple[tuple[Hashable, int, int], ...] = ()
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What is known of a group beyond the sum of its leaves. An empty kind leaves that of its scope."""
+
+    kind: str = ""
+    calls: int = 1
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def summed(values: Iterable[int | None]) -> int | None:
+    """Sum of what is known; None when something is unknown and what is known adds up to nothing."""
+    result, missing = 0, False
+    for value in values:
+        if value is None:
+            missing = True
+        else:
+            result += value
+    return None if missing and not result else result
+
+
+class _Group:
+    """A row in the making. `parent` is None for a group at the top."""
+
+    __slots__ = ("children", "parent", "scope")
+
+    def __init__(self, scope: Scope, parent: _Group | None) -> None:
+        self.scope = scope
+        self.parent = parent
+        self.children: list[_Group | Leaf] = []
+
+
+def _grouped(leaves: Sequence[Leaf]) -> _Group:
+    """The leaves under their scopes, children in the order in which they first appear."""
+    root = _Group(Scope("", "", ""), None)
+    groups: dict[str, _Group] = {}
+    before: tuple[Scope, ...] = ()
+    current = root
+    for leaf in leaves:
+        if leaf.scopes != before:
+            current = root
+            for scope in leaf.scopes:
+                group = groups.get(scope.path)
+                if group is None:
+                    group = groups[scope.path] = _Group(scope, current)
+                    current.children.append(group)
+                current = group
+            before = leaf.scopes
+        current.children.append(leaf)
+    return root
+
+
+class _Sum:
+    """Totals of a subtree while its rows are added up, last row first."""
+
+    __slots__ = ("figures", "leaves", "shape", "status", "stored", "unknown")
+
+    FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activation_bytes")
+
+    def __init__(self) -> None:
+        self.figures: list[list[int | bool]] = [[0, False] for _ in self.FIGURES]
+        self.stored: dict[Hashable, tuple[int, int]] = {}
+        self.leaves = 0
+        self.unknown = 0
+        self.status: Status = "exact"
+        self.shape: list[Hashable] = []
+
+    def add_layer(self, layer: Layer, stored: Iterable[tuple[Hashable, int, int]]) -> None:
+        for slot, name in zip(self.figures, self.FIGURES, strict=True):
+            value = getattr(layer, name)
+            if value is None:
+                slot[1] = True
+            else:
+                slot[0] += value
+        for identity, elements, size in stored:
+            self.stored[identity] = elements, size
+        self.leaves += 1
+        self.count(layer.status, layer.status == "unknown")
+
+    def add_sum(self, other: _Sum) -> None:
+        for slot, more in zip(self.figures, other.figures, strict=True):
+            slot[0] += more[0]
+            slot[1] = slot[1] or more[1]
+        self.stored.update(other.stored)
+        self.leaves += other.leaves
+        self.count(other.status, other.unknown)
+
+    def count(self, status: Status, unknown: int) -> None:
+        self.unknown += unknown
+        if status == "unknown" or (status == "bound" and self.status == "exact"):
+            self.status = status
+
+    def values(self) -> dict[str, int | None]:
+        return {
+            name: None if missing and not value else int(value)
+            for name, (value, missing) in zip(self.FIGURES, self.figures, strict=True)
+        }
+
+
+def build(leaves: Sequence[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> tuple[Layer, ...]:
+    """The rows of the tree in pre-order.
+
+    Args:
+        leaves: In execution order. Scopes of the same path are one group, wherever they appear.
+        groups: What else is known of groups, by path of the scope.
+
+    Returns:
+        Parents before children, siblings in order of first appearance, ids in sequence. A group's
+        figures are sums of what is known; `status` is 'unknown' if one below is, and `reason` counts
+        them. Parameters count once per identity, in every group anew.
+    """
+    facts = groups or {}
+    root = _grouped(leaves)
+    taken: Counter[str] = Counter()
+    users: dict[Hashable, list[str]] = {}
+    rows: list[tuple[Layer, Leaf | _Group]] = []
+    stack: list[tuple[_Group | Leaf, int | None, int]] = [(c, None, 0) for c in reversed(root.children)]
+    for path in _group_paths(root):
+        taken[path] += 1
+    while stack:
+        item, parent, depth = stack.pop()
+        at = len(rows)
+        if isinstance(item, _Group):
+            scope = item.scope
+            known = facts.get(scope.path, GroupFacts())
+            row = Layer(
+                id=at,
+                parent=parent,
+                path=scope.path,
+                name=scope.name,
+                kind=known.kind or scope.kind,
+                depth=depth,
+                group=True,
+                calls=known.calls,
+                inputs=known.inputs,
+                outputs=known.outputs,
+                attributes=known.attributes,
+            )
+            stack.extend((child, at, depth + 1) for child in reversed(item.children))
+        else:
+            path = _unique(item.layer.path, taken)
+            params = sum(elements for _, elements, _ in item.stored)
+            size = sum(nbytes for _, _, nbytes in item.stored)
+            row = replace(
+                item.layer, id=at, parent=parent, path=path, depth=depth, params=params, weight_bytes=size
+            )
+            for identity, _, _ in item.stored:
+                users.setdefault(identity, []).append(path)
+        rows.append((row, item))
+    return _with_totals(rows, users)
+
+
+def _group_paths(root: _Group) -> Iterable[str]:
+    stack: list[_Group] = [root]
+    while stack:
+        for child in stack.pop().children:
+            if isinstance(child, _Group):
+                yield child.scope.path
+                stack.append(child)
+
+
+def _unique(path: str, taken: Counter[str]) -> str:
+    """`path`, or with '#2', '#3', ... behind it if it is taken."""
+    taken[path] += 1
+    if taken[path] == 1:
+        return path
+    while True:
+        candidate = f"{path}#{taken[path]}"
+        if candidate not in taken:
+            taken[candidate] += 1
+            return candidate
+        taken[path] += 1
+
+
+def _with_totals(
+    rows: Sequence[tuple[Layer, Leaf | _Group]], users: Mapping[Hashable, Sequence[str]]
+) -> tuple[Layer, ...]:
+    """Fills in totals, sharing and runs; rows come in pre-order, so children are summed backwards."""
+    done: list[Layer] = [layer for layer, _ in rows]
+    sums: dict[int, _Sum] = {}
+    signatures: dict[Hashable, int] = {}
+    kinds: list[int] = [0] * len(rows)
+    children: dict[int | None, list[int]] = {}
+    for at in range(len(rows) - 1, -1, -1):
+        layer, item = rows[at]
+        if isinstance(item, Leaf):
+            shared = dict.fromkeys(
+                path for identity, _, _ in item.stored for path in users[identity][: SHARERS + 1]
+            )
+            shared.pop(layer.path, None)
+            if shared:
+                done[at] = layer = replace(layer, shared_with=tuple(shared)[:SHARERS])
+            if layer.parent is not None:
+                sums.setdefault(layer.parent, _Sum()).add_layer(layer, item.stored)
+            signature: Hashable = (layer.kind, layer.params, layer.macs, layer.activation_bytes)
+        else:
+            mine = sums.pop(at, _Sum())
+            below = children.get(at, [])
+            below.reverse()
+            reason = {
+                "unknown": f"{mine.unknown:,} of {mine.leaves:,} below have no known cost",
+                "bound": "some below are bounds",
+            }
+            done[at] = layer = replace(
+                layer,
+                params=sum(e for e, _ in mine.stored.values()),
+                weight_bytes=sum(b for _, b in mine.stored.values()),
+                status=mine.status,
+                reason=reason.get(mine.status, ""),
+                **mine.values(),  # type: ignore[arg-type]
+            )
+            if layer.parent is not None:
+                sums.setdefault(layer.parent, _Sum()).add_sum(mine)
+            signature = (layer.kind, tuple(kinds[i] for i in below))
+        kinds[at] = signatures.setdefault(signature, len(signatures))
+        children.setdefault(layer.parent, []).append(at)
+    children.get(None, []).reverse()
+    for siblings in children.values():
+        _mark_runs(done, siblings, kinds)
+    return tuple(done)
+
+
+def _mark_runs(rows: list[Layer], siblings: Sequence[int], kinds: Sequence[int]) -> None:
+    """Sets `repeat` on runs of sibling groups that are built alike."""
+    start = 0
+    while start < len(siblings):
+        stop = start + 1
+        first = siblings[start]
+        while stop < len(siblings) and rows[siblings[stop]].group and kinds[siblings[stop]] == kinds[first]:
+            stop += 1
+        if rows[first].group and stop - start > 1:
+            for at in siblings[start:stop]:
+                rows[at] = replace(rows[at], repeat=stop - start if at == first else 0)
+        start = stop
+
+
+def totals(
+    leaves: Sequence[Leaf],
+    *,
+    peak_bytes: int | None = None,
+    peak_at: str = "",
+    peak_tensors: tuple[TensorInfo, ...] = (),
+    trainable_params: int | None = None,
+    stored: Iterable[tuple[Hashable, int, int]] | None = None,
+) -> Totals:
+    """The figures of the whole model from its leaves.
+
+    Args:
+        leaves: All of them.
+        peak_bytes: Of `memory.live_peak`.
+        peak_at: Path of the layer at which it occurs.
+        peak_tensors: The tensors alive there.
+        trainable_params: As the format has it.
+        stored: All stored parameters, if there are some that no leaf uses.
+    """
+    used: dict[Hashable, tuple[int, int]] = {}
+    for leaf in leaves:
+        for identity, elements, size in leaf.stored:
+            used[identity] = elements, size
+    for identity, elements, size in stored or ():
+        used[identity] = elements, size
+    nodes = sum(leaf.nodes for leaf in leaves)
+    known = sum(leaf.nodes for leaf in leaves if leaf.layer.status != "unknown")
+    macs = summed(leaf.layer.macs for leaf in leaves)
+    return Totals(
+        nodes=nodes,
+        params=sum(elements for elements, _ in used.values()),
+        trainable_params=trainable_params,
+        weight_bytes=sum(size for _, size in used.values()),
+        macs=macs,
+        flops=None if macs is None else 2 * macs,
+        elementwise_ops=summed(leaf.layer.elementwise_ops for leaf in leaves),
+        activation_bytes_sum=summed(leaf.layer.activation_bytes for leaf in leaves),
+        activation_bytes_peak=peak_bytes,
+        bytes_read=summed(leaf.layer.bytes_read for leaf in leaves),
+        bytes_written=summed(leaf.layer.bytes_written for leaf in leaves),
+        coverage=known / nodes if nodes else 1.0,
+        peak_at=peak_at,
+        peak_tensors=peak_tensors,
+    )
