@@ -1,0 +1,79 @@
+"""Explorer: look inside a neural network, re-shape it for hardware, prove that nothing changed.
+
+The public API. Names are resolved when they are first used (PEP 562), so that `import explorer` costs
+nothing: the screen paints before numpy, onnx or torch are imported.
+
+    from explorer import Session, TileSpec
+
+    with Session("alexnet") as session:
+        print(session.info().totals.macs)
+        result = session.tile(TileSpec(tile=(64, 64, 64)), output="alexnet_tiled.onnx")
+        print(result.verification.verdict)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
+    from explorer.facts import Analysis, Diff, Info, Layer, Plan, TileResult, TileSpec, Verification, to_json
+    from explorer.session import Session, diff_files, verify_files
+
+__all__ = [
+    "Analysis",
+    "BadModel",
+    "Cancelled",
+    "Diff",
+    "EngineDied",
+    "ExplorerError",
+    "Info",
+    "Layer",
+    "MissingExtra",
+    "Misuse",
+    "Plan",
+    "Session",
+    "TileResult",
+    "TileSpec",
+    "Verification",
+    "__version__",
+    "diff_files",
+    "to_json",
+    "verify_files",
+]
+
+_HOMES = {
+    "explorer.errors": ("BadModel", "Cancelled", "EngineDied", "ExplorerError", "MissingExtra", "Misuse"),
+    "explorer.facts": (
+        "Analysis",
+        "Diff",
+        "Info",
+        "Layer",
+        "Plan",
+        "TileResult",
+        "TileSpec",
+        "Verification",
+        "to_json",
+    ),
+    "explorer.session": ("Session", "diff_files", "verify_files"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        # importlib.metadata takes 20 ms to import, and most programs never ask
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("explorer-nn")
+        except PackageNotFoundError:
+            return "0+unknown"
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'explorer' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

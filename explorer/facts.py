@@ -169,7 +169,8 @@ class ModelInfo:
 @dataclass(frozen=True, slots=True)
 class Info:
     """The answer of `explorer info`. `assumptions` holds what was assumed to get the numbers:
-    {'dims': {'batch': 8}, 'weights': 'random, seed 0', ...}."""
+    {'dims': {'batch': 8}, 'weights': 'random, seed 0', ...}.
+    """
 
     model: ModelInfo
     assumptions: Mapping[str, Any]

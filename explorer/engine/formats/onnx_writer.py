@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -44,7 +45,7 @@ PROTOBUF_LIMIT = (1 << 31) - 1
 _SMALL = 1024
 """Payloads below this many bytes stay inside a skeleton: shapes, axes, scalars."""
 
-_BATCH = 1 << 22
+_LARGE = 1 << 20
 
 
 class _Parts(list[Part]):
@@ -293,7 +294,7 @@ def _join(parts: _Parts) -> bytes:
 
 
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
-    """Writes the model to `path`, which appears whole or not at all.
+    """Writes the model to the file `path`, as it goes; wrap in `replacing` for all or nothing.
 
     A model beyond protobuf's 2 GiB gets its weights in `path` + '.data' beside it.
 
@@ -304,13 +305,12 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         cancel: Asked between pieces; True stops the job.
 
     Raises:
-        Misuse: The target cannot be written (no folder, no permission, no space).
-        Cancelled: `cancel` said so; nothing is left behind.
+        OSError: The target cannot be written; `replacing` turns it into one line.
+        Cancelled: `cancel` said so.
     """
     parts = _Encoder(_keep).model(model)
     if parts.size <= PROTOBUF_LIMIT:
-        with replacing(path) as temporary:
-            _stream(parts, temporary, on_progress, cancel)
+        _stream(parts, path, on_progress, cancel)
         return
     data_path = path + ".data"
     outside: dict[int, tuple[Tensor, int]] = {}
@@ -329,9 +329,8 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         data.add(b"\0" * (start - data.size))
         assert tensor.payload is not None
         data.add(tensor.payload)
-    with replacing(data_path) as temporary_data, replacing(path) as temporary:
-        _stream(data, temporary_data, on_progress, cancel)
-        _stream(parts, temporary, None, cancel)
+    _stream(data, data_path, on_progress, cancel)
+    _stream(parts, path, None, cancel)
 
 
 def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
@@ -339,15 +338,14 @@ def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         written = 0
-        for batch in _batches(_pieces(parts)):
+        for piece in _batches(_pieces(parts)):
             if cancel is not None and cancel():
                 raise Cancelled
-            for piece in batch:
-                view = memoryview(piece).cast("B")
-                while len(view):
-                    count = os.write(descriptor, view)
-                    written += count
-                    view = view[count:]
+            view = memoryview(piece)
+            while len(view):
+                count = os.write(descriptor, view)
+                written += count
+                view = view[count:]
             if on_progress is not None:
                 on_progress(Progress("writing", written, parts.size))
     finally:
@@ -362,30 +360,30 @@ def _pieces(parts: _Parts) -> Iterator[bytes | memoryview]:
             yield from part.pieces()
 
 
-def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    """Small pieces joined to blocks of 4 MiB; large ones by themselves, uncopied."""
-    small: list[bytes | memoryview] = []
-    size = 0
+def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Small pieces joined to blocks; large ones by themselves, uncopied, valid until the next step."""
+    block = bytearray()
     for piece in pieces:
-        nbytes = len(piece) if isinstance(piece, bytes) else piece.nbytes
-        if nbytes >= _BATCH:
-            if small:
-                yield [b"".join(small)]
-                small, size = [], 0
-            yield [piece]
+        if len(piece) >= _LARGE:
+            if block:
+                yield bytes(block)
+                block.clear()
+            yield piece
             continue
-        small.append(piece)
-        size += nbytes
-        if size >= _BATCH:
-            yield [b"".join(small)]
-            small, size = [], 0
-    if small:
-        yield [b"".join(small)]
+        block += piece
+        if len(block) >= _LARGE:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """A temporary path beside `path`, moved onto it when the block ends well, removed when it does not.
+    """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
+
+    When the block ends well, every file in that folder (the model, and its external data) is renamed
+    into place, the model last; when it does not, nothing is left.
 
     Raises:
         Misuse: The folder does not exist, `path` is a directory, or writing failed (permission, space).
@@ -395,14 +393,16 @@ def replacing(path: str) -> Iterator[str]:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise Misuse("there is no such folder", where=folder, hint="create it first")
-    temporary = os.path.join(folder, f".{os.path.basename(path)}.{os.getpid()}.part")
+    name = os.path.basename(path)
+    staging = os.path.join(folder, f".{name}.{os.getpid()}.part")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        os.mkdir(staging)
+        yield os.path.join(staging, name)
+        for entry in sorted(os.listdir(staging), key=lambda entry: entry == name):
+            os.replace(os.path.join(staging, entry), os.path.join(folder, entry))
     except OSError as error:
         reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
         text = reason.get(error.errno or 0, error.strerror or str(error))
         raise Misuse(f"cannot be written: {text}", where=path, hint="nothing was written") from error
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        shutil.rmtree(staging, ignore_errors=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from explorer.engine.graph import Graph, Model, Node, Tensor
 from explorer.facts import Dim, Shape, SkippedSite, TensorInfo

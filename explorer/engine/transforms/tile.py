@@ -115,12 +115,11 @@ def _prune(nodes: list[Node], outputs: Sequence[Value], bypassed: set[int]) -> t
     return kept, used
 
 
-def bind_dims(model: Model, dims: Mapping[str, int], shapes: Mapping[str, TensorInfo]) -> Model:
+def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
     """The model with its inputs and outputs declared at the sizes that were bound.
 
     Args:
         model: The model.
-        dims: Symbolic dimension to size. Empty: the model is returned as it is.
         shapes: Every value of the main graph as inferred with `dims`.
 
     Returns:

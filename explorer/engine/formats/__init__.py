@@ -1,0 +1,213 @@
+"""What can be opened: a path or a name in, an opened model out.
+
+A format says how it recognises a source and how it opens it; it is one row of `FORMATS`, and nothing
+else in the program asks what format a model has. Modules behind a format are imported when a model of
+that format is opened: who looks at an ONNX file does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from explorer.errors import BadModel, Misuse, nearest
+from explorer.facts import Analysis, Progress, Shape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from explorer.engine.formats.torch_module import LoadedModule
+    from explorer.engine.graph import Model
+
+    Arrays = Sequence[np.ndarray]
+
+__all__ = ["FORMATS", "Format", "OnnxModel", "OpenOptions", "Opened", "TorchModel", "open_model"]
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOptions:
+    """How a model is to be opened.
+
+    Attributes:
+        weights: torchvision's name of trained weights; None for random ones.
+        seed: Of the random weights.
+        dims: Sizes of symbolic dimensions.
+        input_shapes: Input name to (dtype or None, shape), in place of what the model says.
+        trust: Code in the model file may run.
+    """
+
+    weights: str | None = None
+    seed: int = 0
+    dims: Mapping[str, int] = field(default_factory=dict)
+    input_shapes: Mapping[str, tuple[str | None, Shape]] = field(default_factory=dict)
+    trust: bool = False
+
+
+class Opened(Protocol):
+    """A model that has been opened, whatever it was written in."""
+
+    format: str
+    source: str
+
+    def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
+        """Everything known of the model, at the sizes it was opened with."""
+        ...
+
+    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
+        """The model as an ONNX graph; exported to a file in `folder` if it is not one already."""
+        ...
+
+    def runner(self) -> Callable[[Arrays], Arrays] | None:
+        """Runs the model in its own framework on numpy arrays; None if it is ONNX itself."""
+        ...
+
+
+class OnnxModel:
+    """An ONNX file."""
+
+    format = "onnx"
+
+    def __init__(self, source: str, options: OpenOptions) -> None:
+        from explorer.engine.formats import onnx_reader
+        from explorer.engine.validate import validate
+
+        if options.weights is not None:
+            raise Misuse("an ONNX file brings its own weights", where="--weights", hint="leave it out")
+        self.source = source
+        self.options = options
+        self.model = validate(onnx_reader.read(source))
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Every dimension and input that the user named must exist.
+
+        Raises:
+            Misuse: One does not; the nearest is named.
+        """
+        feeds = self.model.graph.feeds
+        symbols = [d for v in self.model.graph.inputs for d in v.shape or () if isinstance(d, str)]
+        for name in self.options.dims:
+            if name not in symbols:
+                hint = nearest(name, symbols) or "the model has no symbolic dimension"
+                raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
+        for name in self.options.input_shapes:
+            if name not in [v.name for v in feeds]:
+                hint = nearest(name, [v.name for v in feeds])
+                raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=hint)
+
+    def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
+        """See `Opened`."""
+        from explorer.engine.analysis import onnx_model
+
+        return onnx_model.analyse(
+            self.model,
+            dims=self.options.dims,
+            input_shapes=self.options.input_shapes,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
+        """See `Opened`."""
+        return self.model
+
+    def runner(self) -> Callable[[Arrays], Arrays] | None:
+        """See `Opened`."""
+        return None
+
+
+class TorchModel:
+    """A torchvision model by name, or what `package.module:callable` returns."""
+
+    format = "torch"
+
+    def __init__(self, source: str, options: OpenOptions) -> None:
+        from explorer.engine.formats import torch_module
+
+        self.source = source
+        self.options = options
+        self.loaded: LoadedModule = torch_module.load(source, weights=options.weights, seed=options.seed)
+        self._graph: Model | None = None
+
+    def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
+        """See `Opened`."""
+        from explorer.engine.analysis import module
+
+        return module.analyse(
+            self.loaded,
+            input_shapes=self.options.input_shapes,
+            dims=self.options.dims,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
+        """See `Opened`."""
+        from explorer.engine.formats import onnx_reader, torch_module
+        from explorer.engine.validate import validate
+
+        if self._graph is None:
+            stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in self.source)
+            path = os.path.join(folder, f"{stem}.onnx")
+            torch_module.export_onnx(self.loaded, self.options.input_shapes, path, on_progress=on_progress)
+            self._graph = validate(onnx_reader.read(path))
+        return self._graph
+
+    def runner(self) -> Callable[[Arrays], Arrays] | None:
+        """See `Opened`."""
+        from explorer.engine.formats import torch_module
+
+        return lambda arrays: torch_module.run(self.loaded, list(arrays))
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a kind of model is recognised and opened.
+
+    Attributes:
+        name: What `ModelInfo.format` says.
+        about: For a person.
+        recognise: Whether a source is of this kind; must be cheap and import nothing heavy.
+        open: Opens it.
+    """
+
+    name: str
+    about: str
+    recognise: Callable[[str], bool]
+    open: Callable[[str, OpenOptions], Opened]
+
+
+def _is_file(source: str) -> bool:
+    return os.path.exists(source) or source.endswith(".onnx") or os.sep in source
+
+
+def _is_name(source: str) -> bool:
+    module, _, attribute = source.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")) if part)
+
+
+FORMATS: tuple[Format, ...] = (
+    Format("onnx", "an ONNX file", _is_file, OnnxModel),
+    Format("torch", "a torchvision model's name, or package.module:callable", _is_name, TorchModel),
+)
+"""In the order in which they are asked: a file of a name goes before a model of that name."""
+
+
+def open_model(source: str, options: OpenOptions) -> Opened:
+    """Opens what `source` names.
+
+    Raises:
+        BadModel: It is no model, is broken, or is nothing that we know.
+        Misuse: An option does not fit the model.
+        MissingExtra: It needs a package that is not installed.
+    """
+    for known in FORMATS:
+        if known.recognise(source):
+            return known.open(source, options)
+    kinds = "; ".join(f.about for f in FORMATS)
+    raise BadModel("this is neither a file nor a model's name", where=source, hint=f"a model is {kinds}")

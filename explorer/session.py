@@ -1,0 +1,529 @@
+"""The one door to the engine.
+
+The command line, the screen and a Python program all go through `Session`: none of them may grow its
+own way to open, count, tile or compare. A session keeps a history of models; every entry is an ONNX
+file, so "before" is never touched by making "after", undo is a step back in a tuple, and a session
+whose process died is restored from the history alone.
+
+Importing this module is cheap; onnx, numpy and torch are imported by the methods that need them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from explorer import query
+from explorer.errors import Misuse
+from explorer.facts import (
+    Analysis,
+    Diff,
+    History,
+    HistoryEntry,
+    Info,
+    OpStat,
+    Plan,
+    Progress,
+    Shape,
+    TileResult,
+    TileSpec,
+    Verification,
+)
+
+if TYPE_CHECKING:
+    from explorer.engine.formats import Opened
+    from explorer.engine.graph import Model
+
+__all__ = ["Session", "diff_files", "verify_files"]
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+InputShapes = Mapping[str, tuple[str | None, Shape]]
+
+
+class Session:
+    """A model, what is known of it, and what was made of it.
+
+    Args:
+        source: An ONNX file, a torchvision model's name, or `package.module:callable`.
+        weights: torchvision's name of trained weights; None for random, seeded ones.
+        dims: Sizes for symbolic dimensions: {'batch': 8}.
+        input_shapes: Input name to (dtype or None, shape), in place of what the model says.
+        seed: Of random weights.
+        trust: Code in the model file may run.
+        workdir: Where transformed models are kept until they are saved; a temporary folder of the
+            session's own by default, which `close` removes.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        weights: str | None = None,
+        dims: Mapping[str, int] | None = None,
+        input_shapes: InputShapes | None = None,
+        seed: int = 0,
+        trust: bool = False,
+        workdir: str | None = None,
+    ) -> None:
+        self.source = source
+        self._options: dict[str, Any] = {
+            "weights": weights,
+            "dims": dict(dims or {}),
+            "input_shapes": dict(input_shapes or {}),
+            "seed": seed,
+            "trust": trust,
+        }
+        self._workdir = workdir
+        self._own_workdir: str | None = None
+        self._opened: Opened | None = None
+        self._history = History((HistoryEntry("original", None, ""),), 0)
+        self._models: dict[int, Model] = {}
+        self._analyses: dict[int, Analysis] = {}
+        self._original_graph_analysis: Analysis | None = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forgets the models and removes the session's temporary folder."""
+        self._models.clear()
+        self._analyses.clear()
+        self._opened = None
+        if self._own_workdir is not None:
+            shutil.rmtree(self._own_workdir, ignore_errors=True)
+            self._own_workdir = None
+
+    @property
+    def workdir(self) -> str:
+        """The folder for models that are not saved yet."""
+        if self._workdir is not None:
+            return self._workdir
+        if self._own_workdir is None:
+            self._own_workdir = tempfile.mkdtemp(prefix="explorer-")
+        return self._own_workdir
+
+    # what is known
+
+    def open(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
+        """Opens the model.
+
+        Returns:
+            Its totals.
+
+        Raises:
+            BadModel: The source is no model, or a broken one.
+            Misuse: An option does not fit it.
+            MissingExtra: It needs a package that is not installed.
+        """
+        return self.analysis(0, on_progress=on_progress, cancel=cancel).info
+
+    def info(self, index: int | None = None) -> Info:
+        """Totals of the model at `index` of the history (None: the current one)."""
+        return self.analysis(index).info
+
+    def analysis(
+        self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Analysis:
+        """Totals and every layer of the model at `index` of the history (None: the current one)."""
+        at = self._at(index)
+        if at not in self._analyses:
+            if at == 0:
+                analysed = self._open(on_progress).analyse(on_progress=on_progress, cancel=cancel)
+            else:
+                analysed = self._analyse_graph(self._model(at), on_progress, cancel)
+            self._analyses[at] = _with_file(analysed, self._history.entries[at].saved or None)
+        return self._analyses[at]
+
+    def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
+        """Operator types of a model: how many, what they cost, the range of every attribute."""
+        from explorer.engine.analysis.operators import operator_stats
+
+        return operator_stats(self.analysis(index))
+
+    def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
+        """Ids of the layers that match a query (see `explorer.query`)."""
+        return query.search(self.analysis(index).layers, text)
+
+    # what can be made
+
+    def plan(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
+        """What `tile` would do to the current model, without doing it.
+
+        Raises:
+            Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
+        """
+        return self._plan(self._model(self._history.current, on_progress), spec)[0]
+
+    def tile(
+        self,
+        spec: TileSpec,
+        *,
+        output: str | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: int = 3,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> TileResult:
+        """Tiles the current model; the result becomes the current one.
+
+        Args:
+            spec: Tile size, sites, edges, form.
+            output: Where to write it; None keeps it in the session's folder until `save`.
+            overwrite: Whether an existing `output` may be replaced.
+            verify: Prove the result before it gets its name. A result that fails is not kept: then
+                `TileResult.output` is empty and the history unchanged.
+            draws: Random inputs for the proof.
+            seed: Of the first draw.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: See `plan`; or `output` cannot be written or exists.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.engine.formats import onnx_reader, onnx_writer
+        from explorer.engine.transforms import tile as transform
+        from explorer.engine.validate import validate
+
+        started = time.perf_counter()
+        if output is not None:
+            self._check_target(output, overwrite)
+        before = self._model(self._history.current, on_progress)
+        plan, bound, sites = self._plan(before, spec)
+        tiled = transform.tile(bound, plan, sites)
+        target = output or os.path.join(
+            self.workdir, f"{len(self._history.entries)}-{_stem(self.source)}.onnx"
+        )
+        evidence: Verification | None = None
+        with contextlib.suppress(_Disproved), onnx_writer.replacing(target) as temporary:
+            onnx_writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
+            if verify:
+                after = validate(onnx_reader.read(temporary))
+                evidence = self._verify(bound, after, plan, draws, seed, on_progress, cancel)
+                if not evidence.passed:
+                    raise _Disproved
+        kept = evidence is None or evidence.passed
+        command = self.command(spec, output)
+        if kept:
+            entry = HistoryEntry(
+                label=f"tile {'x'.join(map(str, plan.tile))}",
+                path=target,
+                command=command,
+                plan=plan,
+                verification=evidence,
+                saved=output or "",
+            )
+            self._append(entry)
+        seconds = time.perf_counter() - started
+        return TileResult(plan, (output or target) if kept else "", evidence, seconds, command)
+
+    def verify(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        draws: int = 3,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Verification:
+        """Evidence that two models of the history compute the same."""
+        at = self._at(after)
+        plan = self._history.entries[at].plan
+        first = self._model(self._at(before), on_progress)
+        second = self._model(at, on_progress)
+        return self._verify(first, second, plan, draws, seed, on_progress, cancel)
+
+    def diff(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Diff:
+        """What changed between two models of the history, as ONNX graphs."""
+        from explorer.engine.diff import diff
+
+        a, b = self._at(before), self._at(after)
+        return diff(
+            self._model(a, on_progress),
+            self._model(b, on_progress),
+            before_analysis=self._graph_analysis(a, on_progress, cancel),
+            after_analysis=self._graph_analysis(b, on_progress, cancel),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    # history
+
+    def history(self) -> History:
+        """All states of the session and which is current."""
+        return self._history
+
+    def undo(self) -> History:
+        """One step back; at the original it stays there."""
+        self._history = replace(self._history, current=max(self._history.current - 1, 0))
+        return self._history
+
+    def redo(self) -> History:
+        """One step forward again; at the newest state it stays there."""
+        last = len(self._history.entries) - 1
+        self._history = replace(self._history, current=min(self._history.current + 1, last))
+        return self._history
+
+    def restore(self, history: History) -> History:
+        """Takes up the history of another session of the same source, whose process ended."""
+        self._history = history
+        self._models.clear()
+        self._analyses.clear()
+        return self._history
+
+    def save(self, path: str, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
+        """Writes the current model to `path` as ONNX.
+
+        Returns:
+            The path.
+
+        Raises:
+            Misuse: The file exists and `overwrite` is False, it is the opened model, or it cannot be
+                written.
+        """
+        from explorer.engine.formats import onnx_writer
+
+        self._check_target(path, overwrite)
+        model = self._model(self._history.current, on_progress)
+        with onnx_writer.replacing(path) as temporary:
+            onnx_writer.write(model, temporary, on_progress=on_progress)
+        entries = list(self._history.entries)
+        entries[self._history.current] = replace(entries[self._history.current], saved=path)
+        self._history = History(tuple(entries), self._history.current)
+        return path
+
+    def command(self, spec: TileSpec, output: str | None = None) -> str:
+        """The command that does headless what `tile` does."""
+        words = ["explorer", "tile", self.source, "-o", output or f"{_stem(self.source)}_tiled.onnx"]
+        words += ["--tile", "x".join(map(str, spec.tile))]
+        for site in spec.sites:
+            words += ["--site", site]
+        words += ["--edges", spec.edges, "--form", spec.form]
+        if self._options["weights"]:
+            words += ["--weights", self._options["weights"]]
+        for name, size in self._options["dims"].items():
+            words += ["--dim", f"{name}={size}"]
+        for name, (dtype, shape) in self._options["input_shapes"].items():
+            sizes = (dtype, "x".join(map(str, shape))) if dtype else (",".join(map(str, shape)),)
+            words += ["--input-shape", ":".join((name, *sizes))]
+        return shlex.join(words)
+
+    # inside
+
+    def _at(self, index: int | None) -> int:
+        at = self._history.current if index is None else index
+        if not 0 <= at < len(self._history.entries):
+            raise Misuse(f"the history has no entry {at}", hint=f"it has {len(self._history.entries)}")
+        return at
+
+    def _open(self, on_progress: OnProgress) -> Opened:
+        if self._opened is None:
+            from explorer.engine.formats import OpenOptions, open_model
+
+            if on_progress is not None:
+                on_progress(Progress("opening"))
+            self._opened = open_model(self.source, OpenOptions(**self._options))
+        return self._opened
+
+    def _model(self, at: int, on_progress: OnProgress = None) -> Model:
+        """The ONNX graph at a place of the history; the original is exported if it is none."""
+        if at not in self._models:
+            if at == 0:
+                self._models[0] = self._open(on_progress).graph(self.workdir, on_progress=on_progress)
+            else:
+                from explorer.engine.formats import onnx_reader
+                from explorer.engine.validate import validate
+
+                path = self._history.entries[at].path
+                if path is None or not os.path.exists(path):
+                    raise Misuse("this state of the session is gone", where=path or "history")
+                self._models[at] = validate(onnx_reader.read(path))
+        return self._models[at]
+
+    def _graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """As `analysis`, but of the ONNX graph even where the original is a module."""
+        if at or self._open(on_progress).format == "onnx":
+            return self.analysis(at, on_progress=on_progress, cancel=cancel)
+        if self._original_graph_analysis is None:
+            self._original_graph_analysis = self._analyse_graph(self._model(0), on_progress, cancel)
+        return self._original_graph_analysis
+
+    def _analyse_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        from explorer.engine.analysis import onnx_model
+
+        return onnx_model.analyse(model, dims=self._options["dims"], on_progress=on_progress, cancel=cancel)
+
+    def _plan(self, model: Model, spec: TileSpec) -> tuple[Plan, Model, list[Any]]:
+        """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
+        from explorer.engine.analysis import shapes
+        from explorer.engine.transforms.plan import make_plan
+        from explorer.engine.transforms.sites import find_sites
+        from explorer.engine.transforms.tile import bind_dims
+
+        dims, inputs = _batch_of_one(model, self._options["dims"], self._options["input_shapes"])
+        known = shapes.infer(model, dims, inputs).values
+        bound = bind_dims(model, known)
+        sites, skipped = find_sites(bound, known)
+        total = self._analyse_bound(bound)
+        plan, chosen = make_plan(sites, skipped, spec, opset=model.opset, macs_total=total, dims=dims)
+        return plan, bound, chosen
+
+    def _analyse_bound(self, model: Model) -> int | None:
+        from explorer.engine.analysis import onnx_model
+
+        return onnx_model.analyse(model).info.totals.macs
+
+    def _verify(
+        self,
+        before: Model,
+        after: Model,
+        plan: Plan | None,
+        draws: int,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Verification:
+        from explorer.engine.verify import verify
+
+        return verify(
+            before,
+            after,
+            plan=plan,
+            draws=draws,
+            seed=seed,
+            dims=dict(plan.dims) if plan is not None else self._options["dims"],
+            input_shapes=self._options["input_shapes"],
+            torch_run=self._open(on_progress).runner(),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def _append(self, entry: HistoryEntry) -> None:
+        """Adds a state behind the current one; what could have been redone is gone."""
+        kept = self._history.entries[: self._history.current + 1]
+        for at in range(len(kept), len(self._history.entries)):
+            self._models.pop(at, None)
+            self._analyses.pop(at, None)
+        self._history = History((*kept, entry), len(kept))
+
+    def _check_target(self, path: str, overwrite: bool) -> None:
+        """Refuses a target that would cost the user a file.
+
+        Raises:
+            Misuse: `path` is the opened model or a file of the history, or exists and may not be
+                replaced.
+        """
+        if os.path.isdir(path):
+            raise Misuse("is a directory", where=path, hint="name a file to write")
+        if not os.path.lexists(path):
+            return
+        sources = [self.source, *(e.path for e in self._history.entries if e.path)]
+        if any(os.path.exists(s) and os.path.samefile(s, path) for s in sources if os.path.exists(path)):
+            raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
+        if not overwrite:
+            raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+
+
+class _Disproved(Exception):
+    """Leaves the block that would have moved the result into place."""
+
+
+def _stem(source: str) -> str:
+    """A file name for what is made of `source`."""
+    stem = os.path.basename(source).removesuffix(".onnx")
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
+
+
+def _with_file(analysis: Analysis, saved: str | None) -> Analysis:
+    """The analysis with the name under which the user knows the model."""
+    if saved is None:
+        return analysis
+    model = replace(analysis.info.model, source=saved)
+    return replace(analysis, info=replace(analysis.info, model=model))
+
+
+def _batch_of_one(
+    model: Model, dims: Mapping[str, int], input_shapes: InputShapes
+) -> tuple[dict[str, int], dict[str, tuple[str | None, Shape]]]:
+    """Sizes for a tiling: a batch that nobody bound is 1, every other dimension stays as it is.
+
+    The first dimension of an input is its batch.
+    """
+    sizes = dict(dims)
+    shapes = dict(input_shapes)
+    for value in model.graph.feeds:
+        if not value.shape or value.name in shapes:
+            continue
+        first = value.shape[0]
+        if isinstance(first, str):
+            sizes.setdefault(first, 1)
+        elif first is None:
+            shapes[value.name] = (None, (1, *value.shape[1:]))
+    return sizes, shapes
+
+
+@contextlib.contextmanager
+def _pair(a: str, b: str, options: Mapping[str, Any]) -> Iterator[tuple[Session, Session]]:
+    with Session(a, **options) as first, Session(b, **options) as second:
+        yield first, second
+
+
+def verify_files(
+    a: str,
+    b: str,
+    *,
+    draws: int = 3,
+    seed: int = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Verification:
+    """Evidence that the models `a` and `b` compute the same; `options` as for `Session`."""
+    with _pair(a, b, options) as (first, second):
+        return first._verify(
+            first._model(0, on_progress),
+            second._model(0, on_progress),
+            None,
+            draws,
+            seed,
+            on_progress,
+            cancel,
+        )
+
+
+def diff_files(
+    a: str, b: str, *, on_progress: OnProgress = None, cancel: Cancel = None, **options: Any
+) -> Diff:
+    """What changed from the model `a` to the model `b`; `options` as for `Session`."""
+    from explorer.engine.diff import diff
+
+    with _pair(a, b, options) as (first, second):
+        return diff(
+            first._model(0, on_progress),
+            second._model(0, on_progress),
+            before_analysis=first._graph_analysis(0, on_progress, cancel),
+            after_analysis=second._graph_analysis(0, on_progress, cancel),
+            on_progress=on_progress,
+            cancel=cancel,
+        )

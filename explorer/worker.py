@@ -1,0 +1,347 @@
+"""The session's door, in a process of its own.
+
+Importing torch in a thread was seen to freeze an event loop for 0.3 s, an ONNX export for a second, and
+neither can be stopped there. In a process a job can be killed at any moment, and a crash or an
+out-of-memory kill in native code is an error message, not the end of the program.
+
+The parent keeps the session's history (every state is a file), so a new process takes up where the old
+one was lost. The protocol is pickled tuples over two pipes; both ends are this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from explorer.errors import Cancelled, EngineDied, ExplorerError
+from explorer.facts import Analysis, Diff, History, Progress
+
+__all__ = ["Engine", "Event", "Job"]
+
+_SLICE = 250
+"""Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
+
+_METHODS = frozenset(
+    ["open", "info", "analysis", "ops", "search", "plan", "tile", "verify", "diff", "history", "undo", "redo", "save", "command"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What became of a job, told in the reader's thread.
+
+    Attributes:
+        job_id: Of the job.
+        kind: 'progress', 'done' or 'failed'.
+        progress: Set for 'progress'.
+        result: Set for 'done'.
+        error: Set for 'failed'.
+    """
+
+    job_id: int
+    kind: str
+    progress: Progress | None = None
+    result: Any = None
+    error: ExplorerError | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """One call of a session's method.
+
+    Attributes:
+        id: Increases from job to job.
+        method: Name of the method.
+        future: Its result, or the `ExplorerError` it failed with.
+        progress: The latest word on where it stands.
+    """
+
+    id: int
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    future: Future[Any] = field(default_factory=Future)
+    progress: Progress | None = None
+
+
+class Engine:
+    """A session in a child process.
+
+    Args:
+        source: As for `Session`.
+        on_event: Called in the reader's thread for every event; must not block.
+        **options: As for `Session`.
+    """
+
+    def __init__(
+        self, source: str, *, on_event: Callable[[Event], None] | None = None, **options: Any
+    ) -> None:
+        self.source = source
+        self.history: History | None = None
+        self._options = options
+        self._on_event = on_event
+        self._ids = itertools.count(1)
+        self._lock = threading.RLock()
+        self._jobs: dict[int, Job] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: Connection | None = None
+        self._reader: threading.Thread | None = None
+        self._workdir = ""
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Starts the child, which imports in the background; returns at once."""
+        with self._lock:
+            if self._process is None and not self._closed:
+                self._spawn()
+
+    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Job:
+        """Asks for a method of the session; jobs run one after the other.
+
+        Raises:
+            ValueError: The session has no such method.
+        """
+        if method not in _METHODS:
+            raise ValueError(f"the session has no method '{method}'")
+        with self._lock:
+            job = Job(next(self._ids), method, args, kwargs)
+            if self._closed:
+                job.future.set_exception(EngineDied("the engine is closed"))
+                return job
+            self._jobs[job.id] = job
+            self.start()
+            self._send(job)
+        return job
+
+    def stop(self, job: Job) -> None:
+        """Stops a job at once by killing the child; waiting jobs go to a new one."""
+        with self._lock:
+            if job.id not in self._jobs:
+                return
+            del self._jobs[job.id]
+            self._kill()
+            waiting = list(self._jobs.values())
+            if not self._closed:
+                self._spawn()
+                for other in waiting:
+                    self._send(other)
+        self._fail(job, Cancelled(f"{job.method} was stopped"))
+
+    def close(self) -> None:
+        """Ends the child and removes what it left; jobs that still run fail."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            jobs = list(self._jobs.values())
+            self._jobs.clear()
+            self._kill()
+            reader = self._reader
+        if reader is not None and reader is not threading.current_thread():
+            reader.join(timeout=2)
+        for job in jobs:
+            self._fail(job, Cancelled("the program is closing"))
+        if self._workdir:
+            shutil.rmtree(self._workdir, ignore_errors=True)
+
+    # inside; the lock is held unless said otherwise
+
+    def _spawn(self) -> None:
+        if not self._workdir:
+            self._workdir = tempfile.mkdtemp(prefix="explorer-")
+        child_in, requests = os.pipe()
+        answers, child_out = os.pipe()
+        # what native code prints must not reach the screen; its last line explains a crash
+        with open(os.path.join(self._workdir, "engine.log"), "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "explorer.worker", str(child_in), str(child_out)],
+                pass_fds=(child_in, child_out),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl+C is the screen's, not the engine's
+            )
+        os.close(child_in)
+        os.close(child_out)
+        self._requests = Connection(requests, readable=False)
+        setup = {"source": self.source, "workdir": self._workdir, **self._options}
+        self._write(("setup", setup, self.history))
+        incoming = Connection(answers, writable=False)
+        self._reader = threading.Thread(
+            target=self._read, args=(incoming, self._process), name="engine-reader", daemon=True
+        )
+        self._reader.start()
+
+    def _write(self, message: tuple[Any, ...]) -> None:
+        # a child that died is noticed, and reported, by the reader
+        with contextlib.suppress(OSError):
+            assert self._requests is not None
+            self._requests.send(message)
+
+    def _send(self, job: Job) -> None:
+        self._write(("call", job.id, job.method, job.args, dict(job.kwargs)))
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _read(self, incoming: Connection, process: subprocess.Popen[bytes]) -> None:
+        """Runs in the reader's thread, without the lock."""
+        parts: dict[int, list[Any]] = {}
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                kind, job_id, content, history = incoming.recv()
+                if kind == "part":
+                    parts.setdefault(job_id, []).extend(content)
+                    continue
+                with self._lock:
+                    if process is not self._process:
+                        break
+                    self.history = history or self.history
+                    job = self._jobs.get(job_id) if kind == "progress" else self._jobs.pop(job_id, None)
+                if job is None:
+                    continue
+                if kind == "progress":
+                    job.progress = content
+                    self._tell(Event(job_id, kind, progress=content))
+                elif kind == "done":
+                    result = _joined(content, parts.pop(job_id, []))
+                    job.future.set_result(result)
+                    self._tell(Event(job_id, kind, result=result))
+                else:
+                    self._fail(job, content)
+        incoming.close()
+        with self._lock:
+            if process is not self._process:
+                return
+            self._process = None
+            self._requests = None
+            lost = list(self._jobs.values())
+            self._jobs.clear()
+        reason = self._epitaph(process)
+        for job in lost:
+            self._fail(job, EngineDied(f"the engine stopped ({reason})", hint="the next command restarts it"))
+
+    def _fail(self, job: Job, error: ExplorerError) -> None:
+        if not job.future.done():
+            job.future.set_exception(error)
+            self._tell(Event(job.id, "failed", error=error))
+
+    def _tell(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _epitaph(self, process: subprocess.Popen[bytes]) -> str:
+        """Why a process ended, in words."""
+        code = process.wait()
+        if code == -signal.SIGKILL:
+            return "killed, perhaps for want of memory"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"crashed with {signal.Signals(-code).name}"
+        with contextlib.suppress(OSError):
+            with open(os.path.join(self._workdir, "engine.log"), "rb") as log:
+                log.seek(max(os.fstat(log.fileno()).st_size - 4096, 0))
+                lines = [x for x in log.read().decode("utf-8", "replace").splitlines() if x.strip()]
+                if lines:
+                    return lines[-1].strip()
+        return f"exit code {code}"
+
+
+def _split(result: Any) -> tuple[Any, list[Any]]:
+    """A result without its long table, and the table: sent a slice at a time."""
+    if isinstance(result, Analysis):
+        return replace(result, layers=()), list(result.layers)
+    if isinstance(result, Diff):
+        return replace(result, nodes=()), list(result.nodes)
+    return result, []
+
+
+def _joined(result: Any, rows: list[Any]) -> Any:
+    if isinstance(result, Analysis):
+        return replace(result, layers=tuple(rows))
+    if isinstance(result, Diff):
+        return replace(result, nodes=tuple(rows))
+    return result
+
+
+def _serve(requests: Connection, answers: Connection) -> None:
+    """The child: one job after the other, until the parent hangs up."""
+    from explorer.session import Session
+
+    inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+
+    def listen() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                inbox.put(requests.recv())
+        # the parent is gone: nobody wants the result of what is running
+        os._exit(0)
+
+    threading.Thread(target=listen, name="requests", daemon=True).start()
+    _, setup, history = inbox.get()
+    session = Session(setup.pop("source"), **setup)
+    if history is not None:
+        session.restore(history)
+    while True:
+        _, job_id, method, args, kwargs = inbox.get()
+
+        def on_progress(progress: Progress, job_id: int = job_id) -> None:
+            answers.send(("progress", job_id, progress, None))
+
+        if method in ("open", "analysis", "tile", "verify", "diff", "save", "plan"):
+            kwargs["on_progress"] = on_progress
+        try:
+            result, rows = _split(getattr(session, method)(*args, **kwargs))
+        except ExplorerError as error:
+            answers.send(("failed", job_id, error, session.history()))
+            continue
+        except MemoryError:
+            error = EngineDied("there is not enough memory for this", hint="try a smaller model or tile")
+            answers.send(("failed", job_id, error, session.history()))
+            continue
+        except Exception as error:
+            # a bug: the traceback goes to the log, the screen gets one line
+            import traceback
+
+            traceback.print_exc()
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            answers.send(("failed", job_id, ExplorerError(words, where=method), session.history()))
+            continue
+        for at in range(0, len(rows), _SLICE):
+            answers.send(("part", job_id, rows[at : at + _SLICE], None))
+        answers.send(("done", job_id, result, session.history()))
+
+
+def _main() -> None:
+    sys.path[:0] = [os.getcwd()]
+    _serve(Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False))
+
+
+if __name__ == "__main__":
+    _main()
