@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from explorer import query
@@ -32,6 +32,7 @@ from explorer.facts import (
     Plan,
     Progress,
     Shape,
+    SkippedSite,
     TileResult,
     TileSpec,
     Verification,
@@ -40,6 +41,7 @@ from explorer.facts import (
 if TYPE_CHECKING:
     from explorer.engine.formats import Opened
     from explorer.engine.graph import Model
+    from explorer.engine.transforms.sites import Site
 
 __all__ = ["Session", "diff_files", "verify_files"]
 
@@ -88,6 +90,7 @@ class Session:
         self._models: dict[int, Model] = {}
         self._analyses: dict[int, Analysis] = {}
         self._original_graph_analysis: Analysis | None = None
+        self._products: dict[int, _Products] = {}
 
     def __enter__(self) -> Session:
         return self
@@ -163,7 +166,7 @@ class Session:
         Raises:
             Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
         """
-        return self._plan(self._model(self._history.current, on_progress), spec)[0]
+        return self._plan(spec, on_progress)[0]
 
     def tile(
         self,
@@ -201,8 +204,7 @@ class Session:
         started = time.perf_counter()
         if output is not None:
             self._check_target(output, overwrite)
-        before = self._model(self._history.current, on_progress)
-        plan, bound, sites = self._plan(before, spec)
+        plan, bound, sites = self._plan(spec, on_progress)
         tiled = transform.tile(bound, plan, sites)
         target = output or os.path.join(
             self.workdir, f"{len(self._history.entries)}-{_stem(self.source)}.onnx"
@@ -287,9 +289,9 @@ class Session:
 
     def restore(self, history: History) -> History:
         """Takes up the history of another session of the same source, whose process ended."""
+        for at in range(1, max(len(self._history.entries), len(history.entries))):
+            self._forget(at)
         self._history = history
-        self._models.clear()
-        self._analyses.clear()
         return self._history
 
     def save(self, path: str, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
@@ -374,10 +376,26 @@ class Session:
 
         return onnx_model.analyse(model, dims=self._options["dims"], on_progress=on_progress, cancel=cancel)
 
-    def _plan(self, model: Model, spec: TileSpec) -> tuple[Plan, Model, list[Any]]:
+    def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
-        from explorer.engine.analysis import shapes
         from explorer.engine.transforms.plan import make_plan
+
+        at = self._history.current
+        if at not in self._products:
+            self._products[at] = self._find_products(self._model(at, on_progress))
+        found = self._products[at]
+        plan, chosen = make_plan(
+            found.sites,
+            found.skipped,
+            spec,
+            opset=found.bound.opset,
+            macs_total=found.macs_total,
+            dims=found.dims,
+        )
+        return plan, found.bound, chosen
+
+    def _find_products(self, model: Model) -> _Products:
+        from explorer.engine.analysis import onnx_model, shapes
         from explorer.engine.transforms.sites import find_sites
         from explorer.engine.transforms.tile import bind_dims
 
@@ -385,14 +403,8 @@ class Session:
         known = shapes.infer(model, dims, inputs).values
         bound = bind_dims(model, known)
         sites, skipped = find_sites(bound, known)
-        total = self._analyse_bound(bound)
-        plan, chosen = make_plan(sites, skipped, spec, opset=model.opset, macs_total=total, dims=dims)
-        return plan, bound, chosen
-
-    def _analyse_bound(self, model: Model) -> int | None:
-        from explorer.engine.analysis import onnx_model
-
-        return onnx_model.analyse(model).info.totals.macs
+        total = onnx_model.analyse(bound).info.totals.macs
+        return _Products(bound, sites, skipped, total, dims)
 
     def _verify(
         self,
@@ -423,9 +435,12 @@ class Session:
         """Adds a state behind the current one; what could have been redone is gone."""
         kept = self._history.entries[: self._history.current + 1]
         for at in range(len(kept), len(self._history.entries)):
-            self._models.pop(at, None)
-            self._analyses.pop(at, None)
+            self._forget(at)
         self._history = History((*kept, entry), len(kept))
+
+    def _forget(self, at: int) -> None:
+        for cache in (self._models, self._analyses, self._products):
+            cache.pop(at, None)  # type: ignore[attr-defined]
 
     def _check_target(self, path: str, overwrite: bool) -> None:
         """Refuses a target that would cost the user a file.
@@ -443,6 +458,17 @@ class Session:
             raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
         if not overwrite:
             raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """The matrix products of one state: found once, planned as often as the user types."""
+
+    bound: Model
+    sites: list[Site]
+    skipped: list[SkippedSite]
+    macs_total: int | None
+    dims: dict[str, int]
 
 
 class _Disproved(Exception):

@@ -34,9 +34,10 @@ __all__ = ["Engine", "Event", "Job"]
 _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
 
-_METHODS = frozenset(
-    ["open", "info", "analysis", "ops", "search", "plan", "tile", "verify", "diff", "history", "undo", "redo", "save", "command"]
-)
+_STAGES = frozenset({"open", "analysis", "plan", "tile", "verify", "diff", "save"})
+"""Methods that take long and say where they stand."""
+
+_METHODS = _STAGES | {"info", "ops", "search", "history", "undo", "redo", "command"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +315,7 @@ def _serve(requests: Connection, answers: Connection) -> None:
         def on_progress(progress: Progress, job_id: int = job_id) -> None:
             answers.send(("progress", job_id, progress, None))
 
-        if method in ("open", "analysis", "tile", "verify", "diff", "save", "plan"):
+        if method in _STAGES:
             kwargs["on_progress"] = on_progress
         try:
             result, rows = _split(getattr(session, method)(*args, **kwargs))

@@ -1,0 +1,268 @@
+"""Tiling promises: any Gemm or MatMul with a constant weight, any size, any tile, every form; and the
+graph computes the same."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from explorer import Misuse, Session, TileSpec
+from explorer.engine.formats import onnx_reader
+
+FORMS = ("lab", "scan", "unrolled", "batched")
+EDGES = ("ragged", "padded")
+
+
+def save(path: Path, nodes: list[Any], feeds: dict[str, Any], weights: dict[str, Any], *, opset: int = 17) -> str:
+    """A model of float inputs `feeds` (name to shape), output 'y' of a shape left to inference."""
+    dtype = next(iter(weights.values())).dtype if weights else np.dtype(np.float32)
+    code = helper.np_dtype_to_tensor_dtype(dtype)
+    inputs = [helper.make_tensor_value_info(n, code, s) for n, s in feeds.items()]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        inputs,
+        [helper.make_tensor_value_info("y", code, None)],
+        [numpy_helper.from_array(w, n) for n, w in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    return str(path)
+
+
+def run(path: str, feeds: dict[str, np.ndarray], *, optimise: bool = True) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if not optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(path, options).run(None, feeds)[0]
+
+
+def tile_and_compare(source: str, target: Path, spec: TileSpec, **options: Any) -> Session:
+    """Tiles `source`, checks the file as strictly as onnx can, and runs both on dense random data."""
+    session = Session(source, **options)
+    session.tile(spec, output=str(target), verify=False)
+    onnx.checker.check_model(str(target), full_check=True)
+    onnx.shape_inference.infer_shapes_path(str(target), str(target) + ".inferred", strict_mode=True, data_prop=True)
+    rng = np.random.default_rng(1)
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+    feeds = {
+        i.name: rng.standard_normal(i.shape).astype(types[i.type])
+        for i in ort.InferenceSession(str(target)).get_inputs()
+    }
+    before, after = run(source, feeds), run(str(target), feeds)
+    assert after.shape == before.shape
+    assert after.dtype == before.dtype
+    tolerance = {2: 2e-2, 4: 2e-5, 8: 1e-12}[before.itemsize]
+    np.testing.assert_allclose(after, before, rtol=tolerance, atol=tolerance * max(1.0, np.abs(before).max()))
+    return session
+
+
+def weight(*shape: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("edges", EDGES)
+@pytest.mark.parametrize(
+    ("size", "tile"),
+    [
+        ((5, 7, 11), (2, 3, 4)),
+        ((4, 6, 8), (2, 3, 4)),
+        ((1, 13, 5), (4, 4, 4)),
+        ((3, 2, 9), (1, 1, 1)),
+        ((2, 3, 4), (8, 8, 8)),
+        ((9, 5, 1), (4, 2, 3)),
+        ((7, 1, 6), (3, 5, 2)),
+    ],
+)
+def test_any_size_and_any_tile(tmp_path: Path, form: Any, edges: Any, size: Any, tile: Any) -> None:
+    m, k, n = size
+    source = save(
+        tmp_path / "a.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [m, k]}, {"w": weight(k, n)}
+    )
+    session = tile_and_compare(source, tmp_path / "b.onnx", TileSpec(tile, edges=edges, form=form))
+    plan = session.history().entries[1].plan
+    assert plan is not None
+    assert plan.products == -(-m // tile[0]) * -(-k // tile[1]) * -(-n // tile[2])
+    assert plan.sites[0].utilisation == m * k * n / (plan.products * tile[0] * tile[1] * tile[2])
+
+
+BIASES: dict[str, tuple[int, ...] | None] = {
+    "none": None,
+    "scalar": (),
+    "one": (1,),
+    "row": (5,),
+    "row2d": (1, 5),
+    "column": (3, 1),
+    "full": (3, 5),
+    "one2d": (1, 1),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product((0, 1), repeat=2)))
+@pytest.mark.parametrize("bias", BIASES)
+def test_every_gemm(tmp_path: Path, form: Any, trans_a: int, trans_b: int, bias: str) -> None:
+    shape = BIASES[bias]
+    inputs = ["x", "w"] + ([] if shape is None else ["c"])
+    weights = {"w": weight(5, 7) if trans_b else weight(7, 5)}
+    if shape is not None:
+        weights["c"] = weight(*shape, seed=3) if shape else np.array(0.7, np.float32)
+    node = helper.make_node("Gemm", inputs, ["y"], transA=trans_a, transB=trans_b, alpha=0.5, beta=-1.5)
+    source = save(tmp_path / "a.onnx", [node], {"x": [7, 3] if trans_a else [3, 7]}, weights)
+    edges: Any = "padded" if trans_a else "ragged"
+    tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 3, 2), edges=edges, form=form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("x", "w"), [((2, 3, 4, 6), (6, 5)), ((6,), (6, 5)), ((4, 6), (6,)), ((2, 4, 6), (1, 6, 5)), ((6,), (6,))]
+)
+def test_matmul_of_any_rank(tmp_path: Path, form: Any, x: tuple[int, ...], w: tuple[int, ...]) -> None:
+    source = save(
+        tmp_path / "a.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": list(x)}, {"w": weight(*w)}
+    )
+    tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 4, 3), form=form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_weight_may_be_the_left_operand(tmp_path: Path, form: Any) -> None:
+    matmul = save(
+        tmp_path / "a.onnx", [helper.make_node("MatMul", ["w", "x"], ["y"])], {"x": [6, 5]}, {"w": weight(7, 6)}
+    )
+    tile_and_compare(matmul, tmp_path / "b.onnx", TileSpec((2, 4, 3), form=form))
+    node = helper.make_node("Gemm", ["w", "x", "c"], ["y"], transA=1, transB=1, alpha=2.0)
+    gemm = save(tmp_path / "c.onnx", [node], {"x": [5, 6]}, {"w": weight(6, 7), "c": weight(7, 1)})
+    tile_and_compare(gemm, tmp_path / "d.onnx", TileSpec((2, 4, 3), form=form, edges="padded"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("chain", ["Identity", "Transpose", "Constant", "Transpose+Identity+Constant"])
+def test_a_weight_behind_other_nodes_is_found(tmp_path: Path, form: Any, chain: str) -> None:
+    w = weight(5, 7) if "Transpose" in chain else weight(7, 5)
+    nodes, name, weights = [], "w", {"w": w}
+    if "Constant" in chain:
+        weights = {}
+        nodes.append(helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(w)))
+    for op in ("Identity", "Transpose"):
+        if op in chain:
+            nodes.append(helper.make_node(op, [name], [name + op]))
+            name += op
+    nodes.append(helper.make_node("MatMul", ["x", name], ["y"]))
+    source = save(tmp_path / "a.onnx", nodes, {"x": [3, 7]}, weights)
+    tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 3, 2), form=form))
+    tiled = onnx_reader.read(str(tmp_path / "b.onnx"))
+    assert not any(n.op in ("Identity", "Transpose") for n in tiled.graph.nodes if "tile_hw.site" not in n.metadata)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_shared_weight_is_stored_once(tmp_path: Path, form: Any) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "w"], ["y"])]
+    source = save(tmp_path / "a.onnx", nodes, {"x": [3, 6]}, {"w": weight(6, 6)})
+    session = tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 3, 2), form=form))
+    assert session.info().totals.weight_bytes == 6 * 6 * 4
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_other_float_types(tmp_path: Path, form: Any, dtype: Any) -> None:
+    node = helper.make_node("Gemm", ["x", "w", "c"], ["y"], transB=1)
+    weights = {"w": weight(5, 70, dtype=dtype), "c": weight(5, dtype=dtype)}
+    source = save(tmp_path / "a.onnx", [node], {"x": [3, 70]}, weights)
+    tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 8, 2), form=form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
+def test_operator_sets_old_and_new(tmp_path: Path, form: Any, opset: int) -> None:
+    node = helper.make_node("Gemm", ["x", "w", "c"], ["y"], transB=1)
+    source = save(
+        tmp_path / "a.onnx", [node], {"x": [3, 7]}, {"w": weight(5, 7), "c": weight(5)}, opset=opset
+    )
+    for edges in EDGES:
+        spec = TileSpec((2, 3, 2), form=form, edges=edges)  # type: ignore[arg-type]
+        tile_and_compare(source, tmp_path / f"{edges}.onnx", spec)
+
+
+def test_many_rows_are_scanned_too(tmp_path: Path) -> None:
+    source = save(
+        tmp_path / "a.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": [131, 67]},
+        {"w": weight(67, 6)},
+    )
+    for edges in EDGES:
+        spec = TileSpec((2, 1, 4), form="scan", edges=edges)  # type: ignore[arg-type]
+        tile_and_compare(source, tmp_path / f"{edges}.onnx", spec)
+        tiled = onnx_reader.read(str(tmp_path / f"{edges}.onnx"))
+        assert sum(n.op == "Scan" for n in tiled.graph.nodes) >= 1
+        assert len(tiled.graph.nodes) < 1000
+
+
+def test_the_textbook_case_has_8_products_2_splits_4_sums_1_concat(sample: Any, tmp_path: Path) -> None:
+    target = tmp_path / "lab.onnx"
+    tile_and_compare(sample("mlp_128"), target, TileSpec((64, 64, 64), form="lab"))
+    tiled = onnx_reader.read(str(target))
+    call = [n for n in tiled.graph.nodes if n.domain == "tile_hw"]
+    assert len(call) == 1
+    assert call[0].op == "Linear_128x128x128_by_64"
+    body = tiled.functions["tile_hw", call[0].op, ""].nodes
+    kinds = [n.op.split("_")[0] for n in body]
+    assert {k: kinds.count(k) for k in set(kinds)} == {"2DMM": 8, "Split2D": 2, "Sum": 4, "Concat2D": 1}
+    assert {n.op for n in body if n.op.startswith("2DMM")} == {"2DMM_64x64x64"}
+
+
+def test_32x64x128_with_bias_is_one_tile_in_m_and_k_and_two_in_n(sample: Any, tmp_path: Path) -> None:
+    session = tile_and_compare(sample("linear_32x64x128"), tmp_path / "b.onnx", TileSpec((64, 64, 64)))
+    plan = session.history().entries[1].plan
+    assert plan is not None
+    (site,) = plan.sites
+    assert (site.M, site.K, site.N, site.grid, site.products, site.bias) == (32, 64, 128, (1, 1, 2), 2, True)
+
+
+@pytest.mark.parametrize(
+    ("tile", "words"), [((0, 64, 64), "0x64x64"), ((64, -1, 64), "64x-1x64"), ((1 << 20, 1, 1), "1048576")]
+)
+def test_an_impossible_tile_is_refused_in_one_line(sample: Any, tile: Any, words: str) -> None:
+    with pytest.raises(Misuse, match=words):
+        Session(sample("mlp_128")).plan(TileSpec(tile))
+
+
+def test_products_that_stay_are_named_with_the_reason(sample: Any) -> None:
+    plan = Session(sample("bert_tiny"), dims={"batch": 2, "sequence": 16}).plan(TileSpec((16, 16, 16)))
+    reasons = {s.reason for s in plan.skipped}
+    assert "both operands are activations" in reasons
+    assert plan.sites
+    assert plan.macs < (plan.macs_total or 0)
+
+
+def test_an_unbound_dimension_is_named_with_the_option_that_binds_it(sample: Any) -> None:
+    with pytest.raises(Misuse, match="--dim sequence="):
+        Session(sample("bert_tiny")).plan(TileSpec((16, 16, 16)))
+
+
+def test_tiling_part_of_a_model_leaves_the_rest_byte_for_byte(sample: Any, tmp_path: Path) -> None:
+    source = sample("lenet")
+    with Session(source) as session:
+        names = [s.name for s in session.plan(TileSpec((16, 16, 16))).sites]
+        session.tile(
+            TileSpec((16, 16, 16), sites=(names[0],)), output=str(tmp_path / "one.onnx"), verify=False
+        )
+    before, after = onnx_reader.read(source), onnx_reader.read(str(tmp_path / "one.onnx"))
+    kept = {n.label: n for n in after.graph.nodes}
+    for node in before.graph.nodes:
+        if node.label != names[0]:
+            twin = kept[node.label]
+            assert node.record is not None
+            assert twin.record is not None
+            assert bytes(node.record.view()) == bytes(twin.record.view())
