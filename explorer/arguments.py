@@ -1,0 +1,127 @@
+"""What a user types as a size, a dimension or an input's shape, read in one place.
+
+The command line and the screen's dialogs take the same spellings and give the same one-line answers
+to what cannot be read. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from explorer.errors import Misuse
+
+__all__ = ["InputShape", "parse_count", "parse_dims", "parse_input_shapes", "parse_tile"]
+
+InputShape = tuple[str | None, tuple[int, ...]]
+
+_SEPARATOR = re.compile(r"\s*[xX×,]\s*")
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_TILE_HINT = "write one size (64) or three (64x64x64: rows x depth x columns)"
+_SHAPE_HINT = "write x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224"
+
+_DTYPES = {
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "bf16": "bfloat16",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+    "bool": "bool",
+}
+_DTYPES.update({name: name for name in _DTYPES.values()})
+
+
+def parse_tile(text: str, where: str = "--tile") -> tuple[int, int, int]:
+    """A tile's rows, depth and columns: '64', '64x32x16', '64,32,16'.
+
+    Raises:
+        Misuse: Not one or three positive whole numbers.
+    """
+    pieces = _SEPARATOR.split(text.strip())
+    if not all(_INTEGER.fullmatch(piece) for piece in pieces):
+        raise Misuse(f"'{text}' is not a tile size", where=where, hint=_TILE_HINT)
+    sizes = [int(piece) for piece in pieces]
+    if len(sizes) not in (1, 3):
+        raise Misuse(f"'{text}' has {len(sizes)} sizes", where=where, hint=_TILE_HINT)
+    if min(sizes) < 1:
+        raise Misuse(f"'{text}' has a size below 1", where=where, hint=_TILE_HINT)
+    rows, depth, columns = sizes * 3 if len(sizes) == 1 else sizes
+    return rows, depth, columns
+
+
+def parse_count(text: str, where: str, least: int) -> int:
+    """A whole number of at least `least`.
+
+    Raises:
+        Misuse: It is not one.
+    """
+    if not _INTEGER.fullmatch(text.strip()) or int(text) < least:
+        raise Misuse(f"'{text}' is not a whole number of {least} or more", where=where)
+    return int(text)
+
+
+def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:
+    """Bindings of symbolic dimensions: 'batch=8', each on its own or several between commas.
+
+    Raises:
+        Misuse: No '=', no positive whole number, or one name bound twice to different sizes.
+    """
+    dims: dict[str, int] = {}
+    for text in (piece for whole in texts for piece in whole.split(",")):
+        name, equals, size = (piece.strip() for piece in text.rpartition("="))
+        if not equals or not name:
+            raise Misuse(f"'{text}' binds no dimension", where=where, hint="write name=size, as in batch=8")
+        if not _INTEGER.fullmatch(size) or int(size) < 1:
+            raise Misuse(f"'{text}': the size has to be a whole number of 1 or more", where=where)
+        if dims.setdefault(name, int(size)) != int(size):
+            raise Misuse(f"'{name}' is bound to {dims[name]} and to {int(size)}", where=where)
+    return dims
+
+
+def parse_input_shapes(texts: Iterable[str], where: str = "--input-shape") -> dict[str, InputShape]:
+    """Shapes of inputs, with a dtype or without: name -> (dtype in numpy's spelling or None, shape).
+
+    A name may itself hold colons ('input:0'): the shape is what follows the last one, and what stands
+    between is a dtype only if it is the word for one.
+
+    Raises:
+        Misuse: No name, an unreadable shape, or one input given twice.
+    """
+    shapes: dict[str, InputShape] = {}
+    for text in texts:
+        rest, colon, sizes = text.strip().rpartition(":")
+        name, _, word = rest.rpartition(":")
+        dtype = _DTYPES.get(word.strip().lower())
+        if dtype is None or not name:
+            name, dtype = rest, None
+        name = name.strip()
+        if not colon or not name:
+            raise Misuse(f"'{text}' names no input", where=where, hint=_SHAPE_HINT)
+        if name in shapes:
+            raise Misuse(f"the shape of '{name}' is given twice", where=where)
+        shapes[name] = (dtype, _shape(sizes.strip(), text, where))
+    return shapes
+
+
+def _shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
+    inner = sizes[1:-1].strip() if sizes[:1] + sizes[-1:] in ("[]", "()") else sizes
+    if not inner and sizes:
+        return ()
+    pieces = _SEPARATOR.split(inner.rstrip(","))
+    if any(_INTEGER.fullmatch(piece) and int(piece) < 0 for piece in pieces):
+        raise Misuse(f"'{text}' has a negative size", where=where, hint=_SHAPE_HINT)
+    if not all(_INTEGER.fullmatch(piece) for piece in pieces):
+        raise Misuse(f"'{sizes}' in '{text}' is not a shape", where=where, hint=_SHAPE_HINT)
+    return tuple(map(int, pieces))

@@ -1,0 +1,212 @@
+"""The JSON contract: facts in, the documented names and nesting out, in one place.
+
+The names here are a promise to people's scripts (README, "JSON"), so they are written out instead of
+being whatever the dataclasses happen to be called. Integers are exact, unknown is null, a number that
+is not finite is the string 'nan', 'inf' or '-inf'. A key that makes no sense for a format (opset of an
+nn.Module, trainable parameters of an ONNX file) is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from explorer.facts import (
+    SCHEMA_VERSION,
+    Analysis,
+    Diff,
+    Info,
+    Layer,
+    ModelInfo,
+    OpStat,
+    Plan,
+    Range,
+    TensorInfo,
+    TileResult,
+    Totals,
+    Verification,
+    to_json,
+)
+
+__all__ = ["diff", "info", "layers", "ops", "tile", "verification"]
+
+Document = dict[str, Any]
+
+_OPTIONAL_TOTALS = ("trainable_params", "activation_bytes_functional")
+_SITE = (
+    "name",
+    "op",
+    "M",
+    "K",
+    "N",
+    "grid",
+    "products",
+    "utilisation",
+    "form",
+    "edges",
+    "output",
+    "weight",
+    "bias",
+)
+_LAYER = (
+    "id",
+    "parent",
+    "path",
+    "name",
+    "kind",
+    "depth",
+    "group",
+    "calls",
+    "params",
+    "weight_bytes",
+    "macs",
+    "formula",
+    "elementwise_ops",
+    "bytes_read",
+    "bytes_written",
+    "activation_bytes",
+    "attributes",
+    "status",
+    "reason",
+    "shared_with",
+    "repeat",
+)
+
+
+def info(fact: Info) -> Document:
+    """The document of `explorer info`: model, assumptions, totals."""
+    assumptions = {"dims": {}, **to_json(fact.assumptions)}
+    return {
+        **_envelope(fact.tool),
+        "model": _model(fact.model),
+        "assumptions": assumptions,
+        "totals": _totals(fact.totals),
+    }
+
+
+def layers(fact: Analysis) -> Document:
+    """The document of `explorer layers`: that of `info` and every row of the tree."""
+    return {**info(fact.info), "layers": [_layer(row) for row in fact.layers]}
+
+
+def ops(fact: Info, stats: Sequence[OpStat]) -> Document:
+    """The document of `explorer ops`: that of `info` and a row for every operator type."""
+    rows = [
+        {
+            "op": stat.op,
+            "count": stat.count,
+            "macs": stat.macs,
+            "params": stat.params,
+            "elementwise_ops": stat.elementwise_ops,
+            "attributes": {name: _range(span) for name, span in stat.attributes.items()},
+        }
+        for stat in stats
+    ]
+    return {**info(fact), "ops": rows}
+
+
+def tile(fact: TileResult, model: ModelInfo, tool: str) -> Document:
+    """The document of `explorer tile`; `output` is null when nothing was written."""
+    return {
+        **_envelope(tool),
+        "model": _model(model),
+        "plan": plan(fact.plan),
+        "output": fact.output or None,
+        "verification": None if fact.verification is None else _evidence(fact.verification),
+        "command": fact.command,
+        "seconds": to_json(fact.seconds),
+    }
+
+
+def plan(fact: Plan) -> Document:
+    """A plan as `tile` nests it."""
+    return {
+        "tile": list(fact.tile),
+        "edges": fact.edges,
+        "form": fact.form,
+        "sites": [_picked(site, _SITE) for site in fact.sites],
+        "products": fact.products,
+        "macs": fact.macs,
+        "macs_total": fact.macs_total,
+        "skipped": to_json(fact.skipped),
+        "dims": to_json(fact.dims),
+    }
+
+
+def verification(fact: Verification, tool: str) -> Document:
+    """The document of `explorer verify`: the evidence per site and per output."""
+    return {**_envelope(tool), **_evidence(fact)}
+
+
+def diff(fact: Diff, tool: str) -> Document:
+    """The document of `explorer diff`: by operator, row by row, and the totals of both sides."""
+    nodes = [
+        {
+            **_picked(
+                row, ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
+            ),
+            "children": [{"op": op, "count": count} for op, count in row.children],
+        }
+        for row in fact.nodes
+    ]
+    return {
+        **_envelope(tool),
+        "before": fact.before,
+        "after": fact.after,
+        "equal": fact.equal,
+        "summary": to_json(fact.summary),
+        "nodes": nodes,
+        "totals": {"before": _totals(fact.totals_before), "after": _totals(fact.totals_after)},
+    }
+
+
+def _envelope(tool: str) -> Document:
+    return {"schema_version": SCHEMA_VERSION, "tool": tool}
+
+
+def _picked(fact: Any, names: Sequence[str]) -> Document:
+    return {name: to_json(getattr(fact, name)) for name in names}
+
+
+def _tensor(fact: TensorInfo) -> Document:
+    shape = None if fact.shape is None else list(fact.shape)
+    document: Document = {"name": fact.name, "dtype": fact.dtype, "shape": shape}
+    return {**document, "conflict": fact.conflict} if fact.conflict else document
+
+
+def _model(fact: ModelInfo) -> Document:
+    document: Document = {
+        "source": fact.source,
+        "format": fact.format,
+        "inputs": [_tensor(t) for t in fact.inputs],
+        "outputs": [_tensor(t) for t in fact.outputs],
+        "producer": fact.producer,
+        "notes": list(fact.notes),
+    }
+    known = {name: getattr(fact, name) for name in ("sha256", "opset", "file_bytes")}
+    return {**document, **{name: value for name, value in known.items() if value is not None}}
+
+
+def _totals(fact: Totals) -> Document:
+    document: Document = to_json(fact)
+    document["peak_tensors"] = [_tensor(t) for t in fact.peak_tensors]
+    return {k: v for k, v in document.items() if v is not None or k not in _OPTIONAL_TOTALS}
+
+
+def _layer(fact: Layer) -> Document:
+    tensors = {name: [_tensor(t) for t in getattr(fact, name)] for name in ("inputs", "outputs", "weights")}
+    return {**_picked(fact, _LAYER), **tensors}
+
+
+def _range(fact: Range) -> Document:
+    return {
+        "min": to_json(fact.minimum),
+        "max": to_json(fact.maximum),
+        "distinct": fact.distinct,
+        "values": [{"value": to_json(value), "count": count} for value, count in fact.values],
+    }
+
+
+def _evidence(fact: Verification) -> Document:
+    document: Document = to_json(fact)
+    return document

@@ -1,0 +1,232 @@
+"""Aligned text on a terminal, fast and safe whatever a model file calls its layers.
+
+rich's own Table measures every cell through its markup and wrapping machinery: 5,000 rows of layers
+took it six seconds. Here a table is columns of plain cells, measured once and handed to rich as
+segments, so that rich keeps what it is good at (colour depth, NO_COLOR, plain text when redirected).
+Nothing is ever read as markup, and every character passes through `units.printable` at this one exit.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
+from rich.style import Style
+
+from explorer.units import printable
+
+__all__ = [
+    "BAD",
+    "BAR",
+    "DIM",
+    "GOOD",
+    "NOTE",
+    "STRONG",
+    "Cell",
+    "Column",
+    "Line",
+    "Page",
+    "Prose",
+    "Span",
+    "Table",
+]
+
+DIM = "dim"
+STRONG = "bold"
+GOOD = "green"
+BAD = "bold red"
+NOTE = "yellow"
+BAR = "cyan"
+
+_NARROWEST = 16
+_ASCII = str.maketrans({"█": "#", "▌": "=", "·": "-", "…": "~", "×": "x", "Δ": "d"})
+_GAP = 2
+_PROSE_WIDTH = 100
+
+
+class Span(NamedTuple):
+    """A piece of one line in one style."""
+
+    text: str
+    style: str = ""
+
+
+Cell = str | Span | tuple[str | Span, ...]
+
+
+class Column(NamedTuple):
+    """A table's column.
+
+    Attributes:
+        title: Printed above it, dimmed; empty for none.
+        align: 'left' or 'right'.
+        shrink: May be shortened with an ellipsis when a terminal is too narrow.
+        drop: Columns with the highest number are left out first on a narrow terminal; 0 never.
+        style: Style of cells that carry none.
+    """
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    shrink: bool = False
+    drop: int = 0
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of spans; the terminal wraps it where it must."""
+
+    cell: Cell = ""
+    indent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A sentence or more: wrapped with its indent kept on a terminal, one line when redirected."""
+
+    text: str
+    style: str = ""
+    indent: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns. Missing cells at the end of a row are empty."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    indent: int = 2
+
+
+class Page:
+    """A report: blocks one under the other, as something that rich can print.
+
+    Args:
+        blocks: Lines, prose and tables, in order.
+        fit: Keep within the console's width; without it nothing is shortened, dropped or wrapped.
+    """
+
+    def __init__(self, blocks: Iterable[Line | Prose | Table], *, fit: bool) -> None:
+        self.blocks = tuple(blocks)
+        self.fit = fit
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        styles: dict[str, Style | None] = {"": None}
+        width = options.max_width if self.fit else None
+        for block in self.blocks:
+            for line in _lines(block, width, options.ascii_only):
+                for text, style in line:
+                    if style not in styles:
+                        styles[style] = console.get_style(style)
+                    yield Segment(text, styles[style])
+                yield Segment.line()
+
+
+def _lines(block: Line | Prose | Table, width: int | None, ascii_only: bool) -> Iterator[list[Span]]:
+    if isinstance(block, Table):
+        yield from _table_lines(block, width, ascii_only)
+    elif isinstance(block, Prose):
+        text = _clean(block.text, ascii_only)
+        room = len(text) + 1 if width is None else max(_NARROWEST, min(width, _PROSE_WIDTH) - block.indent)
+        for piece in textwrap.wrap(text, room, break_on_hyphens=False) or [""]:
+            yield [Span(" " * block.indent + piece, block.style)]
+    else:
+        yield [Span(" " * block.indent)] * bool(block.indent) + _spans(block.cell, "", ascii_only)
+
+
+def _table_lines(table: Table, width: int | None, ascii_only: bool) -> Iterator[list[Span]]:
+    rows = [
+        [_spans(cell, table.columns[i].style, ascii_only) for i, cell in enumerate(row)] for row in table.rows
+    ]
+    titles = [_spans(Span(column.title, DIM), DIM, ascii_only) for column in table.columns]
+    if any(column.title for column in table.columns):
+        rows.insert(0, titles)
+    if not rows:
+        return
+    widths = [
+        max((_width(row[i]) for row in rows if i < len(row)), default=0) for i in range(len(table.columns))
+    ]
+    shown = [i for i, w in enumerate(widths) if w]
+    if width is not None:
+        shown, widths = _fit(table, shown, widths, width)
+    for row in rows:
+        line = [Span(" " * table.indent)] if table.indent else []
+        for place, i in enumerate(shown):
+            spans = _shorten(row[i], widths[i]) if i < len(row) else []
+            pad = Span(" " * (widths[i] - _width(spans)))
+            line += [Span(" " * _GAP)] * bool(place)
+            line += [pad, *spans] if table.columns[i].align == "right" else [*spans, pad]
+        yield _stripped(line)
+
+
+def _fit(table: Table, shown: list[int], widths: list[int], width: int) -> tuple[list[int], list[int]]:
+    """Leave out and shorten columns until the table is at most `width` cells wide."""
+
+    def least(i: int) -> int:
+        return min(widths[i], _NARROWEST) if table.columns[i].shrink else widths[i]
+
+    def needed() -> int:
+        return table.indent + sum(map(least, shown)) + _GAP * max(0, len(shown) - 1)
+
+    for i in sorted((i for i in shown if table.columns[i].drop), key=lambda i: -table.columns[i].drop):
+        if needed() <= width:
+            break
+        shown = [j for j in shown if j != i]
+    widths = list(widths)
+    excess = table.indent + sum(widths[i] for i in shown) + _GAP * max(0, len(shown) - 1) - width
+    # the widest gives way first, so that a short column keeps its words
+    for i in sorted((i for i in shown if table.columns[i].shrink), key=lambda i: -widths[i]):
+        cut = min(max(0, excess), widths[i] - least(i))
+        widths[i] -= cut
+        excess -= cut
+    return shown, widths
+
+
+def _spans(cell: Cell, style: str, ascii_only: bool) -> list[Span]:
+    if isinstance(cell, str):
+        return [Span(_clean(cell, ascii_only), style)] if cell else []
+    if isinstance(cell, Span):
+        return [Span(_clean(cell.text, ascii_only), cell.style or style)] if cell.text else []
+    return [span for piece in cell for span in _spans(piece, style, ascii_only)]
+
+
+def _clean(text: str, ascii_only: bool) -> str:
+    text = printable(text)
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if ascii_only else text
+
+
+def _width(spans: Sequence[Span]) -> int:
+    return sum(cell_len(span.text) for span in spans)
+
+
+def _shorten(spans: list[Span], width: int) -> list[Span]:
+    """`spans` in at most `width` cells, the middle of the longest one replaced by an ellipsis."""
+    excess = _width(spans) - width
+    if excess <= 0:
+        return spans
+    longest = max(range(len(spans)), key=lambda i: cell_len(spans[i].text))
+    text, style = spans[longest]
+    keep = cell_len(text) - excess - 1
+    # trimming leading blanks would lose a tree's indent, so only what follows them is shortened
+    lead = len(text) - len(text.lstrip())
+    if keep < 1:
+        return [Span("…"[: max(0, width)], style)]
+    body, keep = text[lead:], keep - lead
+    if keep < 2:
+        short = chop_cells(text, max(1, width - 1))[0] + "…"
+    else:
+        tail = body[-(keep // 2) :]
+        short = text[:lead] + chop_cells(body, keep - keep // 2)[0] + "…" + tail
+    return [*spans[:longest], Span(short, style), *spans[longest + 1 :]]
+
+
+def _stripped(line: list[Span]) -> list[Span]:
+    """Without blanks at its end, so that redirected text has none."""
+    while line and not line[-1].text.strip():
+        line = line[:-1]
+    return line

@@ -1,0 +1,298 @@
+"""What a model is, in text: `explorer info`, `layers` and `ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from explorer.facts import Analysis, Info, Layer, ModelInfo, OpStat, Range, TensorInfo, Totals
+from explorer.report.layout import BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.units import bytes_text, count_text, exact_text, percent_text, shape_text
+
+__all__ = ["Block", "info", "layers", "ops", "title", "totals_rows"]
+
+Block = Line | Prose | Table
+
+_BAR_CELLS = 10
+_FORMATS = {"onnx": "ONNX", "torch": "PyTorch module"}
+
+
+def info(fact: Info) -> list[Block]:
+    """The answer of `explorer info`: source, inputs and outputs, totals, assumptions, notes."""
+    return [
+        *title(fact.model),
+        Line(),
+        _ports(fact.model),
+        Line(),
+        Table(
+            (
+                Column("", style=DIM),
+                Column("", "right", style=STRONG),
+                Column("", "right"),
+                Column("", style=DIM),
+            ),
+            [*totals_rows(fact.totals), *_coverage_rows(fact.totals)],
+        ),
+        *_assumptions(fact),
+        *_symbolic_hint(fact.model, fact.assumptions),
+        *(Prose(note, NOTE) for note in fact.model.notes),
+    ]
+
+
+def title(model: ModelInfo) -> list[Block]:
+    """The line that says which model this is about."""
+    kind = _FORMATS.get(model.format, model.format)
+    parts = [
+        f"{kind} opset {model.opset}" if model.opset else kind,
+        model.producer,
+        bytes_text(model.file_bytes) if model.file_bytes is not None else "",
+        f"sha256 {model.sha256[:12]}" if model.sha256 else "",
+    ]
+    return [Line((Span(model.source, STRONG), Span("   " + " · ".join(p for p in parts if p), DIM)))]
+
+
+def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
+    """Label, rounded figure, exact figure and remark of every total; '>=' where some nodes are unknown."""
+    peak = f"largest at {totals.peak_at}" if totals.peak_at else ""
+    moved = None
+    if totals.bytes_read is not None and totals.bytes_written is not None:
+        moved = totals.bytes_read + totals.bytes_written
+    if totals.trainable_params is None or totals.trainable_params == totals.params:
+        trainable = "all trainable" if totals.trainable_params and totals.params else ""
+    else:
+        trainable = f"{exact_text(totals.trainable_params)} of them trainable"
+    least = totals.coverage < 1
+    intensity = "?"
+    if totals.flops is not None and moved:
+        intensity = f"{totals.flops / moved:.2f}"
+    rows = [
+        _count_row("Parameters", totals.params, False, trainable),
+        _bytes_row("Weight bytes", totals.weight_bytes, False),
+        _count_row("MACs", totals.macs, least),
+        _count_row("FLOPs", totals.flops, least, "2 x MACs"),
+        _count_row("Elementwise operations", totals.elementwise_ops, least, "not in the FLOPs"),
+        _bytes_row(
+            "Activations, sum", totals.activation_bytes_sum, least, "outputs of every node, each once"
+        ),
+        _bytes_row("Activations, peak", totals.activation_bytes_peak, least, peak),
+        _bytes_row("Bytes read", totals.bytes_read, least),
+        _bytes_row("Bytes written", totals.bytes_written, least),
+        ("Arithmetic intensity", intensity, "", "FLOPs per byte read or written"),
+        ("Nodes", exact_text(totals.nodes), "", ""),
+    ]
+    if totals.activation_bytes_functional is not None:
+        rows[5] = _bytes_row(
+            "Activations, sum", totals.activation_bytes_sum, least, "outputs of leaf modules, each once"
+        )
+        rows.insert(
+            6,
+            _bytes_row(
+                "Activations, functional", totals.activation_bytes_functional, least, "not in the sum above"
+            ),
+        )
+    return rows
+
+
+def _count_row(label: str, value: int | None, least: bool, remark: str = "") -> tuple[Cell, ...]:
+    return _figure_row(label, count_text(value), value, least, remark)
+
+
+def _bytes_row(label: str, value: int | None, least: bool, remark: str = "") -> tuple[Cell, ...]:
+    return _figure_row(label, bytes_text(value), value, least, remark)
+
+
+def _figure_row(label: str, rounded: str, value: int | None, least: bool, remark: str) -> tuple[Cell, ...]:
+    sign = ">= " if least and value is not None else ""
+    exact = exact_text(value)
+    return (label, sign + rounded, "" if value is None else sign + exact, remark)
+
+
+def _coverage_rows(totals: Totals) -> list[tuple[Cell, ...]]:
+    if totals.coverage >= 1:
+        return [("Coverage", "100 %", "", "the cost of every node is known")]
+    # never round up to 100 %: that would claim what is not so
+    share = f"{int(totals.coverage * 1000) / 10:.1f} %"
+    remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
+    return [(Span("Coverage", NOTE), Span(share, NOTE), "", Span(remark, NOTE))]
+
+
+def _ports(model: ModelInfo) -> Table:
+    rows = [
+        (Span(label if i == 0 else "", DIM), t.name, _dtype(t), shape_text(t.shape), Span(t.conflict, NOTE))
+        for label, tensors in (("inputs", model.inputs), ("outputs", model.outputs))
+        for i, t in enumerate(tensors)
+    ]
+    return Table((Column(""), Column("", shrink=True), Column("", style=DIM), Column(""), Column("")), rows)
+
+
+def _dtype(tensor: TensorInfo) -> str:
+    return tensor.dtype or "?"
+
+
+def _assumptions(fact: Info) -> list[Block]:
+    rows: list[tuple[Cell, ...]] = []
+    for key, value in fact.assumptions.items():
+        if value in (None, "", (), {}, []):
+            continue
+        rows.append((Span(str(key), DIM), _value_text(value)))
+    return [Line(), Line(Span("assumed", DIM), 2), Table((Column(""), Column("")), rows, 4)] if rows else []
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} = {_value_text(v)}" for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value_text(v) for v in value) + "]"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return exact_text(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _symbolic_hint(model: ModelInfo, assumptions: Mapping[str, Any]) -> list[Block]:
+    bound = assumptions.get("dims") or {}
+    free = dict.fromkeys(
+        d for t in model.inputs for d in t.shape or () if isinstance(d, str) and d not in bound
+    )
+    if not free:
+        return []
+    options = " ".join(f"--dim {name}=1" for name in free)
+    return [Line(), Prose(f"Some dimensions are symbolic; bind them to get every figure: {options}", NOTE)]
+
+
+def layers(fact: Analysis) -> list[Block]:
+    """The answer of `explorer layers`: the tree, indented, with the cost of every row."""
+    totals = fact.info.totals
+    whole = totals.macs
+    largest = max((row.macs or 0 for row in fact.layers if not row.group), default=0)
+    rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest) for row in fact.layers]
+    sign = ">= " if totals.coverage < 1 else ""
+    rows.append(
+        (
+            Span("total", STRONG),
+            "",
+            "",
+            Span(count_text(totals.params), STRONG),
+            Span(bytes_text(totals.weight_bytes), STRONG),
+            Span((sign if whole is not None else "") + count_text(whole), STRONG),
+            "",
+            "",
+            Span(
+                (sign if totals.activation_bytes_sum is not None else "")
+                + bytes_text(totals.activation_bytes_sum)
+            ),
+        )
+    )
+    columns = (
+        Column("layer", shrink=True),
+        Column("kind", shrink=True, drop=1),
+        Column("output", drop=4),
+        Column("params", "right"),
+        Column("weights", "right", drop=6),
+        Column("MACs", "right"),
+        Column("share", "right", drop=2),
+        Column("", style=BAR, drop=5),
+        Column("activations", "right", drop=7),
+        Column("", style=NOTE, drop=3),
+    )
+    return [*title(fact.info.model), Line(), Table(columns, rows, 0), *_symbolic_hint_of(fact)]
+
+
+def _symbolic_hint_of(fact: Analysis) -> list[Block]:
+    return _symbolic_hint(fact.info.model, fact.info.assumptions)
+
+
+def _layer_row(row: Layer, whole: int | None, largest: int) -> tuple[Cell, ...]:
+    name = "  " * row.depth + (row.name or row.path or "(model)")
+    kind = f"{row.kind} ×{row.calls}" if row.calls > 1 else row.kind
+    style = STRONG if row.group else ""
+    return (
+        Span(name, style),
+        Span(kind, DIM),
+        Span(_outputs(row.outputs), DIM) if row.group else _outputs(row.outputs),
+        _quiet_zero(row.params, count_text(row.params)),
+        _quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),
+        _quiet_zero(row.macs, count_text(row.macs)),
+        percent_text(row.macs, whole) if row.macs != 0 and whole else "",
+        "" if row.group else _bar(row.macs, largest),
+        _quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
+        _remark(row),
+    )
+
+
+def _outputs(tensors: Sequence[TensorInfo]) -> str:
+    if not tensors:
+        return ""
+    more = f" +{len(tensors) - 1}" if len(tensors) > 1 else ""
+    return shape_text(tensors[0].shape) + more
+
+
+def _quiet_zero(value: int | None, text: str) -> Cell:
+    if value is None:
+        return Span(text, NOTE)
+    return text if value else Span("-", DIM)
+
+
+def _remark(row: Layer) -> str:
+    remarks = [row.reason and (f"upper bound: {row.reason}" if row.status == "bound" else row.reason)]
+    if row.shared_with:
+        more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
+        remarks.append(f"shared with {row.shared_with[0]}{more}")
+    if row.repeat > 1:
+        remarks.append(f"first of {row.repeat} alike")
+    remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict and not row.group]
+    return "; ".join(remark for remark in remarks if remark)
+
+
+def _bar(value: int | None, largest: int) -> str:
+    if not value or not largest:
+        return ""
+    halves = max(1, round(2 * _BAR_CELLS * value / largest))
+    return "█" * (halves // 2) + "▌" * (halves % 2)
+
+
+def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
+    """The answer of `explorer ops`: what each operator type costs, and the values its attributes take."""
+    whole = fact.totals.macs
+    largest = max((stat.macs or 0 for stat in stats), default=0)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Span(stat.op, STRONG),
+            exact_text(stat.count),
+            _quiet_zero(stat.macs, count_text(stat.macs)),
+            percent_text(stat.macs, whole) if stat.macs != 0 and whole else "",
+            _bar(stat.macs, largest),
+            _quiet_zero(stat.params, count_text(stat.params)),
+            _quiet_zero(stat.elementwise_ops, count_text(stat.elementwise_ops)),
+        )
+        for stat in stats
+    ]
+    columns = (
+        Column("operator", shrink=True),
+        Column("count", "right"),
+        Column("MACs", "right"),
+        Column("share", "right", drop=2),
+        Column("", style=BAR, drop=3),
+        Column("params", "right"),
+        Column("elementwise", "right", drop=1),
+    )
+    blocks: list[Block] = [*title(fact.model), Line(), Table(columns, rows, 0)]
+    for stat in stats:
+        if stat.attributes:
+            found = [(Span(name, DIM), _range_text(span)) for name, span in stat.attributes.items()]
+            blocks += [
+                Line(),
+                Line(Span(stat.op, STRONG)),
+                Table((Column(""), Column("", shrink=True)), found),
+            ]
+    return blocks
+
+
+def _range_text(span: Range) -> str:
+    """One value, or the range and then the values with how often each occurs."""
+    if span.distinct == 1:
+        return _value_text(span.minimum if not span.values else span.values[0][0])
+    listed = ", ".join(_value_text(v) + (f" ×{count:,}" if count > 1 else "") for v, count in span.values)
+    more = f" and {span.distinct - len(span.values):,} more" if span.distinct > len(span.values) else ""
+    if span.minimum is None or span.maximum is None:
+        return listed + more
+    return f"{_value_text(span.minimum)} .. {_value_text(span.maximum)}   ({listed}{more})"
