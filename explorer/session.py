@@ -66,7 +66,7 @@ class Session:
 
     def __init__(
         self,
-        source: str,
+        source: str | os.PathLike[str],
         *,
         weights: str | None = None,
         dims: Mapping[str, int] | None = None,
@@ -75,7 +75,7 @@ class Session:
         trust: bool = False,
         workdir: str | None = None,
     ) -> None:
-        self.source = source
+        self.source = os.fspath(source)
         self._options: dict[str, Any] = {
             "weights": weights,
             "dims": dict(dims or {}),
@@ -510,14 +510,16 @@ def _batch_of_one(
 
 
 @contextlib.contextmanager
-def _pair(a: str, b: str, options: Mapping[str, Any]) -> Iterator[tuple[Session, Session]]:
+def _pair(
+    a: str | os.PathLike[str], b: str | os.PathLike[str], options: Mapping[str, Any]
+) -> Iterator[tuple[Session, Session]]:
     with Session(a, **options) as first, Session(b, **options) as second:
         yield first, second
 
 
 def verify_files(
-    a: str,
-    b: str,
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
     *,
     draws: int = 3,
     seed: int = 0,
@@ -539,7 +541,12 @@ def verify_files(
 
 
 def diff_files(
-    a: str, b: str, *, on_progress: OnProgress = None, cancel: Cancel = None, **options: Any
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
 ) -> Diff:
     """What changed from the model `a` to the model `b`; `options` as for `Session`."""
     from explorer.engine.diff import diff

@@ -88,9 +88,13 @@ class Engine:
     """
 
     def __init__(
-        self, source: str, *, on_event: Callable[[Event], None] | None = None, **options: Any
+        self,
+        source: str | os.PathLike[str],
+        *,
+        on_event: Callable[[Event], None] | None = None,
+        **options: Any,
     ) -> None:
-        self.source = source
+        self.source = os.fspath(source)
         self.history: History | None = None
         self._options = options
         self._on_event = on_event

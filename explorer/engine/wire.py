@@ -112,9 +112,14 @@ def varint(value: int) -> bytes:
 _ONE_BYTE = tuple(bytes([n]) for n in range(128))
 
 
+_LEN_TAGS = tuple(varint(number << 3 | 2) for number in range(32))
+
+
 def length_delimited(number: int, payload: bytes) -> bytes:
     """A LEN field: tag, length, payload."""
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
+    # the table saves two calls a name, and a tiled graph is made of names
+    size = len(payload)
+    return _LEN_TAGS[number] + (_ONE_BYTE[size] if size < 128 else varint(size)) + payload
 
 
 def tagged_varint(number: int, value: int) -> bytes:

@@ -63,7 +63,11 @@ class _Parts(list[Part]):
 
     def message(self, number: int, body: _Parts) -> None:
         """Adds `body` as the length-delimited field `number`."""
-        self.add(varint(number << 3 | 2) + varint(body.size))
+        head = varint(number << 3 | 2) + varint(body.size)
+        if len(body) == 1 and isinstance(body[0], bytes):
+            self.add(head + body[0])
+            return
+        self.add(head)
         self.extend(body)
         self.size += body.size
 
