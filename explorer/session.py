@@ -439,8 +439,9 @@ class Session:
         self._history = History((*kept, entry), len(kept))
 
     def _forget(self, at: int) -> None:
-        for cache in (self._models, self._analyses, self._products):
-            cache.pop(at, None)  # type: ignore[attr-defined]
+        self._models.pop(at, None)
+        self._analyses.pop(at, None)
+        self._products.pop(at, None)
 
     def _check_target(self, path: str, overwrite: bool) -> None:
         """Refuses a target that would cost the user a file.

@@ -327,15 +327,15 @@ def _serve(requests: Connection, answers: Connection) -> None:
             answers.send(("failed", job_id, error, session.history()))
             continue
         except MemoryError:
-            error = EngineDied("there is not enough memory for this", hint="try a smaller model or tile")
-            answers.send(("failed", job_id, error, session.history()))
+            full = EngineDied("there is not enough memory for this", hint="try a smaller model or tile")
+            answers.send(("failed", job_id, full, session.history()))
             continue
-        except Exception as error:
-            # a bug: the traceback goes to the log, the screen gets one line
+        except Exception as bug:
+            # the traceback goes to the log, the screen gets one line
             import traceback
 
             traceback.print_exc()
-            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            words = f"{type(bug).__name__}: {bug}".splitlines()[0]
             answers.send(("failed", job_id, ExplorerError(words, where=method), session.history()))
             continue
         for at in range(0, len(rows), _SLICE):

@@ -219,7 +219,7 @@ def _attribute_kind(value: Any) -> int:
         first = _attribute_kind(value[0])
         return first + 5
     for kind, types in ((1, float), (2, (int, bool)), (3, (str, bytes)), (4, Tensor), (5, Graph)):
-        if isinstance(value, types):  # type: ignore[arg-type]
+        if isinstance(value, types):
             return kind
     raise TypeError(f"no ONNX attribute can hold a {type(value).__name__}")
 

@@ -408,11 +408,12 @@ def _stored_matrix(region: _Region, site: Site, geometry: _Geometry, first: int,
     whole = (first, width, geometry.K) == (0, weight.N, weight.K)
     if whole and not weight.transposed and weight.tensor.shape == (weight.K, weight.N):
         # it lies as it is needed: the stored tensor serves
-        key = (weight.name, "as stored")
         same = Tensor(weight.name, weight.tensor.dtype, weight.tensor.shape, weight.tensor.payload)
         if not weight.chain:
             return weight.name
-        return region.emission.store(key, f"{weight.name}/matrix", lambda name: _renamed(same, name))
+        return region.emission.store(
+            (weight.name, "as stored"), f"{weight.name}/matrix", lambda name: _renamed(same, name)
+        )
     key = (weight.name, weight.transposed, "matrix", geometry.K, first, width)
     return region.emission.store(
         key,

@@ -49,7 +49,7 @@ _ODD = 64
 
 def _bytes(array: Array) -> memoryview:
     # ml_dtypes' types have no buffer format: hand out plain bytes
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _forget(weight: Weight, first: int, last: int) -> None:
