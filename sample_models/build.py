@@ -1,0 +1,383 @@
+"""Make the sample models: `python sample_models/build.py [FOLDER]`.
+
+Small networks of the kinds that Explorer is for, written with onnx.helper alone so that they can be made
+without PyTorch. Node and value names follow torch's TorchScript exporter, so that the layer tree has a
+hierarchy to find. Weights come from the raw bits of a seeded generator: NumPy promises those to be the same
+in every release, which it does not promise of its distributions, so the files are the same byte for byte.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+__all__ = ["MODELS", "build", "main"]
+
+OPSET = 17
+IR_VERSION = 8
+
+Shape = Sequence[int | str]
+
+
+class Net:
+    """A graph under construction; every method returns the name of the value that it makes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self.names: dict[str, int] = {}
+        # a stream of its own for each model: adding one model must not change the others
+        self.bits = np.random.PCG64(zlib.crc32(name.encode()))
+
+    def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
+        return name
+
+    def output(self, value: str, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> None:
+        """Rename `value`, which must be the last node's, to the graph output `name`."""
+        self.nodes[-1].output[:] = [name if out == value else out for out in self.nodes[-1].output]
+        assert name in self.nodes[-1].output, value
+        self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
+
+    def uniform(self, shape: Sequence[int], low: float, high: float) -> np.ndarray:
+        raw = np.asarray(self.bits.random_raw(math.prod(shape)), dtype=np.uint64)
+        unit = (raw >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)  # 24 bits: exact in float32
+        return (np.float32(low) + unit * np.float32(high - low)).reshape(shape)
+
+    def parameter(self, name: str, array: np.ndarray) -> str:
+        self.initializers[name] = onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+        return name
+
+    def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
+        """A weight as torch initialises it: uniform within gain / sqrt(fan in)."""
+        bound = gain / math.sqrt(fan_in)
+        return self.parameter(name, self.uniform(shape, -bound, bound))
+
+    def op(self, kind: str, scope: str, *inputs: str, **attributes: Any) -> str:
+        """Append a node named `scope/kind` (`scope/kind_1` the second time)."""
+        name = f"{scope}/{kind}"
+        seen = self.names.get(name, 0)
+        self.names[name] = seen + 1
+        name = f"{name}_{seen}" if seen else name
+        out = f"{name}_output_0"
+        self.nodes.append(helper.make_node(kind, inputs, [out], name=name, **attributes))
+        return out
+
+    def constant(self, scope: str, value: Any, dtype: Any) -> str:
+        return self.op("Constant", scope, value=onnx.numpy_helper.from_array(np.array(value, dtype=dtype)))
+
+    def conv(
+        self,
+        scope: str,
+        path: str,
+        x: str,
+        cin: int,
+        cout: int,
+        kernel: int,
+        *,
+        bias: bool = True,
+        **attributes: int,
+    ) -> str:
+        """A square convolution; attributes: stride, padding, groups."""
+        stride, padding = attributes.get("stride", 1), attributes.get("padding", 0)
+        groups = attributes.get("groups", 1)
+        fan_in = cin // groups * kernel * kernel
+        # in front of a batch norm whose statistics are made up: keep the variance through a ReLU (He et al.,
+        # 2015), or a deep network's output would hardly depend on its input
+        gain = 1.0 if bias else math.sqrt(6)
+        names = [self.weight(f"{path}.weight", (cout, cin // groups, kernel, kernel), fan_in, gain)]
+        if bias:
+            names.append(self.weight(f"{path}.bias", (cout,), fan_in))
+        return self.op(
+            "Conv",
+            scope,
+            x,
+            *names,
+            dilations=[1, 1],
+            group=groups,
+            kernel_shape=[kernel, kernel],
+            pads=[padding] * 4,
+            strides=[stride, stride],
+        )
+
+    def linear(self, scope: str, path: str, x: str, cin: int, cout: int) -> str:
+        """A fully connected layer on rows: Gemm with the weight as torch stores it."""
+        weight = self.weight(f"{path}.weight", (cout, cin), cin)
+        bias = self.weight(f"{path}.bias", (cout,), cin)
+        return self.op("Gemm", scope, x, weight, bias, alpha=1.0, beta=1.0, transB=1)
+
+    def batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
+        # away from the identity: a normalisation of ones and zeros would hide a fault
+        parts = [
+            self.parameter(f"{path}.weight", self.uniform((width,), 0.5, 1.5)),
+            self.parameter(f"{path}.bias", self.uniform((width,), -0.2, 0.2)),
+            self.parameter(f"{path}.running_mean", self.uniform((width,), -0.3, 0.3)),
+            self.parameter(f"{path}.running_var", self.uniform((width,), 0.5, 2.0)),
+        ]
+        return self.op("BatchNormalization", scope, x, *parts, epsilon=1e-5, momentum=0.9, training_mode=0)
+
+    def pool(self, scope: str, x: str, kernel: int, stride: int) -> str:
+        return self.op(
+            "MaxPool",
+            scope,
+            x,
+            ceil_mode=0,
+            dilations=[1, 1],
+            kernel_shape=[kernel, kernel],
+            pads=[0, 0, 0, 0],
+            strides=[stride, stride],
+        )
+
+    def model(self) -> onnx.ModelProto:
+        graph = helper.make_graph(
+            self.nodes, self.name, self.inputs, self.outputs, list(self.initializers.values())
+        )
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(
+            graph,
+            opset_imports=[opset],
+            ir_version=IR_VERSION,
+            producer_name="explorer sample_models/build.py",
+        )
+
+
+def mlp_128() -> Net:
+    """One product, 128 x 128 x 128: the textbook case of tiling."""
+    net = Net("mlp_128")
+    x = net.input("x", [128, 128])
+    weight = net.weight("onnx::MatMul_3", (128, 128), 128)
+    net.output(net.op("MatMul", "/fc", x, weight), "y", [128, 128])
+    return net
+
+
+def linear_32x64x128() -> Net:
+    """One Linear with bias, 32 rows, 64 in, 128 out: M and K fit in one 64-tile, N in two."""
+    net = Net("linear_32x64x128")
+    x = net.input("x", [32, 64])
+    net.output(net.linear("/fc", "fc", x, 64, 128), "y", [32, 128])
+    return net
+
+
+def jsc(name: str, scale: int) -> Net:
+    """The jet substructure classifier's first layers: BatchNorm1d, ReLU, Linear, ReLU."""
+    net = Net(name)
+    cin, cout = 16 * scale, 5 * scale
+    x = net.input("x", [1, cin])
+    x = net.batch_norm("/layers/layers.0", "layers.0", x, cin)
+    x = net.op("Relu", "/layers/layers.1", x)
+    x = net.linear("/layers/layers.2", "layers.2", x, cin, cout)
+    net.output(net.op("Relu", "/layers/layers.3", x), "y", [1, cout])
+    return net
+
+
+def lenet() -> Net:
+    """LeNet-5 on 28x28 digits."""
+    net = Net("lenet")
+    x = net.input("input", [1, 1, 28, 28])
+    x = net.op("Relu", "", net.conv("/conv1", "conv1", x, 1, 6, 5, padding=2))
+    x = net.pool("/pool", x, 2, 2)
+    x = net.op("Relu", "", net.conv("/conv2", "conv2", x, 6, 16, 5))
+    x = net.pool("/pool", x, 2, 2)
+    x = net.op("Flatten", "", x, axis=1)
+    x = net.op("Relu", "", net.linear("/fc1", "fc1", x, 400, 120))
+    x = net.op("Relu", "", net.linear("/fc2", "fc2", x, 120, 84))
+    net.output(net.linear("/fc3", "fc3", x, 84, 10), "logits", [1, 10])
+    return net
+
+
+# (expansion, channels, repeats, stride) of each stage, as in the paper's table 2, made small
+MOBILENET_STAGES = ((1, 8, 1, 1), (4, 16, 2, 2), (4, 24, 3, 2), (4, 32, 2, 2))
+
+
+def mobilenet_small() -> Net:
+    """Inverted residuals with depthwise convolutions, batch norm and ReLU6, on 64x64 images."""
+    net = Net("mobilenet_small")
+
+    def block(
+        x: str, scope: str, path: str, first: int, channels: tuple[int, int], kernel: int, **attributes: int
+    ) -> str:
+        """Conv, BatchNorm, ReLU6 as the members `first`, `first + 1`, `first + 2` of a Sequential."""
+        x = net.conv(f"{scope}.{first}", f"{path}.{first}", x, *channels, kernel, bias=False, **attributes)
+        x = net.batch_norm(f"{scope}.{first + 1}", f"{path}.{first + 1}", x, channels[1])
+        low = net.constant(f"{scope}.{first + 2}", 0, np.float32)
+        high = net.constant(f"{scope}.{first + 2}", 6, np.float32)
+        return net.op("Clip", f"{scope}.{first + 2}", x, low, high)
+
+    x = net.input("input", [1, 3, 64, 64])
+    x = block(x, "/features/features.0/features.0", "features.0", 0, (3, 16), 3, stride=2, padding=1)
+    width, index = 16, 1
+    for expansion, channels, repeats, stage_stride in MOBILENET_STAGES:
+        for repeat in range(repeats):
+            stride = stage_stride if repeat == 0 else 1
+            scope, path = f"/features/features.{index}", f"features.{index}.conv"
+            hidden, entry, member = width * expansion, x, 0
+            if expansion > 1:
+                x = block(x, f"{scope}/conv/conv.0/conv.0", f"{path}.0", 0, (width, hidden), 1)
+                member = 1
+            x = block(
+                x,
+                f"{scope}/conv/conv.{member}/conv.{member}",
+                f"{path}.{member}",
+                0,
+                (hidden, hidden),
+                3,
+                stride=stride,
+                padding=1,
+                groups=hidden,
+            )
+            last, norm = member + 1, member + 2
+            x = net.conv(f"{scope}/conv/conv.{last}", f"{path}.{last}", x, hidden, channels, 1, bias=False)
+            x = net.batch_norm(f"{scope}/conv/conv.{norm}", f"{path}.{norm}", x, channels)
+            if stride == 1 and width == channels:
+                x = net.op("Add", scope, entry, x)
+            width, index = channels, index + 1
+    x = block(x, f"/features/features.{index}/features.{index}", f"features.{index}", 0, (width, 128), 1)
+    x = net.op("Flatten", "", net.op("GlobalAveragePool", "", x), axis=1)
+    net.output(net.linear("/classifier/classifier.1", "classifier.1", x, 128, 10), "output", [1, 10])
+    return net
+
+
+def three_inputs() -> Net:
+    """Three images, a small AlexNet-like branch each, joined by one Concat."""
+    net = Net("three_inputs")
+    images = [net.input(f"image{i}", [1, 3, 64, 64]) for i in range(3)]
+    branches = []
+    for i, image in enumerate(images):
+        scope, path = f"/branch{i}/features/features", f"branch{i}.features"
+        x = net.conv(f"{scope}.0", f"{path}.0", image, 3, 16, 11, stride=4, padding=2)
+        x = net.pool(f"{scope}.2", net.op("Relu", f"{scope}.1", x), 3, 2)
+        x = net.op("Relu", f"{scope}.4", net.conv(f"{scope}.3", f"{path}.3", x, 16, 32, 3, padding=1))
+        x = net.pool(f"{scope}.5", x, 3, 2)
+        branches.append(net.op("Flatten", f"/branch{i}", x, axis=1))
+    x = net.op("Concat", "", *branches, axis=1)
+    x = net.op("Relu", "/head/head.1", net.linear("/head/head.0", "head.0", x, 3 * 288, 64))
+    net.output(net.linear("/head/head.2", "head.2", x, 64, 10), "scores", [1, 10])
+    return net
+
+
+BERT = {"vocabulary": 256, "positions": 64, "hidden": 64, "heads": 4, "inner": 256, "layers": 3}
+
+
+def bert_tiny() -> Net:
+    """A BERT-like encoder, batch and sequence dynamic: embeddings, attention, layer norm, GELU, pooler."""
+    net = Net("bert_tiny")
+    hidden, heads, inner = BERT["hidden"], BERT["heads"], BERT["inner"]
+    ids = net.input("input_ids", ["batch", "sequence"], TensorProto.INT64)
+    mask = net.input("attention_mask", ["batch", "sequence"], TensorProto.INT64)
+    types = net.input("token_type_ids", ["batch", "sequence"], TensorProto.INT64)
+
+    def size(scope: str, x: str, axis: int) -> str:
+        """One dimension of `x` as a vector of one element, spelled out as the exporter does."""
+        dim = net.op("Gather", scope, net.op("Shape", scope, x), net.constant(scope, axis, np.int64), axis=0)
+        return net.op("Unsqueeze", scope, dim, net.constant(scope, [0], np.int64))
+
+    def table(scope: str, path: str, rows: int, index: str) -> str:
+        return net.op("Gather", scope, net.weight(f"{path}.weight", (rows, hidden), 4), index)
+
+    def norm(scope: str, path: str, x: str) -> str:
+        gain = net.parameter(f"{path}.weight", net.uniform((hidden,), 0.5, 1.5))
+        shift = net.parameter(f"{path}.bias", net.uniform((hidden,), -0.2, 0.2))
+        return net.op("LayerNormalization", scope, x, gain, shift, axis=-1, epsilon=1e-12)
+
+    def dense(scope: str, path: str, x: str, cin: int, cout: int) -> str:
+        """A Linear on three axes: the exporter stores its weight transposed and adds the bias in front."""
+        weight = net.weight(f"onnx::MatMul_{len(net.nodes)}", (cin, cout), cin)
+        product = net.op("MatMul", scope, x, weight)
+        return net.op("Add", scope, net.weight(f"{path}.bias", (cout,), cin), product)
+
+    def heads_first(scope: str, x: str, perm: Sequence[int]) -> str:
+        """[batch, sequence, hidden] to [batch, heads, sequence, hidden / heads], or its transpose."""
+        split = net.constant(scope, [heads], np.int64), net.constant(scope, [hidden // heads], np.int64)
+        shape = net.op("Concat", scope, size(scope, x, 0), size(scope, x, 1), *split, axis=0)
+        return net.op("Transpose", scope, net.op("Reshape", scope, x, shape), perm=perm)
+
+    scope = "/embeddings"
+    word = table(f"{scope}/word_embeddings", "embeddings.word_embeddings", BERT["vocabulary"], ids)
+    kind = table(f"{scope}/token_type_embeddings", "embeddings.token_type_embeddings", 2, types)
+    positions = net.parameter(
+        "embeddings.position_ids", np.arange(BERT["positions"], dtype=np.int64).reshape(1, -1)
+    )
+    start, axes = net.constant(scope, [0], np.int64), net.constant(scope, [1], np.int64)
+    place = net.op("Slice", scope, positions, start, size(scope, ids, 1), axes)
+    place = table(f"{scope}/position_embeddings", "embeddings.position_embeddings", BERT["positions"], place)
+    x = net.op("Add", scope, net.op("Add", scope, word, kind), place)
+    x = norm(f"{scope}/LayerNorm", "embeddings.LayerNorm", x)
+
+    # 0 where a token may be looked at, -10,000 where it may not
+    mask = net.op("Unsqueeze", "", mask, net.constant("", [1, 2], np.int64))
+    mask = net.op("Sub", "", net.constant("", 1, np.float32), net.op("Cast", "", mask, to=TensorProto.FLOAT))
+    mask = net.op("Mul", "", mask, net.constant("", -10000, np.float32))
+
+    for layer in range(BERT["layers"]):
+        scope, path = f"/encoder/layer.{layer}", f"encoder.layer.{layer}"
+        own, own_path = f"{scope}/attention/self", f"{path}.attention.self"
+        query = dense(f"{own}/query", f"{own_path}.query", x, hidden, hidden)
+        key = dense(f"{own}/key", f"{own_path}.key", x, hidden, hidden)
+        value = dense(f"{own}/value", f"{own_path}.value", x, hidden, hidden)
+        query, value = heads_first(own, query, [0, 2, 1, 3]), heads_first(own, value, [0, 2, 1, 3])
+        scores = net.op("MatMul", own, query, heads_first(own, key, [0, 2, 3, 1]))
+        scores = net.op("Div", own, scores, net.constant(own, math.sqrt(hidden // heads), np.float32))
+        weights = net.op("Softmax", own, net.op("Add", own, scores, mask), axis=-1)
+        context = net.op("Transpose", own, net.op("MatMul", own, weights, value), perm=[0, 2, 1, 3])
+        width = net.constant(own, [hidden], np.int64)
+        shape = net.op("Concat", own, size(own, context, 0), size(own, context, 1), width, axis=0)
+        context = net.op("Reshape", own, context, shape)
+        out = f"{scope}/attention/output"
+        y = dense(f"{out}/dense", f"{path}.attention.output.dense", context, hidden, hidden)
+        x = norm(f"{out}/LayerNorm", f"{path}.attention.output.LayerNorm", net.op("Add", out, y, x))
+        y = dense(f"{scope}/intermediate/dense", f"{path}.intermediate.dense", x, hidden, inner)
+        gelu = f"{scope}/intermediate/intermediate_act_fn"
+        erf = net.op("Erf", gelu, net.op("Div", gelu, y, net.constant(gelu, math.sqrt(2), np.float32)))
+        y = net.op("Mul", gelu, y, net.op("Add", gelu, erf, net.constant(gelu, 1, np.float32)))
+        y = net.op("Mul", gelu, y, net.constant(gelu, 0.5, np.float32))
+        y = dense(f"{scope}/output/dense", f"{path}.output.dense", y, inner, hidden)
+        y = net.op("Add", f"{scope}/output", y, x)
+        x = norm(f"{scope}/output/LayerNorm", f"{path}.output.LayerNorm", y)
+    net.output(x, "last_hidden_state", ["batch", "sequence", hidden])
+
+    first = net.op("Gather", "/pooler", "last_hidden_state", net.constant("/pooler", 0, np.int64), axis=1)
+    first = net.linear("/pooler/dense", "pooler.dense", first, hidden, hidden)
+    pooled = net.op("Tanh", "/pooler/activation", first)
+    net.output(pooled, "pooler_output", ["batch", hidden])
+    return net
+
+
+MODELS: dict[str, Callable[[], Net]] = {
+    "bert_tiny": bert_tiny,
+    "jsc_tiny": lambda: jsc("jsc_tiny", 1),
+    "jsc_tiny_x10": lambda: jsc("jsc_tiny_x10", 10),
+    "lenet": lenet,
+    "linear_32x64x128": linear_32x64x128,
+    "mlp_128": mlp_128,
+    "mobilenet_small": mobilenet_small,
+    "three_inputs": three_inputs,
+}
+
+
+def build(name: str) -> bytes:
+    """The bytes of a sample model's file, checked."""
+    model = MODELS[name]().model()
+    onnx.checker.check_model(model, full_check=True)
+    return model.SerializeToString(deterministic=True)
+
+
+def main(folder: Path) -> None:
+    for name in MODELS:
+        data = build(name)
+        (folder / f"{name}.onnx").write_bytes(data)
+        print(f"{name}.onnx  {len(data):>9,} bytes")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

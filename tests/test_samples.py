@@ -1,0 +1,81 @@
+"""The sample models: made again they are the same files, and every one is a sound model that runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "sample_models"
+NAMES = (
+    "bert_tiny",
+    "jsc_tiny",
+    "jsc_tiny_x10",
+    "lenet",
+    "linear_32x64x128",
+    "mlp_128",
+    "mobilenet_small",
+    "three_inputs",
+)
+DYNAMIC = {"batch": 3, "sequence": 17}
+
+
+@pytest.fixture(scope="module")
+def builder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sample_builder", FOLDER / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_folder_holds_what_the_script_makes(builder: ModuleType) -> None:
+    assert sorted(builder.MODELS) == list(NAMES)
+    assert sorted(p.stem for p in FOLDER.glob("*.onnx")) == list(NAMES)
+    assert sum(p.stat().st_size for p in FOLDER.glob("*.onnx")) < 2_000_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_building_again_gives_the_same_bytes(builder: ModuleType, name: str) -> None:
+    made, kept = onnx.load_from_string(builder.build(name)), onnx.load(FOLDER / f"{name}.onnx")
+    assert made.graph.node == kept.graph.node
+    assert builder.build(name) == (FOLDER / f"{name}.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_full_check_passes_and_every_shape_is_inferred(sample: Callable[[str], Path], name: str) -> None:
+    model = onnx.load(sample(name))
+    onnx.checker.check_model(model, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    known = {v.name for v in (*inferred.graph.value_info, *inferred.graph.output)}
+    assert {out for node in model.graph.node for out in node.output} <= known
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_model_runs_and_depends_on_its_inputs(sample: Callable[[str], Path], name: str) -> None:
+    session = onnxruntime.InferenceSession(str(sample(name)), providers=["CPUExecutionProvider"])
+
+    def run(seed: int) -> list[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        feeds = {}
+        for value in session.get_inputs():
+            shape = [DYNAMIC.get(d, d) for d in value.shape]
+            whole = value.type == "tensor(int64)"
+            feeds[value.name] = (
+                rng.integers(0, 2, shape) if whole else rng.standard_normal(shape).astype(np.float32)
+            )
+        return session.run(None, feeds)
+
+    first, second = run(0), run(1)
+    for a, b in zip(first, second, strict=True):
+        assert np.isfinite(a).all()
+        assert np.abs(a - b).max() > 1e-3
