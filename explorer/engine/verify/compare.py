@@ -1,0 +1,215 @@
+"""How far apart two results are, how far each is from float64, and whether that is too far.
+
+No fixed tolerance anywhere: one wrongly fails deep models and wrongly passes small outputs. The error
+of the original against float64 is the noise floor, measured on the same inputs, and the claim tested is
+that the other graph is no less accurate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.verify.runtime import Array
+
+__all__ = ["Comparison", "unit_roundoff", "widened"]
+
+_SLACK = 4.0
+"""Two runs of equal accuracy differ in RMS error by up to 2 or so; a fault, by orders of magnitude."""
+
+_SAMPLE_SLACK = 256.0
+"""Added to the slack, over the number of elements: the fewer, the more their errors may differ by
+chance (three elements against three exceed 89 times in RMS less than once in 10,000 cases)."""
+
+_OCTAVES = 4
+"""Outputs are also judged in bins of magnitude this many powers of two wide, so that large elements do
+not hide an error in small ones."""
+
+_BIN_ELEMENTS = 16
+
+
+def unit_roundoff(dtype: str) -> float:
+    """The u of a float type: the largest relative error of one rounding (2**-24 for float32)."""
+    return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}.get(dtype, 2.0**-24)
+
+
+def widened(array: Array) -> Array:
+    """As float64, whatever the float type."""
+    return np.asarray(array).astype(np.float64)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Two results of the same shape, `before` and `after`, added up over draws.
+
+    Attributes:
+        roundoff: u of the output's type.
+        elements: Elements compared that are finite on both sides.
+        judged: Those of them for which there was a float64 result.
+        nonfinite: NaN or Inf in `after` where `before` has none, or another one.
+        lost: NaN or Inf in `before` where `after` is finite and float64 says nothing better.
+    """
+
+    roundoff: float
+    elements: int = 0
+    judged: int = 0
+    nonfinite: int = 0
+    lost: int = 0
+    equal: bool = True
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_before: float = 0.0
+    max_after: float = 0.0
+    largest: float = 0.0
+    _squares: dict[str, float] = field(default_factory=dict)
+    _bins: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+
+    def add(self, before: Array, after: Array, reference: Array | None) -> None:
+        """Takes one draw in. `reference` is the float64 result of the original."""
+        if before.dtype != after.dtype or before.tobytes() != after.tobytes():
+            self.equal = False
+        old, new = widened(before).reshape(-1), widened(after).reshape(-1)
+        good_old, good_new = np.isfinite(old), np.isfinite(new)
+        same = (old == new) | (np.isnan(old) & np.isnan(new))
+        self.nonfinite += int(np.count_nonzero(~good_new & ~same))
+        true = None if reference is None else widened(reference).reshape(-1)
+        rescued = np.zeros_like(good_old) if true is None else np.isfinite(true)
+        self.lost += int(np.count_nonzero(~good_old & good_new & ~rescued))
+        both = good_old & good_new
+        if true is not None:
+            both &= np.isfinite(true)
+            true = true[both]
+        if not both.any():
+            return
+        self._finite(old[both], new[both], true)
+
+    def _finite(self, old: Array, new: Array, true: Array | None) -> None:
+        gap = np.abs(new - old)
+        self.elements += old.size
+        self.max_abs = max(self.max_abs, float(gap.max()))
+        nonzero = old != 0
+        if nonzero.any():
+            with np.errstate(over="ignore"):
+                self.max_rel = max(self.max_rel, float((gap[nonzero] / np.abs(old[nonzero])).max()))
+        self.largest = max(self.largest, float(np.abs(old).max()))
+        with np.errstate(over="ignore"):
+            self._sum("gap", gap @ gap)
+            self._sum("old", old @ old)
+            self._sum("new", new @ new)
+            self._sum("dot", old @ new)
+        if true is None:
+            return
+        self.judged += old.size
+        error_old, error_new = np.abs(old - true), np.abs(new - true)
+        self.max_before = max(self.max_before, float(error_old.max()))
+        self.max_after = max(self.max_after, float(error_new.max()))
+        self._sum("error old", error_old @ error_old)
+        self._sum("error new", error_new @ error_new)
+        self._sum("true", true @ true)
+        exponents = np.frexp(true)[1] // _OCTAVES
+        for exponent, count, a, b in _binned(exponents, error_old**2, error_new**2):
+            was = self._bins.get(exponent, (0, 0.0, 0.0))
+            self._bins[exponent] = was[0] + count, was[1] + a, was[2] + b
+
+    def _sum(self, name: str, value: Any) -> None:
+        self._squares[name] = self._squares.get(name, 0.0) + float(value)
+
+    def _mean(self, name: str) -> float | None:
+        count = self.judged if name in ("error old", "error new", "true") else self.elements
+        return self._squares[name] / count if name in self._squares else None
+
+    def _rms(self, name: str) -> float | None:
+        mean = self._mean(name)
+        return None if mean is None else math.sqrt(mean)
+
+    @property
+    def mse(self) -> float | None:
+        """Mean squared difference."""
+        return self._mean("gap")
+
+    @property
+    def cosine(self) -> float | None:
+        """Cosine of the angle between the two; None if one of them is zero throughout."""
+        old, new = self._squares.get("old", 0.0), self._squares.get("new", 0.0)
+        if not old or not new:
+            return None
+        return max(-1.0, min(1.0, self._squares["dot"] / (old**0.5 * new**0.5)))
+
+    @property
+    def rms_before(self) -> float | None:
+        """RMS error of `before` against float64."""
+        return self._rms("error old")
+
+    @property
+    def rms_after(self) -> float | None:
+        """RMS error of `after` against float64."""
+        return self._rms("error new")
+
+    @property
+    def plausible(self) -> bool:
+        """Whether float64 and the original agree well enough for the former to be its truth.
+
+        If they do not, the float64 run computes something else (a defect of an evaluator, a decision that
+        fell the other way), and an error measured against it would be a noise floor without meaning.
+        """
+        if not self.judged:
+            return False
+        scale = self._rms("true") or self._rms("old") or 0.0
+        return (self.rms_before or 0.0) <= min(4096 * self.roundoff, 0.05) * scale
+
+    def judge(self) -> str:
+        """'' if `after` is no less accurate than `before`, else why it is not, in words."""
+        broken = self._broken()
+        if broken or self.equal:
+            return broken
+        before, after, scale = self.rms_before or 0.0, self.rms_after or 0.0, self._rms("true") or 0.0
+        slack = _SLACK + _SAMPLE_SLACK / max(self.judged, 1)
+        rounding = 2 * self.roundoff
+        if after > slack * before + rounding * scale:
+            return f"RMS error against float64 {after:.2e}, of the original {before:.2e}"
+        if self.max_after > slack * self.max_before + rounding * self.largest:
+            return (
+                f"largest error against float64 {self.max_after:.2e}, of the original {self.max_before:.2e}"
+            )
+        for exponent, (count, old, new) in self._bins.items():
+            if count < _BIN_ELEMENTS:
+                continue
+            a, b = (old / count) ** 0.5, (new / count) ** 0.5
+            top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
+            if b > (_SLACK + _SAMPLE_SLACK / count) * a + rounding * top:
+                return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
+        return ""
+
+    def judge_by_depth(self, depth: int) -> str:
+        """As `judge`, for want of a float64 run: the noise is that of `depth` accumulated roundings."""
+        broken = self._broken()
+        if broken or self.equal:
+            return broken
+        gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
+        # roundings are independent: they add up as the square root of their number
+        noise = self.roundoff * depth**0.5 * scale
+        if gap > _SLACK * noise:
+            return f"RMS difference {gap:.2e}, expected of rounding at most {_SLACK * noise:.2e}"
+        return ""
+
+    def _broken(self) -> str:
+        if self.nonfinite:
+            return f"{self.nonfinite:,} NaN or Inf that the original has not"
+        if self.lost:
+            return f"{self.lost:,} elements are finite where the original is NaN or Inf"
+        if not self.elements and not self.equal:
+            return "nothing finite could be compared"
+        return ""
+
+
+def _binned(exponents: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:
+    lowest = int(exponents.min())
+    shifted = exponents - lowest
+    counts = np.bincount(shifted)
+    sums = [np.bincount(shifted, s) for s in squares]
+    for at in np.flatnonzero(counts):
+        yield int(at) + lowest, int(counts[at]), float(sums[0][at]), float(sums[1][at])

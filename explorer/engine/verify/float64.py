@@ -1,0 +1,404 @@
+"""The original once more in float64: how far from the truth float32 is by itself.
+
+onnxruntime has no float64 kernels for convolution and pooling, and onnx's own evaluator takes them
+element by element. Here the operators that carry the weight of a network are done with BLAS, weights
+are widened a slab at a time, and everything else is handed to onnx's evaluator one node at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.formats.onnx_writer import encode
+from explorer.engine.graph import DTYPES, Graph, Model, Node, Tensor, Value
+from explorer.engine.verify.interpret import Interpreter
+from explorer.engine.verify.runtime import Array
+from explorer.errors import Cancelled
+
+__all__ = ["NoReference", "product", "run"]
+
+_SLAB = 1 << 21
+"""Elements of a weight that are widened at a time (16 MiB of float64)."""
+
+_COLUMNS = 1 << 22
+"""Elements of a convolution's unfolded input that exist at a time (32 MiB)."""
+
+
+class NoReference(Exception):
+    """The graph cannot be run in float64; the text says why."""
+
+
+def run(
+    model: Model, feeds: Mapping[str, Array], cancel: Callable[[], bool] | None = None
+) -> dict[str, Array]:
+    """Every output of the model, computed in float64 throughout.
+
+    Args:
+        model: The model.
+        feeds: Its inputs, in their own types.
+        cancel: Asked before every operator.
+
+    Raises:
+        NoReference: An operator cannot be run this way (custom, random, or unknown to onnx).
+        Cancelled: `cancel` said so.
+    """
+    names = [v.name for v in model.graph.outputs]
+    domain = _Float64(model, cancel)
+    interpreter = Interpreter(domain, model.functions)
+    scope = interpreter.scope(model.graph.initializers, {k: _wide(v) for k, v in feeds.items()})
+    try:
+        with np.errstate(all="ignore"):
+            interpreter.run(model.graph.nodes, scope, keep=names)
+            return {name: _wide(scope[name]) for name in names}
+    except KeyError as error:
+        raise NoReference(f"value {error} is never made") from None
+
+
+def product(x: Array, weight: Array) -> tuple[Array, Array]:
+    """Both x W and |x| |W| in float64, W widened a slab at a time.
+
+    Args:
+        x: (M, K), float64 or longdouble: the type of the result.
+        weight: (K, N), any float type, in any memory order.
+
+    Returns:
+        Two arrays (M, N).
+    """
+    wide = x.dtype
+    exact = np.zeros((x.shape[0], weight.shape[1]), wide)
+    bound = np.zeros_like(exact)
+    magnitude = np.abs(x)
+    for rows, columns in _slabs(weight):
+        slab = weight[rows, columns].astype(wide)
+        exact[:, columns] += x[:, rows] @ slab
+        np.abs(slab, out=slab)
+        bound[:, columns] += magnitude[:, rows] @ slab
+    return exact, bound
+
+
+def _slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
+    """Slices that cut a matrix along its stored rows."""
+    depth, width = weight.shape
+    whole = slice(None)
+    if weight.strides[0] < weight.strides[1]:
+        step = max(_SLAB // max(depth, 1), 1)
+        yield from ((whole, slice(n, n + step)) for n in range(0, width, step))
+    else:
+        step = max(_SLAB // max(width, 1), 1)
+        yield from ((slice(k, k + step), whole) for k in range(0, depth, step))
+
+
+def _wide(value: Any) -> Any:
+    """Floats as float64; everything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind == "f" or value.dtype.name in ("bfloat16",) or "float8" in value.dtype.name:
+        return value.astype(np.float64, copy=False)
+    return value
+
+
+class _Float64:
+    """The domain of float64 arrays; stored constants stay as they are until they are used."""
+
+    def __init__(self, model: Model, cancel: Callable[[], bool] | None) -> None:
+        self.model = model
+        self.cancel = cancel
+        self.evaluators: dict[int, Any] = {}
+
+    def constant(self, tensor: Tensor) -> Array:
+        return tensor.array()
+
+    def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
+        if self.cancel is not None and self.cancel():
+            raise Cancelled
+        rule = None if node.domain else _RULES.get(node.op)
+        if rule is not None:
+            found = rule(attributes, args)
+            if found is not None and len([o for o in node.outputs if o]) == 1:
+                return [found]
+        return self._evaluated(node, attributes, args)
+
+    def _evaluated(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
+        """One node through onnx's reference evaluator."""
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+
+        if node.op in _RANDOM:
+            raise NoReference(f"{node.op} draws random numbers")
+        if node.domain not in ("", "ai.onnx.ml"):
+            raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
+        if any(isinstance(v, Graph) for v in attributes.values()):
+            raise NoReference(f"operator {node.op} has a body")
+        own = attributes is node.attributes
+        evaluator = self.evaluators.get(id(node)) if own else None
+        try:
+            if evaluator is None:
+                names = [n for n in dict.fromkeys(node.inputs) if n]
+                single = Graph(
+                    "one",
+                    (Node(node.op, node.inputs, node.outputs, domain=node.domain, attributes=attributes),),
+                    tuple(Value(n, None, None) for n in names),
+                    tuple(Value(n, None, None) for n in node.outputs if n),
+                    {},
+                )
+                opsets = {k: v for k, v in self.model.opsets.items() if k in ("", node.domain)}
+                encoded = encode(Model(single, opsets, self.model.ir_version))
+                evaluator = ReferenceEvaluator(onnx.load_model_from_string(encoded))
+                if own:
+                    self.evaluators[id(node)] = evaluator
+            feeds = {n: _wide(a) for n, a in zip(node.inputs, args, strict=True) if n}
+            results = iter(evaluator.run(None, feeds))
+        except Cancelled:
+            raise
+        except Exception as error:  # whatever an operator's reference code raises
+            text = " ".join(str(error).split())[:120]
+            raise NoReference(f"operator {node.op} cannot be run by onnx's evaluator: {text}") from None
+        return [_wide(next(results)) if o else None for o in node.outputs]
+
+    def take(self, value: Any, axis: int, index: int) -> Any:
+        return value[(slice(None),) * axis + (index,)]
+
+    def stack(self, values: Sequence[Any], axis: int) -> Any:
+        return np.stack(values, axis)
+
+    def number(self, value: Any) -> Any:
+        return np.asarray(value).reshape(-1)[0].item()
+
+
+_RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+
+Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
+"""Attributes and inputs to the only output; None hands the node to onnx's evaluator."""
+
+
+def _elementwise(function: Callable[..., Any]) -> Rule:
+    return lambda attributes, args: np.asarray(function(*(_wide(a) for a in args)))
+
+
+def _constant(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    value = attributes.get("value")
+    return value.array() if isinstance(value, Tensor) and value.dtype != "string" else None
+
+
+def _cast(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    target = DTYPES[int(attributes["to"])]
+    if "float" in target.name:
+        return np.asarray(args[0]).astype(np.float64)
+    return np.asarray(args[0]).astype(target.name) if target.bits in (8, 16, 32, 64) else None
+
+
+def _divide(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    left, right = (_wide(a) for a in args)
+    if left.dtype.kind in "iu":
+        return None  # onnx divides integers towards zero
+    return np.asarray(left / right)
+
+
+def _gemm(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    left, right = args[0], args[1]
+    left = left.T if attributes.get("transA", 0) else left
+    right = right.T if attributes.get("transB", 0) else right
+    if left.dtype.kind in "iu":
+        return None
+    result = _matrix_product(_wide(left), right) * attributes.get("alpha", 1.0)
+    if len(args) > 2 and args[2] is not None:
+        result = result + attributes.get("beta", 1.0) * _wide(args[2])
+    return result
+
+
+def _matmul(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    left, right = args
+    if right.ndim == 2 and left.ndim >= 2 and right.dtype.kind not in "iu":
+        rows = _wide(left).reshape(-1, left.shape[-1])
+        return _matrix_product(rows, right).reshape(*left.shape[:-1], right.shape[1])
+    return np.matmul(_wide(left), _wide(right))
+
+
+def _matrix_product(left: Array, right: Array) -> Array:
+    if right.dtype == np.float64:
+        return np.asarray(left @ right)
+    result = np.zeros((left.shape[0], right.shape[1]))
+    for rows, columns in _slabs(right):
+        result[:, columns] += left[:, rows] @ right[rows, columns].astype(np.float64)
+    return result
+
+
+def _batch_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    if attributes.get("training_mode", 0):
+        return None
+    x, scale, bias, mean, variance = (_wide(a) for a in args)
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    factor = scale / np.sqrt(variance + attributes.get("epsilon", 1e-5))
+    return x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
+
+
+class _Window:
+    """How a sliding window lies on its input: ONNX's pads, strides, dilations, auto_pad, ceil_mode."""
+
+    def __init__(
+        self, attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...]
+    ) -> None:
+        rank = len(kernel)
+        self.kernel = kernel
+        self.strides = tuple(attributes.get("strides") or (1,) * rank)
+        self.dilations = tuple(attributes.get("dilations") or (1,) * rank)
+        pads = tuple(attributes.get("pads") or (0,) * 2 * rank)
+        self.reach = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
+        auto = attributes.get("auto_pad", "NOTSET")
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            totals = [
+                max((-(-n // s) - 1) * s + r - n, 0)
+                for n, s, r in zip(shape, self.strides, self.reach, strict=True)
+            ]
+            small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+            pads = (*small, *large) if auto == "SAME_UPPER" else (*large, *small)
+        elif auto == "VALID":
+            pads = (0,) * 2 * rank
+        self.pads = tuple((pads[i], pads[i + rank]) for i in range(rank))
+        self.out: tuple[int, ...] = ()
+        extra = []
+        for n, (a, b), s, r in zip(shape, self.pads, self.strides, self.reach, strict=True):
+            room = n + a + b - r
+            count = (-(-room // s) if attributes.get("ceil_mode", 0) else room // s) + 1
+            if attributes.get("ceil_mode", 0) and (count - 1) * s >= n + a:
+                count -= 1  # a window that would begin in the padding behind is left out
+            self.out += (count,)
+            extra.append(max((count - 1) * s + r - (n + a + b), 0))
+        self.extra = tuple(extra)
+
+    def padded(self, x: Array, value: float) -> Array:
+        """The input with its pads, and with what ceil_mode needs behind them."""
+        grow = [(0, 0), (0, 0), *((a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True))]
+        return np.pad(x, grow, constant_values=value) if any(map(any, grow)) else x
+
+    def taps(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
+        """For each position in the kernel the input elements that it meets, (N, C, *out)."""
+        for tap in np.ndindex(*self.kernel):
+            yield tap, padded[self._at(tap)]
+
+    def _at(self, tap: tuple[int, ...]) -> tuple[slice, ...]:
+        cut = [slice(None), slice(None)]
+        for t, d, s, n in zip(tap, self.dilations, self.strides, self.out, strict=True):
+            cut.append(slice(t * d, t * d + (n - 1) * s + 1, s))
+        return tuple(cut)
+
+
+def _conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    x, weight = _wide(args[0]), _wide(args[1])
+    if x.ndim < 3 or x.ndim != weight.ndim:
+        return None
+    groups = attributes.get("group", 1)
+    window = _Window(attributes, x.shape[2:], weight.shape[2:])
+    padded = window.padded(x, 0.0)
+    count, channels = x.shape[0], weight.shape[1]
+    result = np.empty((count, weight.shape[0], *window.out))
+    if channels == 1 and groups > 1:
+        _depthwise(window, padded, weight, groups, result)
+    else:
+        per = weight.shape[0] // groups
+        for g in range(groups):
+            part = padded[:, g * channels : (g + 1) * channels]
+            _unfolded(window, part, weight[g * per : (g + 1) * per], result[:, g * per : (g + 1) * per])
+    if len(args) > 2 and args[2] is not None:
+        result += _wide(args[2]).reshape(1, -1, *(1,) * (x.ndim - 2))
+    return result
+
+
+def _depthwise(window: _Window, padded: Array, weight: Array, groups: int, result: Array) -> None:
+    """One input channel a group: a multiplication for each position in the kernel."""
+    per = weight.shape[0] // groups
+    shape = (padded.shape[0], groups, per, *window.out)
+    total = np.zeros(shape)
+    ones = (1,) * len(window.out)
+    for tap, met in window.taps(padded):
+        factors = weight[(slice(None), 0, *tap)].reshape(1, groups, per, *ones)
+        total += met[:, :, None] * factors
+    result[...] = total.reshape(result.shape)
+
+
+def _unfolded(window: _Window, padded: Array, weight: Array, result: Array) -> None:
+    """A convolution as matrix products over bands of output rows."""
+    rank = len(window.kernel)
+    view = np.lib.stride_tricks.sliding_window_view(padded, window.reach, tuple(range(2, 2 + rank)))
+    strided = (slice(None), slice(None))
+    strided += tuple(slice(0, (n - 1) * s + 1, s) for n, s in zip(window.out, window.strides, strict=True))
+    strided += tuple(slice(None, None, d) for d in window.dilations)
+    # (N, C, *out, *kernel) -> (N, C, *kernel, *out)
+    order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
+    view = view[strided].transpose(order)
+    matrix = weight.reshape(weight.shape[0], -1)
+    row = max(matrix.shape[1] * math.prod(window.out[1:]), 1)
+    step = max(_COLUMNS // row, 1)
+    band_axis = 2 + rank
+    for item in range(padded.shape[0]):
+        for first in range(0, window.out[0], step):
+            cut = (item, *(slice(None),) * (band_axis - 1), slice(first, first + step))
+            band = view[cut]
+            made = matrix @ band.reshape(matrix.shape[1], -1)
+            result[item, :, first : first + step] = made.reshape(-1, *band.shape[1 + rank :])
+
+
+def _max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    x = _wide(args[0])
+    if x.dtype != np.float64 or x.ndim < 3:
+        return None
+    window = _Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
+    best: Array | None = None
+    for _, met in window.taps(window.padded(x, -np.inf)):
+        best = met.copy() if best is None else np.maximum(best, met, out=best)
+    return best
+
+
+def _average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    x = _wide(args[0])
+    window = _Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
+    ones = np.ones((1, 1, *x.shape[2:]))
+    if attributes.get("count_include_pad", 0):
+        ones = np.pad(ones, [(0, 0), (0, 0), *window.pads], constant_values=1.0)
+        grow = [(0, 0), (0, 0), *((0, e) for e in window.extra)]
+        ones = np.pad(ones, grow)
+    else:
+        ones = window.padded(ones, 0.0)
+    total = sum(met for _, met in window.taps(window.padded(x, 0.0)))
+    count = sum(met for _, met in window.taps(ones))
+    return np.asarray(total / count)
+
+
+def _global_average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    x = _wide(args[0])
+    return x.mean(tuple(range(2, x.ndim)), keepdims=True)
+
+
+def _erf(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    x = _wide(args[0])
+    return np.fromiter(map(math.erf, x.reshape(-1).tolist()), np.float64, x.size).reshape(x.shape)
+
+
+_RULES: Mapping[str, Rule] = {
+    "Add": _elementwise(np.add),
+    "AveragePool": _average_pool,
+    "BatchNormalization": _batch_normalization,
+    "Cast": _cast,
+    "Constant": _constant,
+    "Conv": _conv,
+    "Div": _divide,
+    "Erf": _erf,
+    "Exp": _elementwise(np.exp),
+    "Gemm": _gemm,
+    "GlobalAveragePool": _global_average_pool,
+    "Identity": _elementwise(lambda x: x),
+    "MatMul": _matmul,
+    "MaxPool": _max_pool,
+    "Mul": _elementwise(np.multiply),
+    "Relu": _elementwise(lambda x: np.maximum(x, 0)),
+    "Sigmoid": _elementwise(lambda x: 1 / (1 + np.exp(-x))),
+    "Sqrt": _elementwise(np.sqrt),
+    "Sub": _elementwise(np.subtract),
+    "Tanh": _elementwise(np.tanh),
+}

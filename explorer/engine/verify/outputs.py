@@ -1,0 +1,280 @@
+"""Layer 3 of the proof: both models, whole, in the stock runtime, on the same inputs.
+
+This is the layer that needs no plan, so it also compares any two ONNX files. The original runs once
+more in float64; its own error there is the noise floor, and the other model must be no less accurate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph import Model, Value
+from explorer.engine.verify import float64
+from explorer.engine.verify.compare import Comparison, unit_roundoff
+from explorer.engine.verify.runtime import Array, Session
+from explorer.errors import Cancelled, Misuse
+from explorer.facts import OutputEvidence
+from explorer.units import printable, shape_text
+
+__all__ = ["Mismatch", "Run", "compare", "pair_inputs", "reference", "run_all"]
+
+Feeds = Mapping[str, Array]
+
+
+class Mismatch(Exception):
+    """The two models do not take the same inputs; the text says how they differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Outputs of one model: for each draw, in the order of `names`."""
+
+    names: tuple[str, ...]
+    draws: tuple[tuple[Any, ...], ...]
+
+
+def pair_inputs(before: Model, after: Model) -> dict[str, str]:
+    """Input of `before` to input of `after`: by name, or by position where no name is shared.
+
+    Raises:
+        Mismatch: Their number, types or shapes differ.
+    """
+    first, second = before.graph.feeds, after.graph.feeds
+    if len(first) != len(second):
+        raise Mismatch(f"one model takes {len(first)} inputs, the other {len(second)}")
+    by_name = {v.name: v for v in second}
+    named = all(v.name in by_name for v in first)
+    pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
+    for a, b in pairs:
+        if a.dtype != b.dtype or not _fits(a, b):
+            raise Mismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
+    return {a.name: b.name for a, b in pairs}
+
+
+def _fits(a: Value, b: Value) -> bool:
+    if a.shape is None or b.shape is None:
+        return True
+    if len(a.shape) != len(b.shape):
+        return False
+    return all(
+        d == e or not isinstance(d, int) or not isinstance(e, int)
+        for d, e in zip(a.shape, b.shape, strict=True)
+    )
+
+
+def _declared(value: Value) -> str:
+    return f"'{printable(value.name)}' {value.dtype or '?'} {shape_text(value.shape)}"
+
+
+def run_all(model: Model, feeds: Sequence[Feeds], what: str, step: Callable[[], None]) -> Run:
+    """Runs a model on every draw; the session is given up afterwards.
+
+    Raises:
+        BadModel: onnxruntime cannot load or run it.
+    """
+    session = Session(model, what=what)
+    draws = []
+    for one in feeds:
+        step()
+        results = session.run(one)
+        draws.append(tuple(results[name] for name in session.outputs))
+    return Run(session.outputs, tuple(draws))
+
+
+def reference(
+    model: Model, feeds: Sequence[Feeds], cancel: Callable[[], bool] | None, step: Callable[[], None]
+) -> tuple[list[dict[str, Array]], str]:
+    """The float64 results of every draw.
+
+    Returns:
+        (results by output name, for each draw), 'float64'; or no results and why there are none.
+
+    Raises:
+        Cancelled: `cancel` said so.
+    """
+    results = []
+    for one in feeds:
+        step()
+        try:
+            results.append(float64.run(model, one, cancel))
+        except float64.NoReference as why:
+            return [], f"none: {why}"
+        except Cancelled:
+            raise
+        except (ValueError, IndexError, TypeError, OverflowError, MemoryError) as error:
+            return [], f"none: the float64 run failed: {printable(' '.join(str(error).split()))[:120]}"
+    return results, "float64"
+
+
+def compare(
+    before: Run,
+    after: Run,
+    references: Sequence[Mapping[str, Array]],
+    reference_text: str,
+    depth: int,
+    note: str = "",
+) -> tuple[OutputEvidence, ...]:
+    """Evidence for every output.
+
+    Args:
+        before: The original's outputs.
+        after: The other model's, paired by name, or by position where no name is shared.
+        references: Float64 results by the original's output names; empty if there are none.
+        reference_text: What they are, or why there are none.
+        depth: Roundings on the way, for the noise where there is no float64 result.
+        note: Put in front of every reason.
+    """
+    order = _pair_outputs(before.names, after.names)
+    if order is None:
+        return _unpaired(before, after)
+    made = []
+    for at, name in enumerate(before.names):
+        old = [draw[at] for draw in before.draws]
+        new = [draw[order[at]] for draw in after.draws]
+        true = [r.get(name) for r in references] or [None] * len(old)
+        made.append(_evidence(name, old, new, true, reference_text, depth, note))
+    return tuple(made)
+
+
+def _pair_outputs(first: Sequence[str], second: Sequence[str]) -> list[int] | None:
+    """For each output of the first its position in the second; None if they cannot be paired."""
+    if len(first) != len(second):
+        return None
+    if set(first) == set(second):
+        return [second.index(name) for name in first]
+    return list(range(len(first)))
+
+
+def _unpaired(before: Run, after: Run) -> tuple[OutputEvidence, ...]:
+    missing = [n for n in before.names if n not in after.names]
+    extra = [n for n in after.names if n not in before.names]
+    counts = f"one model has {len(before.names)} outputs, the other {len(after.names)}"
+    return tuple(
+        _nothing(name, "", (), f"{counts}: only the {which} has this one")
+        for names, which in ((missing, "first"), (extra, "second"))
+        for name in names
+    ) or (_nothing(before.names[0] if before.names else "", "", (), counts),)
+
+
+def _nothing(
+    name: str, dtype: str, shape: tuple[int, ...], reason: str, *, passed: bool = False
+) -> OutputEvidence:
+    """Evidence without figures: the two cannot be subtracted from each other."""
+    return OutputEvidence(
+        name=name,
+        dtype=dtype,
+        shape=shape,
+        max_abs=None,
+        max_rel=None,
+        mse=None,
+        cosine=None,
+        reference="not needed: compared exactly",
+        rms_before=None,
+        rms_after=None,
+        max_before=None,
+        max_after=None,
+        nonfinite=0,
+        equal=passed,
+        passed=passed,
+        reason=reason,
+    )
+
+
+def _evidence(
+    name: str,
+    old: Sequence[Any],
+    new: Sequence[Any],
+    true: Sequence[Array | None],
+    reference_text: str,
+    depth: int,
+    note: str,
+) -> OutputEvidence:
+    if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
+        same = all(_identical(a, b) for a, b in zip(old, new, strict=True))
+        return _nothing(name, "", (), note + ("equal" if same else "values differ"), passed=same)
+    kind, shape = str(old[0].dtype), tuple(old[0].shape)
+    for a, b in zip(old, new, strict=True):
+        if a.dtype != b.dtype:
+            return _nothing(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")
+        if a.shape != b.shape:
+            texts = shape_text(a.shape), shape_text(b.shape)
+            return _nothing(name, kind, shape, f"{texts[0]} in one model, {texts[1]} in the other")
+    if old[0].dtype.kind not in "fV" and kind != "bfloat16":
+        differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
+        count = sum(a.size for a in old)
+        reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
+        return _nothing(name, kind, shape, note + reason, passed=not differing)
+    comparison = Comparison(unit_roundoff(kind))
+    for a, b, reference_ in zip(old, new, true, strict=True):
+        fits = reference_ is not None and reference_.shape == a.shape
+        comparison.add(a, b, reference_ if fits else None)
+    return _floats(name, kind, shape, comparison, reference_text, depth, note)
+
+
+def _floats(
+    name: str,
+    kind: str,
+    shape: tuple[int, ...],
+    comparison: Comparison,
+    reference_text: str,
+    depth: int,
+    note: str,
+) -> OutputEvidence:
+    judged = comparison.judged and comparison.plausible
+    if comparison.judged and not judged:
+        reference_text = "none: the float64 run disagrees with the original by more than rounding"
+    fault = comparison.judge() if judged else comparison.judge_by_depth(depth)
+    if fault:
+        reason = fault
+    elif comparison.equal:
+        reason = "bit for bit equal"
+    elif judged:
+        reason = (
+            f"RMS error against float64 {comparison.rms_after or 0.0:.2e}, of the original"
+            f" {comparison.rms_before or 0.0:.2e}: no less accurate"
+        )
+    else:
+        reason = f"differs by rounding (largest {comparison.max_abs:.2e}); float64 {reference_text}"
+    return OutputEvidence(
+        name=name,
+        dtype=kind,
+        shape=shape,
+        max_abs=comparison.max_abs if comparison.elements else None,
+        max_rel=comparison.max_rel if comparison.elements else None,
+        mse=comparison.mse,
+        cosine=comparison.cosine,
+        reference=reference_text,
+        rms_before=comparison.rms_before if judged else None,
+        rms_after=comparison.rms_after if judged else None,
+        max_before=comparison.max_before if judged else None,
+        max_after=comparison.max_after if judged else None,
+        nonfinite=comparison.nonfinite,
+        equal=comparison.equal,
+        passed=not fault,
+        reason=note + reason,
+    )
+
+
+def _identical(a: Any, b: Any) -> bool:
+    """Sequences, maps and absent optionals: equal in structure and bit for bit."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(_identical(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_identical(a[k], b[k]) for k in a)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return bool(a == b)
+
+
+def check_torch(outputs: Sequence[Array], expected: int) -> None:
+    """The torch model must give as many arrays as the graph that was exported from it.
+
+    Raises:
+        Misuse: It does not.
+    """
+    if len(outputs) != expected:
+        raise Misuse(f"the torch model gives {len(outputs)} outputs, its graph {expected}")

@@ -1,0 +1,444 @@
+"""Evidence that two graphs compute the same, put together from the three layers.
+
+Why three: the walk (`structure`) is exact and sees everything but a wrong operator body; the sites
+(`sites`) run the bodies but only on some numbers; the whole model (`outputs`) shows what the user will
+see. A mean squared error alone proves nothing: one of 9,216 tiles dropped gives 7.5e-9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph import DTYPES, Model
+from explorer.engine.verify import outputs
+from explorer.engine.verify.inputs import Drawn, InputShapes, check_names, draw, plan_inputs
+from explorer.engine.verify.runtime import Array, Session, expose
+from explorer.engine.verify.sites import LIMIT, SiteRun, run_site
+from explorer.engine.verify.structure import Original, find_original, walk
+from explorer.engine.verify.symbols import NotTiled
+from explorer.errors import BadModel, Cancelled, Misuse
+from explorer.facts import OutputEvidence, Plan, Progress, SiteEvidence, SitePlan, TensorInfo, Verification
+from explorer.units import printable
+
+__all__ = ["recover_plan", "verify"]
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+_EXPOSED = 1 << 28
+"""Bytes of activations that one run of the original hands out."""
+
+_MANY_NODES = 2048
+"""Unrolled products above which a session of the whole model takes longer than the proof should."""
+
+
+def verify(
+    before: Model,
+    after: Model,
+    *,
+    plan: Plan | None = None,
+    draws: int = 3,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+    torch_run: Callable[[Sequence[Array]], Sequence[Array]] | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Verification:
+    """Evidence that `after` computes what `before` computes.
+
+    Args:
+        before: The original.
+        after: The other model.
+        plan: What was tiled; None: as the tiled file itself says, if it does.
+        draws: How many random inputs the whole models are run on.
+        seed: Of the first draw; draw i has seed + i.
+        dims: Sizes of symbolic dimensions; one that neither this nor `after` fixes is 1.
+        input_shapes: Shapes and types in place of the declared ones.
+        torch_run: The torch model that `before` was exported from: inputs to outputs, both in the order of
+            the graph.
+        on_progress: Told where the proof stands.
+        cancel: Asked now and then.
+
+    Returns:
+        The evidence. That the models differ is a result, not an error.
+
+    Raises:
+        Misuse: An option does not fit the model, or no input can be drawn.
+        BadModel: onnxruntime cannot load or run one of the models.
+        Cancelled: `cancel` said so.
+    """
+    started = time.perf_counter()
+    if draws < 1:
+        raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
+    dims, input_shapes = dict(dims or {}), dict(input_shapes or {})
+    if plan is None and torch_run is None:
+        check_names(before, dims, input_shapes)
+    seeds = tuple(seed + i for i in range(draws))
+    try:
+        names = outputs.pair_inputs(before, after)
+    except outputs.Mismatch as why:
+        return Verification(
+            passed=False,
+            verdict=f"different: {why}",
+            before=before.path,
+            after=after.path,
+            seeds=(),
+            inputs=(),
+            sites=(),
+            outputs=(),
+            seconds=time.perf_counter() - started,
+        )
+    drawn = plan_inputs(before, dims, _sizes(before, after, names, input_shapes))
+    plan = plan if plan is not None else recover_plan(after)
+    job = _Job(before, after, drawn, seed, on_progress, cancel)
+    found = job.originals(plan)
+    sites = job.sites(plan, found) if plan is not None else ()
+    whole, torch = job.whole(plan, found, seeds, names, torch_run)
+    passed = all(e.passed for e in sites) and all(e.passed for e in (*whole, *torch))
+    return Verification(
+        passed=passed,
+        verdict=_verdict(sites, whole, torch, draws),
+        before=before.path,
+        after=after.path,
+        seeds=seeds,
+        inputs=tuple(d.text() for d in drawn),
+        sites=sites,
+        outputs=whole,
+        torch=torch,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _sizes(
+    before: Model, after: Model, names: Mapping[str, str], given: InputShapes
+) -> dict[str, tuple[str | None, tuple[int | str | None, ...]]]:
+    """Input shapes: as given, else as declared, with sizes that only the tiled model has fixed."""
+    other = {v.name: v for v in after.graph.feeds}
+    sizes = dict(given)
+    for value in before.graph.feeds:
+        twin = other[names[value.name]]
+        if value.name in sizes or value.shape is None or twin.shape is None:
+            continue
+        if len(value.shape) == len(twin.shape):
+            merged = tuple(
+                b if isinstance(b, int) and not isinstance(a, int) else a
+                for a, b in zip(value.shape, twin.shape, strict=True)
+            )
+            sizes[value.name] = (None, merged)
+    return sizes
+
+
+class _Job:
+    """One proof: what its layers share."""
+
+    def __init__(
+        self,
+        before: Model,
+        after: Model,
+        drawn: tuple[Drawn, ...],
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.drawn = drawn
+        self.seed = seed
+        self.on_progress = on_progress
+        self.cancel = cancel
+
+    def tell(self, phase: str, done: int, total: int) -> None:
+        """Reports progress, and stops here if the user wants to stop."""
+        if self.cancel is not None and self.cancel():
+            raise Cancelled
+        if self.on_progress is not None:
+            self.on_progress(Progress(phase, done, total))
+
+    # layers 1 and 2
+
+    def originals(self, plan: Plan | None) -> dict[str, Original]:
+        """The planned products as the original has them, by output name.
+
+        A site that the original does not have as a product is no subject of layers 1 and 2: the plan was
+        made for another model, such as the one before an earlier tiling.
+        """
+        found = {}
+        for site in plan.sites if plan is not None else ():
+            with contextlib.suppress(NotTiled):
+                found[site.output] = find_original(self.before, site)
+        return found
+
+    def sites(self, plan: Plan, found: Mapping[str, Original]) -> tuple[SiteEvidence, ...]:
+        """Layers 1 and 2 for every site of the plan that the original has."""
+        planned = [s for s in plan.sites if s.output in found]
+        made: list[SiteEvidence] = []
+        for group in _groups(planned, found):
+            values = self._observed([found[s.output] for s in group])
+            for site in group:
+                self.tell("proving sites", len(made), len(planned))
+                made.append(self._site(site, plan, found[site.output], values))
+        return tuple(made)
+
+    def _observed(self, originals: Sequence[Original]) -> dict[str, Array]:
+        """One run of the original with what goes into and comes out of the sites."""
+        feeds = draw(self.drawn, self.seed)
+        names = [o.x for o in originals] + [o.output for o in originals]
+        names += [o.bias for o in originals if isinstance(o.bias, str)]
+        wanted = [n for n in dict.fromkeys(names) if n not in feeds]
+        session = Session(expose(self.before, wanted), what="the original", optimise=False)
+        return {**feeds, **session.run(feeds)}
+
+    def _site(
+        self, site: SitePlan, plan: Plan, original: Original, values: Mapping[str, Array]
+    ) -> SiteEvidence:
+        x, y = values[original.x], values[original.output]
+        bias = values[original.bias] if isinstance(original.bias, str) else original.bias
+        structure, tiles = "", 0
+        try:
+            tiles = walk(
+                self.after,
+                site,
+                plan.tile,
+                original,
+                x.shape,
+                bias_shape=bias.shape if isinstance(original.bias, str) and bias is not None else None,
+                cancel=self.cancel,
+            )
+        except NotTiled as fault:
+            structure = printable(str(fault))
+        ran: SiteRun | None = None
+        unrunnable = ""
+        try:
+            ran = run_site(self.after, site, original, x, y, bias, self.seed, self.cancel)
+        except BadModel as error:
+            unrunnable = str(error)
+        figures = ran.comparison if ran is not None and ran.rows else None
+        fault_ = structure or unrunnable or (ran.reason if ran is not None else "")
+        ratio = ran.bound_ratio if ran is not None else None
+        reason = fault_ or (
+            f"{tiles:,} products bit for bit; error {ratio or 0.0:.2g} u (|x| |W|), {LIMIT:g} allowed"
+        )
+        return SiteEvidence(
+            name=site.name,
+            M=site.M,
+            K=site.K,
+            N=site.N,
+            tiles=tiles,
+            structure=structure,
+            max_abs=figures.max_abs if figures else None,
+            max_rel=figures.max_rel if figures else None,
+            mse=figures.mse if figures else None,
+            cosine=figures.cosine if figures else None,
+            bound_ratio=ratio,
+            limit=LIMIT,
+            rms_before=figures.rms_before if figures else None,
+            rms_after=figures.rms_after if figures else None,
+            rows=ran.rows if ran is not None else 0,
+            nonfinite=figures.nonfinite if figures else 0,
+            passed=not fault_,
+            reason=reason,
+        )
+
+    # layer 3
+
+    def whole(
+        self,
+        plan: Plan | None,
+        found: Mapping[str, Original],
+        seeds: Sequence[int],
+        names: Mapping[str, str],
+        torch_run: Callable[[Sequence[Array]], Sequence[Array]] | None,
+    ) -> tuple[tuple[OutputEvidence, ...], tuple[OutputEvidence, ...]]:
+        """Layer 3, and the torch model's own outputs beside the tiled ones."""
+        feeds = [draw(self.drawn, s) for s in seeds]
+        total = 3 * len(feeds) + (len(feeds) if torch_run is not None else 0)
+        done = 0
+
+        def step() -> None:
+            nonlocal done
+            self.tell("running the whole model", done, total)
+            done += 1
+
+        old = outputs.run_all(self.before, feeds, "the original", step)
+        true, text = outputs.reference(self.before, feeds, self.cancel, step)
+        done = 2 * len(feeds)
+        with self._runnable(plan, found) as (model, note):
+            renamed = [{names[k]: v for k, v in f.items()} for f in feeds]
+            new = outputs.run_all(
+                model, renamed, "the other model" if plan is None else "the tiled model", step
+            )
+        depth = _depth(self.before)
+        whole = outputs.compare(old, new, true, text, depth, note)
+        if torch_run is None:
+            return whole, ()
+        theirs = []
+        for one in feeds:
+            step()
+            given = torch_run([one[d.name] for d in self.drawn])
+            outputs.check_torch(given, len(old.names))
+            theirs.append(tuple(np.asarray(v) for v in given))
+        beside = outputs.Run(old.names, tuple(theirs))
+        return whole, outputs.compare(beside, new, true, text, depth, note)
+
+    @contextlib.contextmanager
+    def _runnable(self, plan: Plan | None, found: Mapping[str, Original]) -> Iterator[tuple[Model, str]]:
+        """The tiled model, or, where it has too many nodes for a session, its plan in scan form.
+
+        Creating a session is quadratic in the nodes that are ready at once: 58 s for AlexNet unrolled.
+        The layers before this one have proved the nodes themselves.
+        """
+        sites = [s for s in plan.sites if s.form in ("unrolled", "lab")] if plan is not None else []
+        whole = plan is not None and all(s.output in found for s in plan.sites)
+        if sum(s.products for s in sites) <= _MANY_NODES or not whole or self.before.opset < 9:
+            yield self.after, ""
+            return
+        assert plan is not None
+        from explorer.engine.formats import onnx_reader, onnx_writer
+        from explorer.engine.transforms.sites import find_sites
+        from explorer.engine.transforms.tile import tile
+
+        shapes = self._shapes(found)
+        located, _ = find_sites(self.before, shapes)
+        by_output = {s.output: s for s in located}
+        chosen = [by_output[s.output] for s in plan.sites if s.output in by_output]
+        if len(chosen) != len(plan.sites):
+            yield self.after, ""
+            return
+        scanned = dataclasses.replace(
+            plan, form="scan", sites=tuple(dataclasses.replace(s, form="scan") for s in plan.sites)
+        )
+        with tempfile.TemporaryDirectory(prefix="explorer-") as folder:
+            path = os.path.join(folder, "scan.onnx")
+            onnx_writer.write(tile(self.before, scanned, chosen), path, cancel=self.cancel)
+            note = f"in scan form ({plan.products:,} products side by side take a runtime minutes to load): "
+            yield onnx_reader.read(path), note
+
+    def _shapes(self, found: Mapping[str, Original]) -> dict[str, TensorInfo]:
+        """Shapes of what goes into and comes out of the sites, as seen in a run."""
+        values = self._observed(list(found.values()))
+        return {n: TensorInfo(n, str(v.dtype), tuple(v.shape), "observed") for n, v in values.items()}
+
+
+def _groups(sites: Sequence[SitePlan], found: Mapping[str, Original]) -> Iterator[list[SitePlan]]:
+    """Sites whose activations fit in memory together."""
+    group: list[SitePlan] = []
+    size = 0
+    for site in sites:
+        nbytes = (site.M * site.K + site.M * site.N) * found[site.output].weight.dtype.itemsize
+        if group and size + nbytes > _EXPOSED:
+            yield group
+            group, size = [], 0
+        group.append(site)
+        size += nbytes
+    if group:
+        yield group
+
+
+def _depth(model: Model) -> int:
+    """Roundings on the way through the model: one a node, and the depth of every stored weight."""
+    floats = {d.name for d in DTYPES.values() if "float" in d.name}
+    depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
+    return len(model.graph.nodes) + sum(depths)
+
+
+def _verdict(
+    sites: Sequence[SiteEvidence],
+    whole: Sequence[OutputEvidence],
+    torch: Sequence[OutputEvidence],
+    draws: int,
+) -> str:
+    """One sentence: what was shown, with figures, or the first thing that is wrong."""
+    for site in sites:
+        if not site.passed:
+            return f"different: site '{printable(site.name)}': {site.reason}"
+    for kind, evidence in (("output", whole), ("torch's output", torch)):
+        for one in evidence:
+            if not one.passed:
+                return f"different: {kind} '{printable(one.name)}': {one.reason}"
+    times = "1 draw" if draws == 1 else f"{draws} draws"
+    count = "1 output" if len(whole) == 1 else f"{len(whole)} outputs"
+    identical = all(e.equal for e in whole)
+    parts = []
+    if sites:
+        products = sum(s.tiles for s in sites)
+        worst = max(s.bound_ratio or 0.0 for s in sites)
+        named = "1 site" if len(sites) == 1 else f"{len(sites)} sites"
+        parts.append(
+            f"{named}, {products:,} products checked bit for bit;"
+            f" worst error {worst:.2g} of the 1 u scale ({LIMIT:g} allowed)"
+        )
+    if identical:
+        parts.append(f"{count} bit for bit the same over {times}")
+    else:
+        parts.append(f"{count} over {times}: {_accuracy(whole)}")
+    if torch:
+        gap = max((e.max_abs or 0.0 for e in torch), default=0.0)
+        parts.append(f"torch's own outputs within {gap:.1e}")
+    head = "equal bit for bit" if identical and not sites else "equal within rounding"
+    return f"{head}: {'; '.join(parts)}"
+
+
+def _accuracy(whole: Sequence[OutputEvidence]) -> str:
+    measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
+    if not measured:
+        return f"largest difference {max(e.max_abs or 0.0 for e in whole):.1e}"
+    worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
+    return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"
+
+
+def recover_plan(model: Model) -> Plan | None:
+    """The plan that a tiled file carries; None if it carries none that can be read.
+
+    What a file says is a claim: the proof takes from it which sites to look at, and nothing else for
+    granted.
+    """
+    text = model.metadata.get("tile_hw.plan")
+    if not text:
+        return None
+    try:
+        said = json.loads(text)
+        sites = tuple(_site_plan(s) for s in said["sites"])
+        tile = tuple(int(t) for t in said["tile"])
+        if len(tile) != 3 or min(tile) < 1:
+            return None
+        return Plan(
+            tile=(tile[0], tile[1], tile[2]),
+            edges=str(said["edges"]),
+            form=str(said["form"]),
+            sites=sites,
+            products=sum(s.products for s in sites),
+            macs=sum(s.M * s.K * s.N for s in sites),
+            macs_total=None,
+            dims={str(k): int(v) for k, v in said.get("dims", {}).items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _site_plan(said: Mapping[str, Any]) -> SitePlan:
+    m, k, n = (int(v) for v in said["grid"])
+    return SitePlan(
+        name=str(said["name"]),
+        op=str(said["op"]),
+        M=int(said["M"]),
+        K=int(said["K"]),
+        N=int(said["N"]),
+        grid=(m, k, n),
+        products=int(said["products"]),
+        utilisation=float(said["utilisation"]),
+        form=str(said["form"]),
+        edges=str(said["edges"]),
+        output=str(said["output"]),
+        weight=str(said.get("weight", "")),
+        bias=bool(said.get("bias", False)),
+    )

@@ -1,0 +1,88 @@
+"""Models run in stock onnxruntime, with their weights left where they lie.
+
+A session gets the skeleton of a model: structure as bytes, weights as references into the .onnx file
+itself, which onnxruntime maps. A sub-model of one site therefore costs no copy of its weights. This is
+also the one place where onnxruntime's errors become one-line `ExplorerError`s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from explorer.engine.formats.onnx_writer import skeleton
+from explorer.engine.graph import Model, Value
+from explorer.errors import BadModel
+from explorer.units import printable
+
+__all__ = ["Array", "Session", "expose"]
+
+Array = np.ndarray[Any, Any]
+
+_MESSAGE = 300
+_PREFIX = re.compile(r"^\s*\[ONNXRuntimeError\]\s*:\s*\d+\s*:\s*([A-Z_]+)\s*:\s*")
+_SOURCE_PLACE = re.compile(r"(/[\w./-]+\.(cc|h|cpp):\d+\s*)|(\bonnxruntime::\S+\s*)")
+
+
+def expose(model: Model, names: Sequence[str]) -> Model:
+    """The model with `names` as its outputs (types left to the runtime)."""
+    declared = {v.name: v for v in model.graph.outputs}
+    outputs = tuple(declared.get(name, Value(name, None, None)) for name in names)
+    return dataclasses.replace(model, graph=dataclasses.replace(model.graph, outputs=outputs))
+
+
+class Session:
+    """A model loaded in onnxruntime on the CPU.
+
+    Args:
+        model: What to run.
+        what: How messages call it ('the original', "site 'fc1'").
+        optimise: False switches graph optimisation and weight packing off: for sub-models that run
+            once, loading is most of the time.
+
+    Raises:
+        BadModel: onnxruntime refuses the model; the message is its own, in one line.
+    """
+
+    def __init__(self, model: Model, *, what: str, optimise: bool = True) -> None:
+        self.what = what
+        folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        if not optimise:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        self.outputs = tuple(v.name for v in model.graph.outputs)
+        try:
+            self._session = onnxruntime.InferenceSession(
+                skeleton(model, folder=folder), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's own classes share no base below Exception
+            raise BadModel(f"onnxruntime cannot load {what}: {one_line(error)}") from None
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name.
+
+        Raises:
+            BadModel: onnxruntime fails while running.
+        """
+        try:
+            results = self._session.run(list(self.outputs), dict(feeds))
+        except Exception as error:
+            raise BadModel(f"onnxruntime cannot run {self.what}: {one_line(error)}") from None
+        return dict(zip(self.outputs, results, strict=True))
+
+
+def one_line(error: BaseException) -> str:
+    """An onnxruntime error without its prefix, source places and line breaks."""
+    text = _PREFIX.sub("", str(error))
+    text = _SOURCE_PLACE.sub("", text)
+    text = printable(" ".join(text.split())).rstrip(". ")
+    return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

@@ -1,0 +1,493 @@
+"""Layer 1 of the proof: the tiled graph is the same product, shown without running it.
+
+The site is followed with symbols (`symbols`); its output says which tile products were summed into
+which element. For every (m, n) the products must come in the order of k, every k once, each with the
+right block of the activation and with a tile that is bit for bit the slice of the original weight; the
+bias once; nothing else. What this cannot see is an operator that does not do what it says: layer 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph import Model, Node
+from explorer.engine.verify.interpret import Interpreter, needed
+from explorer.engine.verify.runtime import Array
+from explorer.engine.verify.symbols import Given, NotTiled, Product, Symbol, Symbols, Total
+from explorer.errors import Cancelled
+from explorer.facts import SitePlan
+from explorer.units import printable
+
+__all__ = ["Original", "find_original", "walk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The product as the original graph has it: Y = alpha X W + beta C.
+
+    Attributes:
+        node: The Gemm or MatMul.
+        x: Value name of the activation.
+        weight: (K, N), a view of the stored numbers.
+        bias: C as numbers, as a value name, or None.
+        transposed: The activation arrives as (K, M).
+        swapped: The weight is the left operand: Y arrives as (N, M).
+    """
+
+    node: Node
+    x: str
+    weight: Array
+    bias: Array | str | None
+    alpha: float
+    beta: float
+    transposed: bool
+    swapped: bool
+
+    @property
+    def output(self) -> str:
+        """Value name of Y."""
+        return self.node.outputs[0]
+
+
+def find_original(model: Model, site: SitePlan) -> Original:
+    """The node of the original that `site` speaks of, its weight resolved to stored numbers.
+
+    Raises:
+        NotTiled: There is no such node, it is no product, or no operand is constant.
+    """
+    node = next((n for n in model.graph.nodes if site.output in n.outputs), None)
+    if node is None or node.domain or node.op not in ("Gemm", "MatMul"):
+        raise NotTiled(f"the original has no product that makes '{printable(site.output)}'")
+    attributes = node.attributes if node.op == "Gemm" else {}
+    left, right = _number(model, node.inputs[0]), _number(model, node.inputs[1])
+    if (left is None) == (right is None):
+        raise NotTiled(f"'{printable(node.label)}' has not one constant operand in the original")
+    swapped = right is None
+    weight = left if left is not None else right
+    assert weight is not None
+    turn_w = bool(attributes.get("transA" if swapped else "transB", 0)) != swapped
+    turn_x = bool(attributes.get("transB" if swapped else "transA", 0)) != swapped
+    if weight.ndim == 1:
+        weight = weight.reshape(-1, 1)
+    else:
+        weight = weight.reshape(weight.shape[-2:])
+        weight = weight.T if turn_w else weight
+    name = node.inputs[2] if len(node.inputs) > 2 and node.op == "Gemm" else ""
+    bias = _number(model, name) if name else None
+    return Original(
+        node=node,
+        x=node.inputs[1 if swapped else 0],
+        weight=weight,
+        bias=bias if bias is not None or not name else name,
+        alpha=float(attributes.get("alpha", 1.0)),
+        beta=float(attributes.get("beta", 1.0)),
+        transposed=turn_x,
+        swapped=swapped,
+    )
+
+
+def _number(model: Model, name: str) -> Array | None:
+    """The numbers behind a value, through Identity, Transpose, Constant; None if it is no constant."""
+    nodes, open_ends = needed(model.graph.nodes, [name], known=model.graph.initializers)
+    if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):
+        return None
+    domain = Symbols("float16")
+    interpreter = Interpreter(domain, model.functions)
+    scope = interpreter.scope(model.graph.initializers, {})
+    try:
+        interpreter.run(nodes, scope)
+        value = scope[name]
+    except (NotTiled, KeyError):
+        return None
+    return value if isinstance(value, np.ndarray) else None
+
+
+def walk(
+    after: Model,
+    site: SitePlan,
+    tile: tuple[int, int, int],
+    original: Original,
+    x_shape: tuple[int, ...],
+    *,
+    bias_shape: tuple[int, ...] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> int:
+    """Walks one site of the tiled graph and compares every tile.
+
+    Args:
+        after: The tiled model.
+        site: What the plan says of the site.
+        tile: (TM, TK, TN).
+        original: The product as it was.
+        x_shape: Shape of the activation as it arrives.
+        bias_shape: Shape of a bias that is computed; None if it is constant or there is none.
+        cancel: Asked between columns.
+
+    Returns:
+        How many tiles were compared bit for bit.
+
+    Raises:
+        NotTiled: The first thing that is wrong, in words.
+        Cancelled: `cancel` said so.
+    """
+    sizes = site.M, site.K, site.N
+    if (int(np.prod(x_shape, dtype=np.int64)), *original.weight.shape) != (site.M * site.K, site.K, site.N):
+        raise NotTiled(
+            f"the plan says {site.M} x {site.K} x {site.N}, the original multiplies"
+            f" {'x'.join(map(str, x_shape))} by {'x'.join(map(str, original.weight.shape))}"
+        )
+    symbols = Symbols(str(original.weight.dtype))
+    x = symbols.given(original.x, (site.M, site.K))
+    arrives = x.codes.T if original.transposed and len(x_shape) > 1 else x.codes
+    values: dict[str, Any] = {original.x: Symbol(arrives.reshape(x_shape))}
+    bias: Symbol | None = None
+    if isinstance(original.bias, str):
+        bias = symbols.given(original.bias, bias_shape or ())
+        values[original.bias] = bias
+    graph = after.graph
+    nodes, ends = needed(graph.nodes, [site.output], stop=values, known=graph.initializers)
+    strange = sorted(ends - set(values))
+    if strange:
+        raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")
+    interpreter = Interpreter(symbols, after.functions)
+    symbols.interpreter = interpreter
+    scope = interpreter.scope(graph.initializers, values)
+    interpreter.run(nodes, scope)
+    result = scope[site.output]
+    if not isinstance(result, Symbol):
+        raise NotTiled("its output does not depend on its input")
+    if int(np.prod(result.shape, dtype=np.int64)) != site.M * site.N:
+        raise NotTiled(f"its output has shape {list(result.shape)} for {site.M} x {site.N} elements")
+    check = _Check(symbols, x, bias, original, sizes, tile, site)
+    codes = result.codes.reshape(-1)
+    for positions, terms in _resolve(symbols, codes, 1.0):
+        if cancel is not None and cancel():
+            raise Cancelled
+        check.piece(np.arange(codes.size) if positions is None else positions, terms)
+    if check.tiles != site.products:
+        raise NotTiled(f"{check.tiles:,} products found, the plan has {site.products:,}")
+    return check.tiles
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """What is added into some elements: elements `local` of a block, or numbers, times `factor`."""
+
+    source: Product | Given | Array
+    local: Array
+    factor: float
+
+
+Pieces = list[tuple[Array | None, list[_Term]]]
+
+
+def _resolve(symbols: Symbols, codes: Array, factor: float) -> Pieces:
+    """Opens sums until only products, given values and numbers are left.
+
+    Returns:
+        (positions in `codes`, None for all; the terms of those elements in order of addition).
+    """
+    pieces: Pieces = []
+    for block, positions in symbols.groups(codes):
+        chosen = codes if positions is None else codes[positions]
+        if block is None:
+            pieces.append((positions, []))
+        elif isinstance(block, Total):
+            for inner, terms in _opened(symbols, block, chosen - block.base, factor):
+                if inner is None:
+                    pieces.append((positions, terms))
+                else:
+                    pieces.append((inner if positions is None else positions[inner], terms))
+        else:
+            assert isinstance(block, (Product, Given))
+            pieces.append((positions, [_Term(block, chosen - block.base, factor)]))
+    return pieces
+
+
+def _opened(symbols: Symbols, total: Total, local: Array, factor: float) -> Pieces:
+    """The elements `local` of a sum, term by term; split where a term splits."""
+    pieces: Pieces = [(None, [])]
+    for value, times in total.terms:
+        scale = factor * times
+        refined: Pieces = []
+        for positions, terms in pieces:
+            here = local if positions is None else local[positions]
+            added = _term(symbols, value, total.shape, here, scale)
+            if len(added) == 1 and added[0][0] is None:
+                terms += added[0][1]
+                refined.append((positions, terms))
+                continue
+            for inner, more in added:
+                assert inner is not None
+                refined.append((inner if positions is None else positions[inner], terms + more))
+        pieces = refined
+    return pieces
+
+
+def _term(
+    symbols: Symbols, value: Symbol | Array, shape: tuple[int, ...], local: Array, factor: float
+) -> Pieces:
+    if isinstance(value, Symbol) and value.shape == shape:
+        if isinstance(value.whole, Product):
+            return [(None, [_Term(value.whole, local, factor)])]
+        return _resolve(symbols, value.codes.reshape(-1)[local], factor)
+    index = np.unravel_index(local, shape)
+    if isinstance(value, Symbol):
+        return _resolve(symbols, np.broadcast_to(value.codes, shape)[index], factor)
+    return [(None, [_Term(np.broadcast_to(value, shape)[index], local, factor)])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rectangle:
+    """Where a piece lies: rows and columns of the output, from the first element of its tile."""
+
+    m: int
+    n: int
+    rows: int
+    columns: int
+
+
+class _Check:
+    """Compares pieces of the output with what the original computes there."""
+
+    def __init__(
+        self,
+        symbols: Symbols,
+        x: Symbol,
+        bias: Symbol | None,
+        original: Original,
+        sizes: tuple[int, int, int],
+        tile: tuple[int, int, int],
+        site: SitePlan,
+    ) -> None:
+        assert x.whole is not None
+        self.symbols = symbols
+        self.x = x.whole
+        self.bias = bias
+        self.original = original
+        self.sizes = sizes
+        self.tile = tile
+        self.site = site
+        self.tiles = 0
+        self.weight = original.weight
+        self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
+        self.stored = _bits(self.weight, self.bits)
+        self.compared: set[tuple[int, int, int]] = set()
+        self.expected_bias = self._expected_bias()
+
+    def piece(self, positions: Array, terms: Sequence[_Term]) -> None:
+        """Checks elements that are sums of the same products; `positions` are flat in the output."""
+        M, K, N = self.sizes
+        if self.original.swapped:
+            n, m = np.divmod(positions, M)
+        else:
+            m, n = np.divmod(positions, N)
+        place = f"at ({int(m[0])}, {int(n[0])}) of the output"
+        products = [t for t in terms if isinstance(t.source, Product)]
+        if not products:
+            raise NotTiled(f"nothing is multiplied {place}")
+        first = products[0]
+        assert isinstance(first.source, Product)
+        area = self._rectangle(first.local, first.source.shape, m, n, place)
+        done = 0
+        for index, term in enumerate(products):
+            product = term.source
+            assert isinstance(product, Product)
+            if term.local is not first.local and not np.array_equal(term.local, first.local):
+                raise NotTiled(f"products are shifted against each other {place}")
+            done = self._product(product, area, index, done, term.factor)
+        if done != K:
+            raise NotTiled(f"terms are missing {place}: products cover {done:,} of {K:,} along the depth")
+        self.tiles += len(products)
+        self._others([t for t in terms if not isinstance(t.source, Product)], positions, place)
+
+    def _rectangle(self, local: Array, shape: tuple[int, ...], m: Array, n: Array, place: str) -> _Rectangle:
+        """Checks that the piece is one tile of the grid, the right way up."""
+        M, _, N = self.sizes
+        tm, _, tn = self.tile
+        i, j = np.divmod(local, shape[1])
+        row, column = int(m[0] - i[0]), int(n[0] - j[0])
+        if np.any(m - i != row) or np.any(n - j != column):
+            raise NotTiled(f"elements of a tile are not where they belong, {place}")
+        padded = self.site.edges == "padded"
+        rows, columns = min(tm, M - row), min(tn, N - column)
+        size = (tm, tn) if padded else (rows, columns)
+        if row % tm or column % tn or shape != size:
+            raise NotTiled(
+                f"a tile of {shape[0]}x{shape[1]} stands {place}, the plan has {size[0]}x{size[1]} tiles"
+                f" on a grid of {tm}x{tn}"
+            )
+        if local.size != rows * columns:
+            raise NotTiled(f"a part of the tile {place} comes from elsewhere")
+        return _Rectangle(row, column, rows, columns)
+
+    def _product(self, product: Product, area: _Rectangle, index: int, done: int, factor: float) -> int:
+        """Checks one product; returns how far the depth is covered with it."""
+        _, K, _ = self.sizes
+        tm, tk, tn = self.tile
+        where = area.m // tm, area.n // tn, index
+        rows, depth, width = self._block(product.left)
+        want = min(tk, K - index * tk)
+        if rows != area.m:
+            raise NotTiled(f"product {where} takes rows {rows} of the input instead of {area.m}")
+        if depth != done:
+            kind = "twice or out of order" if depth < done else "too late, or one is missing"
+            raise NotTiled(
+                f"product {where} takes depth {depth:,} where {done:,} is due: a term comes {kind}"
+            )
+        if width != want or product.left.shape[1] != (tk if self.site.edges == "padded" else want):
+            raise NotTiled(
+                f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
+            )
+        self._label(product.label, where)
+        key = (product.right.__array_interface__["data"][0], depth, area.n)
+        if key not in self.compared or factor != 1.0:
+            self._tile(product.right, where, depth, width, area, factor)
+            self.compared.add(key)
+        return depth + width
+
+    def _label(self, label: str, where: tuple[int, int, int]) -> None:
+        """The (m, n, k) written on a node must be true; inside a Scan only k is a place in the whole."""
+        if not label:
+            return
+        said = label.split(",")
+        looped = self.site.form == "scan"
+        for axis, (text, true) in enumerate(zip(said, where, strict=False)):
+            if text != "*" and (axis == 2 or not looped) and text != str(true):
+                raise NotTiled(f"product {where} is labelled ({printable(label)})")
+
+    def _tile(
+        self,
+        right: Array,
+        where: tuple[int, int, int],
+        depth: int,
+        width: int,
+        area: _Rectangle,
+        factor: float,
+    ) -> None:
+        """Compares a tile bit for bit with its slice of the weight."""
+        columns = slice(area.n, area.n + area.columns)
+        alpha = self.original.alpha
+        part = right[:width, : area.columns]
+        same_type = part.dtype == self.weight.dtype
+        if factor == 1.0 != alpha:
+            # alpha may have been multiplied into the weight instead
+            want = self.weight[depth : depth + width, columns] * self.weight.dtype.type(alpha)
+            equal = np.array_equal(_bits(part, self.bits), _bits(want, self.bits)) if same_type else False
+        else:
+            if factor != alpha and factor != float(np.asarray(alpha, self.weight.dtype)):
+                raise NotTiled(f"product {where} is scaled by {factor:g} instead of {alpha:g}")
+            slice_ = self.stored[depth : depth + width, columns]
+            if same_type:
+                # along the stored order: the weight is the one that comes from far
+                mine = _bits(part, self.bits)
+                turned = slice_.strides[0] < slice_.strides[1]
+                equal = bool((mine.T == slice_.T).all() if turned else (mine == slice_).all())
+            else:
+                wide = self.weight[depth : depth + width, columns].astype(part.dtype)
+                kind = np.dtype(f"u{part.dtype.itemsize}")
+                equal = np.array_equal(_bits(part, kind), _bits(wide, kind))
+        if not equal:
+            raise NotTiled(
+                f"the tile of product {where} is not its slice of the weight{self._hint(part, where)}"
+            )
+        if width < right.shape[0] and np.any(right[width:, : area.columns]):
+            raise NotTiled(f"the padding of the tile of product {where} is not zero")
+
+    def _hint(self, part: Array, where: tuple[int, int, int]) -> str:
+        """How a wrong tile differs, for the message."""
+        _, tk, tn = self.tile
+        want = self.weight[where[2] * tk :, where[1] * tn :][: part.shape[0], : part.shape[1]]
+        if want.shape != part.shape:
+            return ""
+        if part.shape[0] == part.shape[1] and np.array_equal(part, want.T):
+            return ": it is transposed"
+        differing = int(np.count_nonzero(~((part == want) | ((part != part) & (want != want)))))
+        with np.errstate(all="ignore"):
+            gap = float(np.nanmax(np.abs(part.astype(np.float64) - want.astype(np.float64))))
+        return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
+
+    def _block(self, left: Symbol) -> tuple[int, int, int]:
+        """(first row, first depth, depth) of the block of the activation that `left` is.
+
+        Padding with zeros behind the last row and the last depth is allowed.
+        """
+        if left.decoded is None:
+            left.decoded = self._decode(left.codes)
+        return left.decoded  # type: ignore[no-any-return]
+
+    def _decode(self, codes: Array) -> tuple[int, int, int]:
+        M, K, _ = self.sizes
+        if codes.size == 0 or codes[0, 0] == 0:
+            raise NotTiled("a product takes a block that begins with zeros instead of the input")
+        if codes.min() < 0 or codes.max() >= self.x.base + self.x.size:
+            raise NotTiled("a product takes something that is not the input")
+        row, depth = divmod(int(codes[0, 0]) - self.x.base, K)
+        rows, width = min(codes.shape[0], M - row), min(codes.shape[1], K - depth)
+        want = np.zeros(codes.shape, np.int64)
+        first = self.x.base + row * K + depth
+        want[:rows, :width] = first + np.arange(rows)[:, None] * K + np.arange(width)
+        if not np.array_equal(codes, want):
+            raise NotTiled(f"a product takes a block that is not a block of the input at ({row}, {depth})")
+        return row, depth, width
+
+    def _expected_bias(self) -> Array | None:
+        """The bias beta C, or the codes of C, flat over the output."""
+        M, _, N = self.sizes
+        shape = (N, M) if self.original.swapped else (M, N)
+        if self.bias is not None:
+            return np.broadcast_to(self.bias.codes, shape).reshape(-1)
+        if isinstance(self.original.bias, np.ndarray):
+            return np.broadcast_to(self.original.bias, shape).reshape(-1)
+        return None
+
+    def _others(self, terms: Sequence[_Term], positions: Array, place: str) -> None:
+        """Checks what is added beside the products: the bias, once."""
+        found = 0
+        for term in terms:
+            if isinstance(term.source, Given):
+                if self.bias is None or term.source is not self.bias.whole:
+                    raise NotTiled(f"the input itself is added {place}")
+                assert self.expected_bias is not None
+                if not np.array_equal(term.local + term.source.base, self.expected_bias[positions]):
+                    raise NotTiled(f"the bias is not the original's {place}")
+                self._beta(term.factor, place)
+                found += 1
+                continue
+            assert isinstance(term.source, np.ndarray)
+            if not np.any(term.source):
+                # nothing is added; an all-zero bias counts as one that is there
+                continue
+            if self.bias is not None or self.expected_bias is None:
+                raise NotTiled(f"numbers are added that the original does not have, {place}")
+            if found:
+                raise NotTiled(f"the bias is added twice {place}")
+            want = self.expected_bias[positions]
+            if term.factor != 1.0:
+                self._beta(term.factor, place)
+            elif self.original.beta != 1.0:
+                want = want.astype(term.source.dtype) * term.source.dtype.type(self.original.beta)
+            wide = np.result_type(want, term.source)
+            kind = np.dtype(f"u{wide.itemsize}")
+            if not np.array_equal(want.astype(wide).view(kind), term.source.astype(wide).view(kind)):
+                raise NotTiled(f"the bias is not the original's {place}")
+            found += 1
+        missing = self.expected_bias is not None and not found and self.original.beta != 0.0
+        if missing and (self.bias is not None or np.any(self.expected_bias[positions])):  # type: ignore[index]
+            raise NotTiled(f"the bias is missing {place}")
+        if found > 1:
+            raise NotTiled(f"the bias is added {found} times {place}")
+
+    def _beta(self, factor: float, place: str) -> None:
+        beta = self.original.beta
+        if factor != beta and factor != float(np.float32(beta)):
+            raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
+
+
+def _bits(array: Array, kind: np.dtype[Any]) -> Array:
+    """The same memory as unsigned integers: -0.0 and NaN payloads count."""
+    return array.view(kind)

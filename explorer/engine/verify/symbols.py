@@ -1,0 +1,510 @@
+"""A tiled product followed with symbols instead of numbers.
+
+Every element of the activation gets a code of its own, and so does every element that a product or a
+sum makes; a zero is code 0. Reshape, Split, Pad, Concat, Scan and their like then merely move codes, so
+that whatever form a tiled graph takes, its output comes out as codes that say exactly which products
+were summed into which element. Weights stay what they are: mapped numbers, cut into views.
+
+An operator that is not in the table is no part of a tiled product, and the walk says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph import DTYPES, Node, Tensor
+from explorer.engine.verify.interpret import Interpreter
+from explorer.engine.verify.runtime import Array
+
+__all__ = ["Block", "Given", "NotTiled", "Product", "Symbol", "Symbols", "Total"]
+
+
+class NotTiled(Exception):
+    """The graph is not the tiled product that it is said to be; the text says where it is not."""
+
+
+class Block:
+    """Elements that were made together: codes base ... base + size - 1, in C order of `shape`."""
+
+    __slots__ = ("base", "shape", "size")
+
+    def __init__(self, base: int, shape: tuple[int, ...]) -> None:
+        self.base = base
+        self.shape = shape
+        self.size = int(np.prod(shape, dtype=np.int64))
+
+
+class Given(Block):
+    """The elements of a value that comes from outside: the activation, or a bias that is one."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, base: int, shape: tuple[int, ...], name: str) -> None:
+        super().__init__(base, shape)
+        self.name = name
+
+
+class Product(Block):
+    """One matrix product of symbols (tm, tk) and numbers (tk, tn).
+
+    Attributes:
+        label: What the graph says about it: 'm,n,k'.
+        flipped: The numbers are the left operand; `left` and `right` are both turned, so are the elements.
+    """
+
+    __slots__ = ("label", "left", "right")
+
+    def __init__(self, base: int, left: Symbol, right: Array, label: str) -> None:
+        super().__init__(base, (left.shape[0], right.shape[1]))
+        self.left = left
+        self.right = right
+        self.label = label
+
+
+class Total(Block):
+    """Elementwise sums: `terms` are (symbols or numbers, factor), each broadcast to `shape`."""
+
+    __slots__ = ("terms",)
+
+    def __init__(
+        self, base: int, shape: tuple[int, ...], terms: Sequence[tuple[Symbol | Array, float]]
+    ) -> None:
+        super().__init__(base, shape)
+        self.terms = terms
+
+
+class Symbol:
+    """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so."""
+
+    __slots__ = ("_codes", "decoded", "shape", "whole")
+
+    def __init__(self, codes: Array | None, whole: Block | None = None) -> None:
+        self._codes = codes
+        self.whole = whole
+        if whole is not None:
+            self.shape: tuple[int, ...] = whole.shape
+        else:
+            assert codes is not None
+            self.shape = codes.shape
+        self.decoded: Any = None
+        """What the structural check found out about it: blocks of the activation serve many products."""
+
+    @property
+    def codes(self) -> Array:
+        """The codes, int64, of `shape`."""
+        if self._codes is None:
+            assert self.whole is not None
+            first = self.whole.base
+            self._codes = np.arange(first, first + self.whole.size, dtype=np.int64).reshape(self.shape)
+        return self._codes
+
+
+Value = Symbol | Array
+
+
+class Symbols:
+    """The domain of symbols.
+
+    Args:
+        dtype: Element type of the site: casts to a narrower one are no part of a tiled product.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.bits = _bits(dtype)
+        self.interpreter: Interpreter | None = None
+        self.blocks: list[Block] = []
+        self.bases: list[int] = []
+        self.next = 1
+
+    def given(self, name: str, shape: tuple[int, ...]) -> Symbol:
+        """Symbols for a value that comes from outside."""
+        return Symbol(None, self._register(Given(self.next, shape, name)))
+
+    def groups(self, codes: Array) -> Iterator[tuple[Block | None, Array | None]]:
+        """Splits a 1-D array of codes by block.
+
+        Yields:
+            (block, positions): positions of its codes, None for all; block None is the literal zero.
+        """
+        first, last = int(codes.min()), int(codes.max())
+        if last == 0:
+            yield None, None
+            return
+        if first > 0:
+            block = self.blocks[bisect_right(self.bases, first) - 1]
+            if last < block.base + block.size:
+                yield block, None
+                return
+        owners = np.searchsorted(np.asarray(self.bases, np.int64), codes, side="right") - 1
+        order = np.argsort(owners, kind="stable")
+        cuts = np.flatnonzero(np.diff(owners[order])) + 1
+        for positions in np.split(order, cuts):
+            owner = int(owners[positions[0]])
+            yield (self.blocks[owner] if owner >= 0 else None), positions
+
+    def _register(self, block: Block) -> Block:
+        self.blocks.append(block)
+        self.bases.append(block.base)
+        self.next = block.base + block.size
+        return block
+
+    def product(self, left: Symbol, right: Array, label: str) -> Product:
+        """A new product block."""
+        block = Product(self.next, left, right, label)
+        self._register(block)
+        return block
+
+    def total(self, shape: tuple[int, ...], terms: Sequence[tuple[Value, float]]) -> Symbol:
+        """A new block of sums; a term that is itself such a block of this shape is opened."""
+        flat: list[tuple[Value, float]] = []
+        for value, factor in terms:
+            whole = value.whole if isinstance(value, Symbol) else None
+            if isinstance(whole, Total) and whole.shape == shape:
+                flat += [(v, f * factor) for v, f in whole.terms]
+            else:
+                flat.append((value, factor))
+        return Symbol(None, self._register(Total(self.next, shape, flat)))
+
+    # the domain's side of the interpreter
+
+    def constant(self, tensor: Tensor) -> Array:
+        """The numbers, mapped."""
+        return tensor.array()
+
+    def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
+        """Moves codes and numbers; makes blocks of products and sums.
+
+        Raises:
+            NotTiled: The operator is no part of a tiled product, or is used in a way that is none.
+        """
+        rule = None if node.domain else _RULES.get(node.op)
+        if rule is None:
+            kind = f"{node.domain}.{node.op}" if node.domain else node.op
+            raise NotTiled(f"{self.place(node)} ({kind}) is no part of a tiled product")
+        try:
+            return rule(self, node, attributes, args)
+        except (ValueError, IndexError, TypeError, KeyError) as error:
+            detail = " ".join(str(error).split())
+            raise NotTiled(f"{self.place(node)} ({node.op}) does not fit its inputs: {detail}") from None
+
+    def take(self, value: Value, axis: int, index: int) -> Value:
+        """One slice of what a Scan runs over."""
+        return _moved(value, lambda a: a[(slice(None),) * axis + (index,)])
+
+    def stack(self, values: Sequence[Value], axis: int) -> Value:
+        """What a Scan has collected."""
+        return _joined(values, lambda arrays: np.stack(arrays, axis))
+
+    def number(self, value: Value) -> Any:
+        """A number that steers a loop; a symbol cannot."""
+        if isinstance(value, Symbol):
+            raise NotTiled("the data decides how often a loop runs or which branch is taken")
+        return value.item()
+
+    def place(self, node: Node) -> str:
+        """Where a node is, for messages: its name, or that of the call whose body it is in."""
+        calls = self.interpreter.calls if self.interpreter is not None else []
+        name = f"'{node.label}'"
+        return f"{name} in '{calls[-1].label}'" if calls else name
+
+    def label(self, node: Node) -> str:
+        """The (m, n, k) that the graph claims for a product."""
+        calls = self.interpreter.calls if self.interpreter is not None else []
+        for holder in (node, *reversed(calls)):
+            label = holder.metadata.get("tile_hw.mnk")
+            if label:
+                return label
+        return ""
+
+
+def _moved(value: Value, move: Callable[[Array], Array]) -> Value:
+    return Symbol(move(value.codes)) if isinstance(value, Symbol) else move(value)
+
+
+def _joined(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Value:
+    """Concatenation of codes, or of numbers; among codes the only number is zero."""
+    if not any(isinstance(v, Symbol) for v in values):
+        return join([v for v in values if not isinstance(v, Symbol)])
+    parts = []
+    for value in values:
+        if isinstance(value, Symbol):
+            parts.append(value.codes)
+        elif np.any(value):
+            raise ValueError("numbers other than zero stand beside the activation")
+        else:
+            parts.append(np.zeros(value.shape, np.int64))
+    return Symbol(join(parts))
+
+
+def _bits(dtype: str) -> int:
+    return next(d.bits for d in DTYPES.values() if d.name == dtype)
+
+
+Rule = Callable[[Symbols, Node, Mapping[str, Any], Sequence[Any]], Sequence[Value]]
+
+
+def _integers(
+    args: Sequence[Any], at: int, attributes: Mapping[str, Any], name: str
+) -> tuple[int, ...] | None:
+    """A list of integers that is an input in newer operator sets and an attribute in older ones."""
+    if len(args) > at and args[at] is not None:
+        if isinstance(args[at], Symbol):
+            raise ValueError(f"its {name} depends on the data")
+        return tuple(int(v) for v in np.asarray(args[at]).reshape(-1))
+    value = attributes.get(name)
+    return None if value is None else tuple(int(v) for v in value)
+
+
+def _constant(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    (name, value), *_ = attributes.items()
+    if isinstance(value, Tensor):
+        return [symbols.constant(value)]
+    return [np.asarray(value, {"value_int": np.int64, "value_ints": np.int64}.get(name, np.float32))]
+
+
+def _identity(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    return [args[0]]
+
+
+def _cast(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    target = DTYPES[int(attributes["to"])]
+    if not target.name.startswith("float") or target.bits < symbols.bits:
+        raise ValueError(f"it rounds to {target.name}")
+    value = args[0]
+    if isinstance(value, Symbol) or value.dtype.itemsize * 8 <= target.bits:
+        # a wider type holds the same number: nothing to convert, and no copy of the weight
+        return [value]
+    return [value.astype(target.name)]
+
+
+def _reshape(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    shape = list(_integers(args, 1, attributes, "shape") or ())
+    if not attributes.get("allowzero", 0):
+        shape = [args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
+    return [_moved(args[0], lambda a: a.reshape(shape))]
+
+
+def _flatten(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    axis = int(attributes.get("axis", 1))
+    head = int(np.prod(args[0].shape[:axis], dtype=np.int64))
+    return [_moved(args[0], lambda a: a.reshape(head, -1))]
+
+
+def _transpose(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    return [_moved(args[0], lambda a: a.transpose(attributes.get("perm")))]
+
+
+def _squeeze(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    return [_moved(args[0], lambda a: np.squeeze(a, _integers(args, 1, attributes, "axes")))]
+
+
+def _unsqueeze(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    return [_moved(args[0], lambda a: np.expand_dims(a, _integers(args, 1, attributes, "axes") or ()))]
+
+
+def _slice(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    starts = _integers(args, 1, attributes, "starts") or ()
+    ends = _integers(args, 2, attributes, "ends") or ()
+    axes = _integers(args, 3, attributes, "axes") or tuple(range(len(starts)))
+    steps = _integers(args, 4, attributes, "steps") or (1,) * len(starts)
+    cut = [slice(None)] * len(args[0].shape)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step <= 0:
+            raise ValueError("it runs backwards")
+        cut[axis] = slice(start, end, step)
+    return [_moved(args[0], lambda a: a[tuple(cut)])]
+
+
+def _split(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    axis = int(attributes.get("axis", 0))
+    length = args[0].shape[axis]
+    axis %= len(args[0].shape)
+    sizes = _integers(args, 1, attributes, "split")
+    if sizes is None:
+        each = -(-length // len(node.outputs))
+        sizes = tuple(min(each, length - each * i) for i in range(len(node.outputs)))
+    if sum(sizes) != length or min(sizes) < 0 or len(sizes) != len(node.outputs):
+        raise ValueError(f"parts of {sizes[:4]} do not make up {length}")
+    source = args[0].codes if isinstance(args[0], Symbol) else args[0]
+    parts = []
+    at = 0
+    before = (slice(None),) * axis
+    for size in sizes:
+        parts.append(source[(*before, slice(at, at + size))])
+        at += size
+    return [Symbol(p) for p in parts] if isinstance(args[0], Symbol) else parts
+
+
+def _concat(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    axis = int(attributes["axis"])
+    return [_joined(args, lambda arrays: np.concatenate(arrays, axis))]
+
+
+def _pad(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
+    pads = _integers(args, 1, attributes, "pads") or ()
+    fill = args[2] if len(args) > 2 and args[2] is not None else attributes.get("value", 0.0)
+    mode = attributes.get("mode", "constant")
+    if mode != "constant" or np.any(fill):
+        raise ValueError("it pads with something else than zero")
+    rank = len(args[0].shape)
+    axes = _integers(args, 3, {}, "axes") or tuple(range(rank))
+    width = [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        width[axis] = pads[i], pads[i + len(axes)]
+    # ONNX allows negative pads: they crop
+    crop = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(width, args[0].shape, strict=True))
+    grow = [(max(a, 0), max(b, 0)) for a, b in width]
+    return [_moved(args[0], lambda a: np.pad(a[crop], grow))]
+
+
+def _gather(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    if isinstance(args[1], Symbol):
+        raise ValueError("its indices depend on the data")
+    return [_moved(args[0], lambda a: np.take(a, args[1], int(attributes.get("axis", 0))))]
+
+
+def _expand(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    shape = _integers(args, 1, attributes, "shape") or ()
+    return [_moved(args[0], lambda a: np.broadcast_to(a, np.broadcast_shapes(a.shape, shape)))]
+
+
+def _shape(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    cut = slice(attributes.get("start", 0), attributes.get("end"))
+    return [np.asarray(args[0].shape[cut], np.int64)]
+
+
+def _sum(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
+    if not any(isinstance(v, Symbol) for v in args):
+        total = args[0]
+        for value in args[1:]:
+            total = total + value
+        return [total]
+    shape = np.broadcast_shapes(*{v.shape for v in args})
+    return [symbols.total(shape, [(v, 1.0) for v in args])]
+
+
+def _mul(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
+    left, right = args
+    if not isinstance(left, Symbol) and not isinstance(right, Symbol):
+        return [left * right]
+    if isinstance(left, Symbol) and isinstance(right, Symbol):
+        raise ValueError("two values that depend on the data are multiplied elementwise")
+    value, factor = (left, right) if isinstance(left, Symbol) else (right, left)
+    if factor.size != 1:
+        raise ValueError("it scales elements differently")
+    shape = np.broadcast_shapes(value.shape, factor.shape)
+    return [symbols.total(shape, [(value, float(factor.reshape(())))])]
+
+
+def _matmul(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    left, right = args
+    if not isinstance(left, Symbol) and not isinstance(right, Symbol):
+        raise ValueError("both operands are constant")
+    if not isinstance(left, Symbol) or isinstance(right, Symbol):
+        raise ValueError("its operands are not an activation and a weight, in this order")
+    if len(left.shape) < 2 or right.ndim < 2:
+        raise ValueError("its operands are no matrices")
+    if left.shape[-1] != right.shape[-2]:
+        raise ValueError(f"{left.shape} against {right.shape}")
+    label = symbols.label(node)
+    if len(left.shape) == 2 and right.ndim == 2:
+        return [Symbol(None, symbols.product(left, right, label))]
+    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    codes = np.broadcast_to(left.codes, (*batch, *left.shape[-2:]))
+    weights = np.broadcast_to(right, (*batch, *right.shape[-2:]))
+    # a block of the activation meets many weights: one symbol for all of them, to be looked at once
+    seen: dict[int, Symbol] = {}
+    first = symbols.next
+    for index in np.ndindex(*batch):
+        part = codes[index]
+        key = part.__array_interface__["data"][0]
+        if key not in seen:
+            seen[key] = Symbol(part)
+        symbols.product(seen[key], weights[index], label)
+    shape = (*batch, left.shape[-2], right.shape[-1])
+    return [Symbol(np.arange(first, symbols.next, dtype=np.int64).reshape(shape))]
+
+
+def _gemm(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    left = _moved(args[0], lambda a: a.T) if attributes.get("transA", 0) else args[0]
+    right = _moved(args[1], lambda a: a.T) if attributes.get("transB", 0) else args[1]
+    (product,) = _matmul(symbols, node, {}, (left, right))
+    terms: list[tuple[Value, float]] = [(product, float(attributes.get("alpha", 1.0)))]
+    if len(args) > 2 and args[2] is not None:
+        # an accumulator comes first: it holds the products before this one
+        terms.insert(0, (args[2], float(attributes.get("beta", 1.0))))
+    return [symbols.total(product.shape, terms)]
+
+
+def _reduce_sum(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    axes = _integers(args, 1, attributes, "axes")
+    keep = bool(attributes.get("keepdims", 1))
+    if not isinstance(args[0], Symbol) or axes is None or len(axes) != 1:
+        raise ValueError("only a sum over one axis of products is part of a tiled product")
+    axis = axes[0] % len(args[0].shape)
+    codes = args[0].codes
+    parts = [np.take(codes, [k] if keep else k, axis) for k in range(codes.shape[axis])]
+    return [symbols.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
+
+
+_RULES: Mapping[str, Rule] = {
+    "Add": _sum,
+    "Cast": _cast,
+    "Concat": _concat,
+    "Constant": _constant,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "Gemm": _gemm,
+    "Identity": _identity,
+    "MatMul": _matmul,
+    "Mul": _mul,
+    "Pad": _pad,
+    "ReduceSum": _reduce_sum,
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Sum": _sum,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
