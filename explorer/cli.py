@@ -263,12 +263,9 @@ def _tiling_page() -> Any:
 
 
 def _tool() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+    import explorer
 
-    try:
-        return f"explorer {version('explorer-nn')}"
-    except PackageNotFoundError:
-        return "explorer (not installed)"
+    return f"explorer {explorer.__version__}"
 
 
 @contextlib.contextmanager

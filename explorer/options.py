@@ -245,7 +245,13 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         where, _, what = message.removeprefix("argument ").rpartition(": ")
-        raise Misuse(what, where=where.split("/")[-1], hint=f"{self.prog} --help shows examples")
+        flag = where.split("/")[-1]
+        hint = f"{self.prog} --help shows examples"
+        if flag in OPTIONS and what == "expected one argument":
+            what, hint = "needs a value", f"write {flag} {OPTIONS[flag].metavar}"
+        elif what.startswith("ignored explicit argument"):
+            what = "takes no value"
+        raise Misuse(what, where=flag, hint=hint)
 
 
 def _split_verb(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -254,7 +260,7 @@ def _split_verb(words: Sequence[str]) -> tuple[str | None, list[str]]:
     A value is tied to its option here (`--tile -1` becomes `--tile=-1`): argparse takes one that starts
     with a dash for an option, and could not say what is wrong with it.
     """
-    valued = {s for option in OPTIONS.values() if option.metavar for s in (option.flag, option.short) if s}
+    valued = {s for option in OPTIONS.values() if option.metavar for s in (option.flag, option.short)}
     verb: str | None = None
     first = True
     rest: list[str] = []
@@ -313,7 +319,7 @@ def _epilog(name: str | None, verb: Verb) -> str:
 
 
 def _unknown_option(word: str, name: str | None, verb: Verb) -> Misuse:
-    flag = word.split("=")[0]
+    flag = word.split("=")[0] if word.startswith("--") else word[:2]
     prog = "explorer" if name is None else f"explorer {name}"
     owners = [
         key for key, other in VERBS.items() if flag in other.options or (flag == "-o" and key == "tile")
@@ -332,13 +338,17 @@ def _check_models(name: str | None, verb: Verb, models: Sequence[str]) -> None:
         raise Misuse("no such verb", where=models[0], hint=nearest(models[0], VERBS))
     if len(models) < wanted:
         what = "needs a model" if wanted == 1 else "needs two models"
-        raise Misuse(what, where=f"explorer {name}", hint=f"explorer {name} {' '.join(verb.models)}")
+        raise Misuse(what, where=str(name), hint=f"type explorer {name} {' '.join(verb.models)}")
     if len(models) > wanted:
         raise Misuse(
             "one word too many", where=models[wanted], hint=f"explorer {name} {' '.join(verb.models)}"
         )
     if not all(models):
         raise Misuse("the name of a model is empty", hint=f"a model is {_MODEL_HELP}")
+
+
+def _spellings(verb: Verb) -> set[str]:
+    return {s for flag in verb.options for s in (flag, OPTIONS[flag].short)}
 
 
 def _guess(word: str, known: Iterable[str], otherwise: str) -> str:

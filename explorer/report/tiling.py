@@ -94,9 +94,10 @@ def tile(fact: TileResult, source: str, change: Diff | None) -> list[Block]:
     if change is not None:
         blocks += [Line(), _heading("What changed"), *_changes(change)]
     blocks.append(Line())
+    if fact.verification is not None and not fact.verification.passed:
+        return [*blocks, Prose("The tiled model differs, so nothing was written.", BAD)]
     if not fact.output:
-        blocks.append(Prose("Only the plan: nothing was written. Add -o FILE to tile.", DIM))
-        return blocks
+        return [*blocks, Prose("Only the plan: nothing was written. Add -o FILE to tile.", DIM)]
     blocks.append(
         Line(("wrote ", Span(fact.output, STRONG), Span(f"  in {seconds_text(fact.seconds)}", DIM)), 2)
     )

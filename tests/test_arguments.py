@@ -1,0 +1,105 @@
+"""What a user types as a tile, a dimension or an input's shape is read as meant, or refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from explorer.arguments import parse_count, parse_dims, parse_input_shapes, parse_tile
+from explorer.errors import Misuse
+
+
+@pytest.mark.parametrize(
+    ("text", "tile"),
+    [
+        ("64", (64, 64, 64)),
+        ("64x32x16", (64, 32, 16)),
+        ("64,32,16", (64, 32, 16)),
+        (" 64 X 32 x 16 ", (64, 32, 16)),
+        ("1×2×3", (1, 2, 3)),
+    ],
+)
+def test_a_tile_may_be_written_in_every_usual_way(text: str, tile: tuple[int, int, int]) -> None:
+    assert parse_tile(text) == tile
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0", "below 1"),
+        ("64x0x64", "below 1"),
+        ("-64", "below 1"),
+        ("-64x64x64", "below 1"),
+        ("64x64", "2 sizes"),
+        ("1x2x3x4", "4 sizes"),
+        ("big", "not a tile size"),
+        ("", "not a tile size"),
+        ("64x", "not a tile size"),
+        ("6.4", "not a tile size"),
+        ("٦٤", "not a tile size"),
+        ("9" * 40, "not a tile size"),
+    ],
+)
+def test_what_is_no_tile_is_refused_and_the_spelling_shown(text: str, said: str) -> None:
+    with pytest.raises(Misuse, match=said) as caught:
+        parse_tile(text)
+    assert "64x64x64" in str(caught.value)
+    assert str(caught.value).startswith("--tile:")
+
+
+def test_dimensions_may_come_one_by_one_or_together() -> None:
+    assert parse_dims(["batch=8", "seq=128,heads = 4"]) == {"batch": 8, "seq": 128, "heads": 4}
+    assert parse_dims(["a=b=3"]) == {"a=b": 3}, "the size follows the last '='"
+    assert parse_dims(["n=2", "n=2"]) == {"n": 2}
+
+
+@pytest.mark.parametrize("text", ["batch", "=8", "batch=", "batch=0", "batch=-1", "batch=x", "batch=1.5", ""])
+def test_what_binds_no_dimension_is_refused(text: str) -> None:
+    with pytest.raises(Misuse, match="--dim"):
+        parse_dims([text])
+
+
+def test_one_dimension_cannot_have_two_sizes() -> None:
+    with pytest.raises(Misuse, match="'n' is bound to 1 and to 2"):
+        parse_dims(["n=1", "n=2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("x:1,3,224,224", {"x": (None, (1, 3, 224, 224))}),
+        ("x:[1,3,224,224]", {"x": (None, (1, 3, 224, 224))}),
+        ("x:[1, 3, 224, 224]", {"x": (None, (1, 3, 224, 224))}),
+        ("x:f32:1x3x224x224", {"x": ("float32", (1, 3, 224, 224))}),
+        ("ids:i64:1x128", {"ids": ("int64", (1, 128))}),
+        ("ids:int64:[1,128]", {"ids": ("int64", (1, 128))}),
+        ("input:0:1,3", {"input:0": (None, (1, 3))}),
+        ("input:0:f16:1,3", {"input:0": ("float16", (1, 3))}),
+        ("f32:1,3", {"f32": (None, (1, 3))}),
+        ("x:7", {"x": (None, (7,))}),
+        ("x:(7,)", {"x": (None, (7,))}),
+        ("x:[]", {"x": (None, ())}),
+        ("past:1x12x0x64", {"past": (None, (1, 12, 0, 64))}),
+    ],
+)
+def test_an_input_shape_has_three_spellings_and_names_may_hold_colons(text: str, shapes: object) -> None:
+    assert parse_input_shapes([text]) == shapes
+
+
+def test_several_inputs_have_a_shape_each() -> None:
+    assert parse_input_shapes(["a:1,2", "b:i32:3"]) == {"a": (None, (1, 2)), "b": ("int32", (3,))}
+    with pytest.raises(Misuse, match="'a' is given twice"):
+        parse_input_shapes(["a:1", "a:2"])
+
+
+@pytest.mark.parametrize(
+    "text", ["1,3,224,224", ":1,3", "x:", "x:1,a", "x:1,-3", "x:[1,3", "x", "", "x:f99:1,3x"]
+)
+def test_what_is_no_input_shape_is_refused_and_the_spellings_shown(text: str) -> None:
+    with pytest.raises(Misuse, match="x:1,3,224,224"):
+        parse_input_shapes([text])
+
+
+@pytest.mark.parametrize("text", ["-1", "two", "1.0", ""])
+def test_a_count_is_a_whole_number(text: str) -> None:
+    with pytest.raises(Misuse, match=r"--draws: .* is not a whole number of 1 or more"):
+        parse_count(text, "--draws", 1)

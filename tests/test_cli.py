@@ -1,0 +1,451 @@
+"""The command line keeps its promises: one line when something is wrong, exit codes, and a clean answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import explorer
+from explorer import cli, options
+from explorer.errors import BadModel, Cancelled, Misuse
+from explorer.facts import Progress
+from explorer.progress_line import ProgressLine
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process: exit code, standard output, standard error."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def refused(answer: tuple[int, str, str]) -> str:
+    """The one line of a refusal: exit code 2, nothing on standard output, no usage, no traceback."""
+    code, out, err = answer
+    assert code == 2
+    assert out == ""
+    assert err.startswith("explorer: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert "internal error" not in err
+    return err
+
+
+def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "explorer", *map(str, words)]
+    how.setdefault("env", {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parent.parent)})
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **how)
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name a model"),
+        (["tiel"], "did you mean 'tile'?"),
+        (["inof", "m.onnx"], "did you mean 'info'?"),
+        (["info"], "info: needs a model; type explorer info MODEL"),
+        (["diff", "a.onnx"], "diff: needs two models; type explorer diff A B"),
+        (["info", "a", "b"], "b: one word too many"),
+        (["info", ""], "the name of a model is empty"),
+        (["info", "a", "--jsn"], "did you mean '--json'?"),
+        (["info", "a", "--draws", "3"], "it belongs to explorer tile, verify"),
+        (["info", "a", "-o", "b"], "-o: explorer info has no such option; it belongs to explorer tile"),
+        (["a", "--json"], "it belongs to explorer info"),
+        (["tile", "a", "--edges", "raged"], "did you mean 'ragged'?"),
+        (["tile", "a", "--form", "xyzzy"], "one of auto, lab, scan, unrolled, batched"),
+        (["tile", "a", "--tile", "0"], "--tile: '0' has a size below 1"),
+        (["tile", "a", "--tile", "-64x64x64"], "--tile: '-64x64x64' has a size below 1"),
+        (["tile", "a", "--tile", "big"], "--tile: 'big' is not a tile size"),
+        (["tile", "a", "--tile"], "--tile: needs a value"),
+        (["tile", "a", "--draws", "0"], "--draws"),
+        (["verify", "a", "b", "--seed", "-1"], "--seed"),
+        (["info", "a", "--dim", "batch"], "write name=size"),
+        (["info", "a", "--input-shape", "1,3"], "x:1,3,224,224"),
+        (["info", "a", "--quiet=3"], "--quiet: takes no value"),
+    ],
+)
+def test_a_wrong_word_is_one_line_that_says_what_to_type(run: Run, words: list[str], said: str) -> None:
+    assert said in refused(run(*words))
+
+
+def test_options_may_stand_before_the_verb_and_a_file_may_be_called_like_one() -> None:
+    verb, given = options.read(["--dim", "info=3", "info", "model.onnx", "--json"])
+    assert (verb, given.models, given.dim, given.json) == ("info", ["model.onnx"], {"info": 3}, True)
+    verb, given = options.read(["info", "info"])
+    assert (verb, given.models) == ("info", ["info"])
+    verb, given = options.read(["./info"])
+    assert (verb, given.models) == (None, ["./info"])
+    verb, given = options.read(["diff", "--", "-a", "--json"])
+    assert (verb, given.models, given.json) == ("diff", ["-a", "--json"], False)
+
+
+def test_every_option_of_the_issue_is_read() -> None:
+    line = (
+        "tile m -o out --tile 64x32x16 --site *fc* --site head --edges padded --form lab --draws 5 --seed 7"
+        " --force --no-verify --weights DEFAULT --dim a=1 --dim b=2 --input-shape x:1,3 --input-shape y:[4]"
+        " --json --quiet --trust"
+    )
+    verb, given = options.read(line.split())
+    assert verb == "tile"
+    assert given.output == "out"
+    assert given.tile == (64, 32, 16)
+    assert given.site == ("*fc*", "head")
+    assert (given.edges, given.form, given.draws, given.seed) == ("padded", "lab", 5, 7)
+    assert all((given.force, given.no_verify, given.json, given.quiet, given.trust))
+    assert given.weights == "DEFAULT"
+    assert given.dim == {"a": 1, "b": 2}
+    assert given.input_shape == {"x": (None, (1, 3)), "y": (None, (4,))}
+
+
+def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> None:
+    for verb in (None, *options.VERBS):
+        code, out, err = run(*([verb] if verb else []), "--help")
+        assert (code, err) == (0, "")
+        assert "examples:\n  explorer" in out
+        for flag in options.VERBS[verb].options if verb else ():
+            assert flag in out
+        assert max(map(len, out.splitlines())) <= 100
+
+
+def test_every_example_in_the_help_can_be_typed() -> None:
+    for name, verb in options.VERBS.items():
+        for example in verb.examples:
+            words = example.split("   ")[0].replace("'", "").split()
+            assert words[:2] == ["explorer", name]
+            options.read(words[1:])
+
+
+def test_version_is_the_packages(run: Run) -> None:
+    assert run("--version") == (0, f"explorer {explorer.__version__}\n", "")
+
+
+# what cannot be opened
+
+
+def test_the_screen_says_at_once_that_a_path_leads_nowhere(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "lenet.onnx").write_bytes(b"x")
+    assert "no such file; did you mean 'lenet.onnx'?" in refused(run(tmp_path / "lenett.onnx"))
+    assert "is a directory" in refused(run(tmp_path))
+
+
+def test_the_screen_needs_a_terminal_and_says_what_prints_instead(run: Run, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"x")
+    assert f"explorer info {model}" in refused(run(model))
+
+
+# the session's answers, and what comes of them
+
+
+class _Broken:
+    """A session whose opening ends as told."""
+
+    def __init__(self, end: BaseException) -> None:
+        self.end = end
+
+    def __call__(self, *_: object, **__: object) -> _Broken:
+        return self
+
+    def __enter__(self) -> _Broken:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def open(self, **_: object) -> None:
+        print("noise of a model's own code")
+        os.write(1, b"noise of native code\n")
+        raise self.end
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        (
+            BadModel("is empty", where="m.onnx", hint="export it again"),
+            2,
+            "m.onnx: is empty; export it again",
+        ),
+        (Misuse("a\nb\x1b[2J", where="x"), 2, "x: a b\\x1b[2J"),
+        (Cancelled(), 130, "stopped"),
+        (KeyboardInterrupt(), 130, "stopped; nothing was written"),
+        (MemoryError(), 2, "out of memory"),
+        (RuntimeError("surprise"), 2, "internal error: RuntimeError: surprise"),
+    ],
+)
+def test_every_end_is_one_line_and_an_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, end: BaseException, code: int, said: str
+) -> None:
+    monkeypatch.setattr("explorer.session.Session", _Broken(end))
+    got, out, err = run("info", "m.onnx")
+    assert (got, out) == (code, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("explorer: ")
+    assert said in last
+
+
+def test_a_bug_shows_its_traceback_to_who_asks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorer.session.Session", _Broken(RuntimeError("surprise")))
+    monkeypatch.setenv("EXPLORER_TRACEBACK", "1")
+    with pytest.raises(RuntimeError, match="surprise"):
+        run("info", "m.onnx")
+
+
+def test_standard_output_is_only_the_answer_whatever_the_model_prints(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("explorer.session.Session", _Broken(Misuse("no")))
+    assert cli.main(["info", "m"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "noise of native code" in err
+    assert cli.main(["info", "m", "--quiet"]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "explorer: no\n")
+    print("still there", flush=True)
+    os.write(1, b"and here\n")
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "and here", "still there"]
+
+
+# real models
+
+
+@pytest.fixture
+def lenet(sample: Callable[[str], Path]) -> Path:
+    return sample("lenet")
+
+
+def test_every_verb_answers_in_text_and_in_json(run: Run, lenet: Path, tmp_path: Path) -> None:
+    tiled = tmp_path / "tiled.onnx"
+    commands = [
+        ("info", lenet),
+        ("layers", lenet),
+        ("ops", lenet),
+        ("tile", lenet, "-o", tiled, "--force"),
+        ("verify", lenet, tiled),
+        ("verify", lenet, lenet),
+        ("diff", lenet, lenet),
+    ]
+    for command in commands:
+        code, out, _ = run(*command)
+        assert code == 0, command
+        assert "\x1b" not in out
+        assert out.endswith("\n")
+        code, out, _ = run(*command, "--json", "--quiet")
+        assert code == 0, command
+        assert json.loads(out)["schema_version"] == 1
+
+
+def test_a_shown_difference_is_exit_code_1(run: Run, lenet: Path, tmp_path: Path) -> None:
+    tiled = tmp_path / "tiled.onnx"
+    assert run("tile", lenet, "-o", tiled)[0] == 0
+    code, out, _ = run("diff", lenet, tiled)
+    assert code == 1
+    assert "tiled" in out
+
+
+def test_tile_prints_plan_proof_and_change_and_writes_the_file(run: Run, lenet: Path, tmp_path: Path) -> None:
+    tiled = tmp_path / "tiled.onnx"
+    code, out, _ = run("tile", lenet, "-o", tiled, "--tile", "32")
+    assert code == 0
+    for words in (
+        "32x32x32",
+        "tile products",
+        "Proof",
+        "equal",
+        "What changed",
+        f"wrote {tiled}",
+        "explorer diff",
+    ):
+        assert words in out
+    assert tiled.stat().st_size > 0
+    assert list(tmp_path.iterdir()) == [tiled], "nothing else is left behind"
+
+
+def test_tile_without_a_target_shows_the_plan_and_writes_nothing(
+    run: Run, lenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("tile", lenet)
+    assert code == 0
+    assert "nothing was written" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file_is_kept_unless_force_is_given(run: Run, lenet: Path, tmp_path: Path) -> None:
+    target = tmp_path / "precious.onnx"
+    target.write_text("precious")
+    assert "--force" in refused(run("tile", lenet, "-o", target))
+    assert target.read_text() == "precious"
+    assert run("tile", lenet, "-o", target, "--force", "--no-verify")[0] == 0
+    assert target.read_bytes() != b"precious"
+
+
+def test_the_model_itself_is_never_overwritten(run: Run, lenet: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(lenet.read_bytes())
+    (tmp_path / "link.onnx").symlink_to(model)
+    for target in (model, tmp_path / "link.onnx", tmp_path / "." / "m.onnx"):
+        assert "model itself" in refused(run("tile", model, "-o", target, "--force"))
+    assert model.read_bytes() == lenet.read_bytes()
+
+
+def test_a_wrong_name_comes_with_the_nearest(run: Run, lenet: Path, sample: Callable[[str], Path]) -> None:
+    assert "did you mean" in refused(run("tile", lenet, "--site", "fc1x"))
+    assert "did you mean 'batch'?" in refused(run("info", sample("bert_tiny"), "--dim", "bacth=8"))
+
+
+def test_symbolic_dimensions_are_bound_by_name(run: Run, sample: Callable[[str], Path]) -> None:
+    bert = sample("bert_tiny")
+    code, out, _ = run("info", bert)
+    assert code == 0
+    assert "--dim" in out, "the option that binds them is shown"
+    one = json.loads(run("info", bert, "--dim", "batch=1", "--dim", "sequence=16", "--json")[1])
+    two = json.loads(run("info", bert, "--dim", "batch=2", "--dim", "sequence=16", "--json")[1])
+    assert two["totals"]["macs"] == 2 * one["totals"]["macs"] > 0
+    assert two["assumptions"]["dims"] == {"batch": 2, "sequence": 16}
+
+
+def test_seeds_make_a_proof_repeatable(run: Run, lenet: Path) -> None:
+    words = ("verify", lenet, lenet, "--draws", "2", "--seed", "5", "--json")
+    first, again = json.loads(run(*words)[1]), json.loads(run(*words)[1])
+    assert len(first["seeds"]) == 2
+    assert first["seeds"] == again["seeds"] != json.loads(run(*words[:-2], "6", "--json")[1])["seeds"]
+    assert first["outputs"] == again["outputs"]
+
+
+# the process
+
+
+def test_a_reader_that_goes_away_is_no_error(lenet: Path) -> None:
+    line = f"{sys.executable} -m explorer layers {lenet} | head -n 1; echo ${{PIPESTATUS[0]}}"
+    env = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parent.parent)}
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False, env=env
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "0"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_behind_standard_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "explorer", "--help"]
+        env = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parent.parent)}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
+    assert done.returncode == 2
+    assert done.stderr == "explorer: standard output: No space left on device\n"
+
+
+def test_ctrl_c_is_one_line_exit_code_130_and_no_file(lenet: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import sys, time\n\n\ndef model():\n"
+        "    print('reached', file=sys.stderr, flush=True)\n    time.sleep(60)\n"
+    )
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "explorer", "tile", "slow:model", "-o", "out.onnx"]
+    env = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parent.parent)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=env
+    ) as child:
+        assert child.stderr is not None
+        assert child.stdout is not None
+        assert "reached" in child.stderr.readline()
+        time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 130
+        assert child.stderr.read() == "explorer: stopped; nothing was written\n"
+        assert child.stdout.read() == ""
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "color", [{"FORCE_COLOR": "1"}, {"TERM": "xterm-256color"}, {"PYTHONIOENCODING": "ascii"}]
+)
+def test_redirected_output_has_no_escape_sequence_whatever_the_environment(
+    lenet: Path, color: dict[str, str]
+) -> None:
+    env = {**os.environ, **color, "PYTHONPATH": str(Path(cli.__file__).parent.parent)}
+    done = program("layers", lenet, env=env)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stderr == ""
+
+
+def test_nothing_heavy_is_loaded_to_say_the_version_or_to_read_words() -> None:
+    code = (
+        "import sys; from explorer import cli; cli.main(['--version']);"
+        " cli.main(['tile', 'x', '--tile', '0']);"
+        "heavy = {'rich', 'textual', 'numpy', 'onnx', 'onnxruntime', 'torch', 'explorer.session'};"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parent.parent)}
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=env, timeout=60)
+
+
+def test_json_needs_nothing_to_draw_with(lenet: Path) -> None:
+    code = (
+        "import sys; from explorer import cli; assert cli.main(['layers', sys.argv[1], '--json']) == 0;"
+        "assert not {'rich', 'textual', 'torch'} & set(sys.modules)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parent.parent)}
+    subprocess.run([sys.executable, "-c", code, lenet], check=True, capture_output=True, env=env, timeout=60)
+
+
+# the progress line
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_that_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stream = _Terminal()
+    line = ProgressLine(stream)
+    line(Progress("reading", 1, 2000))
+    assert stream.getvalue() == "", "a job that is over at once flashes nothing"
+    now[0] = 2.0
+    line(Progress("writing tiles", 1500, 2000))
+    assert stream.getvalue() == "\rwriting tiles 1,500/2,000   2.0 s"
+    line(Progress("writing tiles", 1501, 2000))
+    assert stream.getvalue().count("\r") == 1, "not more often than the eye can follow"
+    line.clear()
+    assert stream.getvalue().endswith("\r" + " " * 33 + "\r")
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_progress_is_drawn_on_a_terminal_only_and_never_when_quiet(
+    monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stream = _Terminal() if quiet else io.StringIO()
+    line = ProgressLine(stream, quiet=quiet)
+    now[0] = 5.0
+    line(Progress("reading", 1, 2))
+    line.clear()
+    assert stream.getvalue() == ""
