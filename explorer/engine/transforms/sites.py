@@ -6,7 +6,7 @@ the chain is followed to the stored tensor, and only the orientation is remember
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from explorer.engine.graph import Graph, Model, Node, Tensor
@@ -112,6 +112,7 @@ def find_sites(model: Model, shapes: Mapping[str, TensorInfo]) -> tuple[list[Sit
         Sites and skipped sites, both in execution order.
     """
     constants = _Constants(model.graph)
+    free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     for node in model.graph.nodes:
@@ -120,7 +121,7 @@ def find_sites(model: Model, shapes: Mapping[str, TensorInfo]) -> tuple[list[Sit
         if node.op in _NOT_MATRIX:
             skipped.append(SkippedSite(node.label, node.op, f"{_NOT_MATRIX[node.op]}: left as it was"))
         elif node.op in ("Gemm", "MatMul") and node.domain == "":
-            found = _site(node, shapes, constants)
+            found = _site(node, shapes, constants, free)
             if isinstance(found, Site):
                 sites.append(found)
             else:
@@ -186,14 +187,15 @@ def _weight(name: str, constants: _Constants, flip: bool) -> Weight | str:
     return Weight(tensor, stored, kept[0] > kept[1], k, n, chain)
 
 
-def _static(info: TensorInfo | None) -> tuple[int, ...] | str:
-    """The shape, or why it cannot be used."""
+def _static(info: TensorInfo | None, free: Sequence[str]) -> tuple[int, ...] | str:
+    """The shape, or why it cannot be used; `free` are the model's dimensions that are not bound."""
     shape: Shape | None = info.shape if info is not None else None
-    if shape is None:
+    if shape is None and not free:
         return "the shape of its activation is not known"
-    unknown: list[Dim] = [d for d in shape if not isinstance(d, int)]
-    if unknown:
-        names = sorted({d for d in unknown if isinstance(d, str)})
+    unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
+    if shape is None or unknown:
+        # inference may have lost the name on the way, in a product or a concatenation
+        names = sorted({d for d in unknown if d in free}) or list(free)
         if not names:
             return "the shape of its activation depends on the data"
         options = " ".join(f"--dim {n}=N" for n in names)
@@ -201,7 +203,9 @@ def _static(info: TensorInfo | None) -> tuple[int, ...] | str:
     return tuple(d for d in shape if isinstance(d, int))
 
 
-def _site(node: Node, shapes: Mapping[str, TensorInfo], constants: _Constants) -> Site | str:
+def _site(
+    node: Node, shapes: Mapping[str, TensorInfo], constants: _Constants, free: Sequence[str]
+) -> Site | str:
     """The site that `node` is, or the reason why it is none."""
     attributes = node.attributes
     gemm = node.op == "Gemm"
@@ -217,10 +221,10 @@ def _site(node: Node, shapes: Mapping[str, TensorInfo], constants: _Constants) -
     info = shapes.get(x)
     if info is not None and info.dtype not in _FLOATS:
         return f"its type is {info.dtype or 'unknown'}, tiled are {', '.join(_FLOATS)}"
-    shape = _static(info)
+    shape = _static(info, free)
     if isinstance(shape, str):
         return shape
-    out = _static(shapes.get(node.outputs[0]))
+    out = _static(shapes.get(node.outputs[0]), free)
     if isinstance(out, str):
         return out
     trans_x = bool(attributes.get("transB" if swapped else "transA", 0)) if gemm else False
