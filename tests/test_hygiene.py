@@ -1,0 +1,150 @@
+"""What the program promises about itself: light to import, one way only, public what is named public.
+
+The import linter sees import statements; a deferred import inside a function is invisible to it, so here
+modules are imported in fresh processes and `sys.modules` is asked. The README is held to what it says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import explorer
+from tests import readme
+
+ROOT = Path(__file__).parent.parent
+HEAVY = {"ml_dtypes", "numpy", "onnx", "onnxruntime", "onnxscript", "torch", "torchinfo", "torchvision"}
+
+
+def modules() -> list[str]:
+    found = [m.name for m in pkgutil.walk_packages(explorer.__path__, "explorer.")]
+    return ["explorer", *(name for name in found if not name.endswith("__main__"))]
+
+
+def imported_by(statement: str) -> set[str]:
+    """Top-level names in sys.modules after `statement` in a fresh process."""
+    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def tops(names: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "explorer",
+        "explorer.cli",
+        "explorer.report",
+        "explorer.report.document",
+        "explorer.report.model",
+        "explorer.report.tiling",
+        "explorer.session",
+        "explorer.tui.app",
+        "explorer.worker",
+    ],
+)
+def test_nothing_heavy_comes_with(name: str) -> None:
+    assert not tops(imported_by(f"import {name}")) & HEAVY
+
+
+def test_the_screen_never_loads_the_engine() -> None:
+    seen = imported_by("import explorer.tui.app")
+    assert not {name for name in seen if name.startswith("explorer.engine")}
+
+
+def test_the_command_line_is_up_before_anything_that_draws() -> None:
+    assert not tops(imported_by("import explorer.cli")) & {"rich", "textual"}
+
+
+def test_the_shared_nouns_need_the_standard_library_only() -> None:
+    seen = tops(imported_by("import explorer.errors, explorer.facts, explorer.query, explorer.units"))
+    assert not {
+        name for name in seen - {"explorer"} if name not in sys.stdlib_module_names and "_" not in name
+    }
+
+
+def test_the_engine_never_draws() -> None:
+    # torch and onnxscript bring rich in by themselves: stop them, the question is about our own imports
+    stop = "".join(f"sys.modules[{name!r}] = None\n" for name in ("textual", "rich"))
+    names = [name for name in modules() if name.startswith("explorer.engine")]
+    assert len(names) > 20
+    tried = "\n".join(f"import {name}" for name in names)
+    imported_by(stop + tried)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_all_names_what_is_public(name: str) -> None:
+    module = importlib.import_module(name)
+    declared = getattr(module, "__all__", [])
+    assert len(declared) == len(set(declared))
+    for public in declared:
+        assert hasattr(module, public), public
+    made_here = {
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_")
+        and (inspect.isfunction(value) or inspect.isclass(value))
+        and value.__module__ == name
+    }
+    assert made_here <= set(declared), f"public in {name}, but not in __all__: {made_here - set(declared)}"
+
+
+def test_the_public_api_is_what_the_package_says() -> None:
+    assert dir(explorer) == sorted(explorer.__all__)
+    for name in explorer.__all__:
+        assert getattr(explorer, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = explorer.nonsense
+
+
+def test_no_path_of_anybodys_machine_is_in_the_project() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    spot = re.compile(rb"(?<![\w.~$}/])/(?:%s)/\w" % b"|".join((b"work", b"root", b"home", b"Users")))
+    for name in listed.stdout.decode().split("\0"):
+        path = ROOT / name
+        if name and path.is_file():
+            found = spot.search(path.read_bytes())
+            assert found is None, f"{name}: {found.group()!r}" if found else ""
+
+
+def test_the_readme_shows_the_keys_that_the_screen_has() -> None:
+    text = readme.README.read_text(encoding="utf-8")
+    assert readme.section(text, "keys") == readme.keys(), "python -m tests.readme writes the table anew"
+
+
+def test_the_readme_names_every_verb_and_option() -> None:
+    from explorer import options
+
+    text = readme.README.read_text(encoding="utf-8")
+    for verb in options.VERBS:
+        assert f"explorer {verb}" in text
+    for flag in options.OPTIONS:
+        assert flag in text, flag
+
+
+def test_the_readmes_pictures_and_links_exist() -> None:
+    text = readme.README.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
+    assert "screenshots/main.svg" in targets
+    for target in targets:
+        assert (ROOT / target).exists(), target
+
+
+def test_the_readmes_commands_need_python_alone() -> None:
+    for name in ("job", "tests"):
+        assert readme.command(name).startswith("python3.11 -m venv .venv")
+    assert "explorer tile alexnet -o alexnet_tiled.onnx" in readme.command("job")
+    assert "-m pytest" in readme.command("tests")
