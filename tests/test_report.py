@@ -349,7 +349,7 @@ def test_a_diff_counts_by_operator_and_explains_every_row() -> None:
     assert "matched by structure, 90 % sure" in row_with("renamed", report)
     assert "unchanged" in row_with("MACs", report)
     assert "+32" in row_with("Nodes", report)
-    assert "+100.0 %" in row_with("Activations, peak", report)
+    assert "+1.00 MiB  (x 2.0)" in row_with("Activations, peak", report)
 
 
 def test_identical_models_list_nothing() -> None:

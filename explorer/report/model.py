@@ -192,7 +192,7 @@ def layers(fact: Analysis) -> list[Block]:
         Column("share", "right", drop=2),
         Column("", style=BAR, drop=5),
         Column("activations", "right", drop=7),
-        Column("", style=NOTE, drop=3),
+        Column("", shrink=True, drop=3, style=NOTE),
     )
     return [*title(fact.info.model), Line(), Table(columns, rows, 0), *_symbolic_hint_of(fact)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from explorer.facts import (
     Diff,
@@ -134,9 +134,9 @@ def _evidence(fact: Verification) -> list[Block]:
     if fact.sites:
         blocks += [Line(), _site_table(fact.sites)]
     if fact.outputs:
-        blocks += [Line(), _output_table(fact.outputs, "output, in onnxruntime")]
+        blocks += [Line(), _output_table(fact.outputs, "output")]
     if fact.torch:
-        blocks += [Line(), _output_table(fact.torch, "output, against PyTorch's own")]
+        blocks += [Line(), _output_table(fact.torch, "output, to PyTorch's")]
     failed = [
         *((site.name, site.reason or site.structure) for site in fact.sites if not site.passed),
         *((out.name, out.reason) for out in (*fact.outputs, *fact.torch) if not out.passed),
@@ -178,7 +178,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
         Column("MSE", "right", drop=3),
         Column("cosine", "right", drop=5),
         Column("of its bound", "right", drop=1),
-        Column("RMS to float64, before -> after", "right", drop=2),
+        Column("RMS error, was -> is", "right", drop=2),
         Column(""),
     )
     return Table(columns, rows)
@@ -205,7 +205,7 @@ def _output_table(outputs: Sequence[OutputEvidence], what: str) -> Table:
         Column("relative", "right", drop=3),
         Column("MSE", "right", drop=2),
         Column("cosine", "right", drop=5),
-        Column("RMS to float64, before -> after", "right", drop=1),
+        Column("RMS error, was -> is", "right", drop=1),
         Column(""),
     )
     return Table(columns, rows)
@@ -317,19 +317,25 @@ def _totals(fact: Diff) -> list[Block]:
         ("Bytes written", before.bytes_written, after.bytes_written, bytes_text),
     ]
     rows: list[tuple[Cell, ...]] = [
-        (Span(label, DIM), text(old), text(new), _delta(old, new)) for label, old, new, text in figures
+        (Span(label, DIM), text(old), text(new), _delta(old, new, text)) for label, old, new, text in figures
     ]
     columns = (Column("cost"), Column("before", "right"), Column("after", "right"), Column(""))
     return [Table(columns, rows), *_least(before, after)]
 
 
-def _delta(old: int | None, new: int | None) -> Cell:
+def _delta(old: int | None, new: int | None, text: Callable[[int], str]) -> Cell:
+    """The difference with its sign, and its size against what was: in percent, or as a factor."""
     if old is None or new is None:
         return Span("?", NOTE)
     if old == new:
         return Span("unchanged", DIM)
-    share = f" ({100 * (new - old) / old:+.1f} %)" if old else ""
-    return f"{new - old:+,}{share}"
+    sign = "+" if new > old else "-"
+    share = ""
+    if old and new >= 2 * old:
+        share = f"  (x {new / old:.1f})"
+    elif old:
+        share = f"  ({100 * (new - old) / old:+.1f} %)"
+    return f"{sign}{text(abs(new - old))}{share}"
 
 
 def _least(before: Totals, after: Totals) -> list[Block]:
