@@ -414,9 +414,9 @@ def test_a_table_keeps_within_a_terminal_and_keeps_its_names_apart(width: int) -
     report = text(model.layers(Analysis(INFO, (*LAYERS, long))), width)
     table = report.split("\n\n", 1)[1]
     assert all(len(line) <= width for line in table.splitlines())
-    row = row_with("…", table)
-    assert row.startswith("  block"), "indent and head of the name stay"
-    assert "conv" in row, "so does its end, which tells it from its siblings"
+    row = row_with("  block", table)
+    assert "…" in row
+    assert "conv " in row, "so does its end, which tells it from its siblings"
 
 
 def test_prose_wraps_with_its_indent_on_a_terminal_and_is_one_line_when_redirected() -> None:

@@ -143,15 +143,14 @@ def _table_lines(table: Table, width: int | None, ascii_only: bool) -> Iterator[
     rows = [
         [_spans(cell, table.columns[i].style, ascii_only) for i, cell in enumerate(row)] for row in table.rows
     ]
+    filled = [any(i < len(row) and row[i] for row in rows) for i in range(len(table.columns))]
     titles = [_spans(Span(column.title, DIM), DIM, ascii_only) for column in table.columns]
     if any(column.title for column in table.columns):
         rows.insert(0, titles)
-    if not rows:
-        return
     widths = [
         max((_width(row[i]) for row in rows if i < len(row)), default=0) for i in range(len(table.columns))
     ]
-    shown = [i for i, w in enumerate(widths) if w]
+    shown = [i for i, full in enumerate(filled) if full]
     if width is not None:
         shown, widths = _fit(table, shown, widths, width)
     for row in rows:
@@ -179,10 +178,16 @@ def _fit(table: Table, shown: list[int], widths: list[int], width: int) -> tuple
         shown = [j for j in shown if j != i]
     widths = list(widths)
     excess = table.indent + sum(widths[i] for i in shown) + _GAP * max(0, len(shown) - 1) - width
-    # the widest gives way first, so that a short column keeps its words
-    for i in sorted((i for i in shown if table.columns[i].shrink), key=lambda i: -widths[i]):
-        cut = min(max(0, excess), widths[i] - least(i))
-        widths[i] -= cut
+    able = [i for i in shown if table.columns[i].shrink]
+    while excess > 0 and able:
+        # the widest gives way down to the next one, so that a short column keeps its words
+        widest = max(able, key=lambda i: widths[i])
+        if widths[widest] <= least(widest):
+            able.remove(widest)
+            continue
+        floor = max((widths[i] for i in able if widths[i] < widths[widest]), default=0)
+        cut = min(excess, max(1, widths[widest] - max(floor, least(widest))))
+        widths[widest] -= cut
         excess -= cut
     return shown, widths
 
