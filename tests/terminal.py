@@ -1,0 +1,163 @@
+"""A real terminal for the program to run in: a pty, a screen drawn by pyte, and a count of the bytes sent.
+
+What a test client of the framework draws cannot tell how many bytes go over the line, whether the terminal
+is put back as it was, or whether a process stays behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+import pyte
+
+ROOT = Path(__file__).parent.parent
+SSH = {"SSH_CONNECTION": "10.0.0.2 50022 10.0.0.1 22", "SSH_TTY": "/dev/pts/0"}
+
+KEYS = {
+    "down": "\x1b[B",
+    "up": "\x1b[A",
+    "left": "\x1b[D",
+    "right": "\x1b[C",
+    "page down": "\x1b[6~",
+    "escape": "\x1b",
+}
+
+
+class Terminal:
+    """A program in a pty of its own.
+
+    Args:
+        words: The command.
+        columns, rows: Size of the terminal.
+        env: Added to an environment that names nothing of the machine's.
+        cwd: Where it runs.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        columns: int = 120,
+        rows: int = 40,
+        env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+    ) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self.stream = pyte.ByteStream(self.screen)
+        self.sent = bytearray()
+        self.master, self.slave = os.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.modes_before = termios.tcgetattr(self.slave)
+        kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**kept, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": path, **(env or {})}
+        self.started = time.perf_counter()
+        self.process = subprocess.Popen(
+            words,
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            for child in self.children():
+                child.kill()
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+    def pump(self, seconds: float) -> int:
+        """Reads for at most `seconds`, or until something came; how many bytes that was."""
+        if not select.select([self.master], [], [], seconds)[0]:
+            return 0
+        data = os.read(self.master, 1 << 16)
+        self.sent += data
+        self.stream.feed(data)
+        return len(data)
+
+    def settle(self, quiet: float = 0.5, limit: float = 30.0) -> int:
+        """Reads until nothing has come for `quiet` seconds; how many bytes came."""
+        total, end = 0, time.monotonic() + limit
+        while time.monotonic() < end:
+            count = self.pump(quiet)
+            if not count:
+                break
+            total += count
+        return total
+
+    def wait_for(self, what: str | Callable[[], bool], limit: float = 60.0) -> None:
+        """Reads until `what` stands on the screen, or is true; fails with the screen if it never is."""
+        end = time.monotonic() + limit
+
+        def seen() -> bool:
+            return what in self.text() if isinstance(what, str) else what()
+
+        while not seen():
+            assert time.monotonic() < end, f"waited for {what!r} in vain; the screen:\n{self.text()}"
+            assert self.process.poll() is None or self.pump(0), f"it ended; the screen:\n{self.text()}"
+            self.pump(0.02)
+
+    def text(self) -> str:
+        """What stands on the screen."""
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def written(self) -> str:
+        """Everything sent so far, without escape sequences."""
+        plain = re.sub(rb"\x1b(\[[0-?]*[ -/]*[@-~]|\].*?(\x07|\x1b\\)|[@-Z\\-_])", b"", bytes(self.sent))
+        return plain.decode("utf-8", "replace")
+
+    def press(self, key: str) -> None:
+        os.write(self.master, KEYS.get(key, key).encode())
+
+    def key_bytes(self, key: str, quiet: float = 0.4) -> int:
+        """Bytes that one key costs."""
+        self.press(key)
+        return self.settle(quiet)
+
+    def end(self, limit: float = 10.0) -> int:
+        """Reads until the program has ended; its exit code."""
+        limit += time.monotonic()
+        while self.process.poll() is None:
+            assert time.monotonic() < limit, f"it does not end; the screen:\n{self.text()}"
+            self.pump(0.02)
+        self.settle(0.05)
+        return self.process.returncode
+
+    def children(self) -> list[psutil.Process]:
+        """The processes that the program started."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def modes(self) -> list[object]:
+        """The line's settings as they are now."""
+        return termios.tcgetattr(self.slave)
+
+
+def explorer(model: str | Path, *options: str, **kwargs: object) -> Terminal:
+    """The program itself on a model."""
+    return Terminal([sys.executable, "-m", "explorer", str(model), *options], **kwargs)  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""What only a real terminal can tell: bytes over the line, a terminal put back, processes left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.terminal import SSH, Terminal, explorer
+
+Sample = Callable[[str], Path]
+
+
+def open_and_ready(model: Path, **kwargs: object) -> Terminal:
+    """The program, once the model's tree is there and nothing moves any more."""
+    terminal = explorer(model, **kwargs)
+    try:
+        terminal.wait_for(model.stem)
+        terminal.wait_for("features")
+        terminal.settle(1.0)
+    except BaseException:
+        terminal.__exit__(None, None, None)
+        raise
+    return terminal
+
+
+def engine_of(terminal: Terminal) -> psutil.Process:
+    found: list[psutil.Process] = []
+
+    def started() -> bool:
+        found[:] = [c for c in terminal.children() if "explorer.worker" in " ".join(c.cmdline())]
+        return bool(found)
+
+    terminal.wait_for(started)
+    return found[0]
+
+
+def test_the_first_paint_names_the_model(sample: Sample) -> None:
+    with explorer(sample("lenet")) as terminal:
+        terminal.wait_for("lenet")
+
+
+def test_a_name_is_shown_before_anybody_knows_whether_it_can_be_opened() -> None:
+    with explorer("no_such_model") as terminal:
+        terminal.wait_for("no_such_model")
+
+
+def test_a_cursor_key_costs_at_most_4_kb_and_idling_nothing_over_ssh(sample: Sample) -> None:
+    with open_and_ready(sample("mobilenet_small"), env=SSH) as terminal:
+        for key in ("down", "down", "right", "down", "down", "up", "left", "down"):
+            assert terminal.key_bytes(key) <= 4096, key
+        assert terminal.key_bytes("page down") <= 10_000
+        assert terminal.settle(quiet=3.0) == 0
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+def test_it_quits_and_leaves_the_terminal_as_it_was(sample: Sample, size: tuple[int, int]) -> None:
+    with open_and_ready(sample("mobilenet_small"), columns=size[0], rows=size[1]) as terminal:
+        children = terminal.children()
+        assert children
+        assert terminal.modes() != terminal.modes_before
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert terminal.modes() == terminal.modes_before
+        sent = bytes(terminal.sent)
+        # the alternate screen, the mouse, bracketed paste: everything that was switched on is off again
+        for mode in (b"?1049", b"?1000", b"?1002", b"?1003", b"?2004"):
+            assert sent.rfind(b"\x1b[" + mode + b"h") <= sent.rfind(b"\x1b[" + mode + b"l"), mode
+        assert sent.rfind(b"\x1b[?25l") < sent.rfind(b"\x1b[?25h")
+        assert not psutil.wait_procs(children, timeout=5)[1]
+
+
+def test_a_screen_that_is_killed_leaves_no_engine_behind(sample: Sample) -> None:
+    with open_and_ready(sample("mobilenet_small")) as terminal:
+        children = terminal.children()
+        terminal.process.send_signal(signal.SIGKILL)
+        terminal.process.wait()
+        # nobody could tell the engine: it must notice by itself that its screen is gone
+        assert not psutil.wait_procs(children, timeout=5)[1]
+
+
+def test_killing_the_engine_leaves_a_live_program_that_says_so(sample: Sample) -> None:
+    with explorer(sample("mobilenet_small")) as terminal:
+        # at once: it is still importing, so that the opening job is certainly under way
+        engine_of(terminal).kill()
+        terminal.wait_for("engine stopped")
+        terminal.press("escape")
+        terminal.settle()
+        terminal.press("?")
+        assert terminal.settle() > 0
+        terminal.press("escape")
+        terminal.settle()
+        terminal.press("q")
+        assert terminal.end() == 0
+
+
+def test_killing_an_idle_engine_costs_nothing(sample: Sample) -> None:
+    with open_and_ready(sample("mobilenet_small")) as terminal:
+        engine_of(terminal).kill()
+        terminal.settle()
+        before = terminal.text()
+        terminal.press("down")
+        terminal.settle()
+        assert terminal.text() != before
+        terminal.press("q")
+        assert terminal.end() == 0
