@@ -124,7 +124,7 @@ class Comparison:
 
     def _rms(self, name: str) -> float | None:
         mean = self._mean(name)
-        return None if mean is None else math.sqrt(mean)
+        return None if mean is None else float(np.sqrt(mean))
 
     @property
     def mse(self) -> float | None:
@@ -137,7 +137,7 @@ class Comparison:
         old, new = self._squares.get("old", 0.0), self._squares.get("new", 0.0)
         if not old or not new:
             return None
-        return max(-1.0, min(1.0, self._squares["dot"] / (old**0.5 * new**0.5)))
+        return max(-1.0, min(1.0, self._squares["dot"] / (math.sqrt(old) * math.sqrt(new))))
 
     @property
     def rms_before(self) -> float | None:

@@ -283,7 +283,7 @@ class _Window:
             yield tap, padded[self._at(tap)]
 
     def _at(self, tap: tuple[int, ...]) -> tuple[slice, ...]:
-        cut = [slice(None), slice(None)]
+        cut: list[slice] = [slice(None), slice(None)]
         for t, d, s, n in zip(tap, self.dilations, self.strides, self.out, strict=True):
             cut.append(slice(t * d, t * d + (n - 1) * s + 1, s))
         return tuple(cut)
@@ -317,7 +317,8 @@ def _depthwise(window: _Window, padded: Array, weight: Array, groups: int, resul
     total = np.zeros(shape)
     ones = (1,) * len(window.out)
     for tap, met in window.taps(padded):
-        factors = weight[(slice(None), 0, *tap)].reshape(1, groups, per, *ones)
+        at: Any = (slice(None), 0, *tap)
+        factors = weight[at].reshape(1, groups, per, *ones)
         total += met[:, :, None] * factors
     result[...] = total.reshape(result.shape)
 
@@ -326,7 +327,7 @@ def _unfolded(window: _Window, padded: Array, weight: Array, result: Array) -> N
     """A convolution as matrix products over bands of output rows."""
     rank = len(window.kernel)
     view = np.lib.stride_tricks.sliding_window_view(padded, window.reach, tuple(range(2, 2 + rank)))
-    strided = (slice(None), slice(None))
+    strided: tuple[slice, ...] = (slice(None), slice(None))
     strided += tuple(slice(0, (n - 1) * s + 1, s) for n, s in zip(window.out, window.strides, strict=True))
     strided += tuple(slice(None, None, d) for d in window.dilations)
     # (N, C, *out, *kernel) -> (N, C, *kernel, *out)
@@ -338,7 +339,7 @@ def _unfolded(window: _Window, padded: Array, weight: Array, result: Array) -> N
     band_axis = 2 + rank
     for item in range(padded.shape[0]):
         for first in range(0, window.out[0], step):
-            cut = (item, *(slice(None),) * (band_axis - 1), slice(first, first + step))
+            cut: Any = (item, *(slice(None),) * (band_axis - 1), slice(first, first + step))
             band = view[cut]
             made = matrix @ band.reshape(matrix.shape[1], -1)
             result[item, :, first : first + step] = made.reshape(-1, *band.shape[1 + rank :])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,20 @@ __all__ = ["Drawn", "InputShapes", "check_names", "draw", "plan_inputs"]
 InputShapes = Mapping[str, tuple[str | None, Shape]]
 
 _PASSING = frozenset(
-    ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice")
-    + ("Concat", "Split", "Clip")
+    (
+        "Cast",
+        "Clip",
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    )
 )
 """Operators behind which an index is still the same index."""
 
@@ -85,7 +98,7 @@ def check_names(model: Model, dims: Mapping[str, int], input_shapes: InputShapes
 
 
 def _planned(
-    model: Model, value: Value, dims: Mapping[str, int], given: tuple[str | None, tuple[int, ...]] | None
+    model: Model, value: Value, dims: Mapping[str, int], given: tuple[str | None, Shape] | None
 ) -> Drawn:
     dtype = (given[0] if given else None) or value.dtype
     if dtype is None or dtype == "string":
@@ -139,11 +152,11 @@ def draw(inputs: tuple[Drawn, ...], seed: int) -> dict[str, Array]:
     return values
 
 
-def _numpy(name: str) -> np.dtype[np.generic]:
+def _numpy(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
     return np.dtype(name)
 
 

@@ -67,6 +67,7 @@ class Interpreter:
     def __init__(self, domain: Domain, functions: Mapping[tuple[str, str, str], Function]) -> None:
         self.domain = domain
         self.functions = functions
+        self.aliases = {key: _alias(function) for key, function in functions.items()}
         self.calls: list[Node] = []
         """The function calls that are being run, outermost first."""
 
@@ -111,7 +112,11 @@ class Interpreter:
         function = self.functions.get(node.key)
         if function is not None:
             self.calls.append(node)
-            results = self._call(function, attributes, args)
+            alias = self.aliases[node.key]
+            if alias is not None and len(args) == len(function.inputs):
+                results = self._node(alias, alias.attributes, args, scope)
+            else:
+                results = self._call(function, attributes, args)
             self.calls.pop()
             return results
         if node.op in _CONTROL and not node.domain:
@@ -182,13 +187,25 @@ class Interpreter:
         return [*state, *stacked]
 
 
+def _alias(function: Function) -> Node | None:
+    """The one node that a function consists of, if calling it is calling the function.
+
+    A tile operator is called thousands of times, and its body is one MatMul.
+    """
+    if len(function.nodes) != 1:
+        return None
+    (node,) = function.nodes
+    same = node.inputs == function.inputs and node.outputs == function.outputs
+    return node if same and node.op not in _CONTROL and not node.attributes else None
+
+
 def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
     return values if values else (0,) * count
 
 
 def _bound(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Attributes of a body's node with references to the call's attributes filled in."""
-    if not any(isinstance(v, AttributeRef) for v in attributes.values()):
+    if not attributes or not any(isinstance(v, AttributeRef) for v in attributes.values()):
         return attributes
     filled = {k: bindings.get(v.name) if isinstance(v, AttributeRef) else v for k, v in attributes.items()}
     return {k: v for k, v in filled.items() if v is not None}

@@ -343,11 +343,11 @@ class _Check:
             raise NotTiled(
                 f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
             )
-        self._label(product.label, where)
         key = (product.right.__array_interface__["data"][0], depth, area.n)
         if key not in self.compared or factor != 1.0:
             self._tile(product.right, where, depth, width, area, factor)
             self.compared.add(key)
+        self._label(product.label, where)
         return depth + width
 
     def _label(self, label: str, where: tuple[int, int, int]) -> None:

@@ -10,6 +10,7 @@ An operator that is not in the table is no part of a tiled product, and the walk
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from explorer.engine.graph import DTYPES, Node, Tensor
 from explorer.engine.verify.interpret import Interpreter
 from explorer.engine.verify.runtime import Array
 
-__all__ = ["Block", "Given", "NotTiled", "Product", "Symbol", "Symbols", "Total"]
+__all__ = ["Batch", "Block", "Given", "NotTiled", "Product", "Symbol", "Symbols", "Total"]
 
 
 class NotTiled(Exception):
@@ -35,7 +36,7 @@ class Block:
     def __init__(self, base: int, shape: tuple[int, ...]) -> None:
         self.base = base
         self.shape = shape
-        self.size = int(np.prod(shape, dtype=np.int64))
+        self.size = math.prod(shape)
 
 
 class Given(Block):
@@ -53,7 +54,6 @@ class Product(Block):
 
     Attributes:
         label: What the graph says about it: 'm,n,k'.
-        flipped: The numbers are the left operand; `left` and `right` are both turned, so are the elements.
     """
 
     __slots__ = ("label", "left", "right")
@@ -63,6 +63,17 @@ class Product(Block):
         self.left = left
         self.right = right
         self.label = label
+
+
+class Batch(Block):
+    """The products of one batched MatMul, in C order of its batch: consecutive blocks seen as one."""
+
+    __slots__ = ("batch", "products")
+
+    def __init__(self, batch: tuple[int, ...], products: Sequence[Product]) -> None:
+        super().__init__(products[0].base, (*batch, *products[0].shape))
+        self.batch = batch
+        self.products = products
 
 
 class Total(Block):
@@ -300,7 +311,7 @@ def _flatten(
     symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
 ) -> Sequence[Value]:
     axis = int(attributes.get("axis", 1))
-    head = int(np.prod(args[0].shape[:axis], dtype=np.int64))
+    head = math.prod(args[0].shape[:axis])
     return [_moved(args[0], lambda a: a.reshape(head, -1))]
 
 
@@ -448,15 +459,16 @@ def _matmul(
     weights = np.broadcast_to(right, (*batch, *right.shape[-2:]))
     # a block of the activation meets many weights: one symbol for all of them, to be looked at once
     seen: dict[int, Symbol] = {}
-    first = symbols.next
+    products = []
     for index in np.ndindex(*batch):
         part = codes[index]
         key = part.__array_interface__["data"][0]
         if key not in seen:
             seen[key] = Symbol(part)
-        symbols.product(seen[key], weights[index], label)
-    shape = (*batch, left.shape[-2], right.shape[-1])
-    return [Symbol(np.arange(first, symbols.next, dtype=np.int64).reshape(shape))]
+        products.append(symbols.product(seen[key], weights[index], label))
+    if not products:
+        raise ValueError("it is empty")
+    return [Symbol(None, Batch(batch, products))]
 
 
 def _gemm(
@@ -480,9 +492,28 @@ def _reduce_sum(
     if not isinstance(args[0], Symbol) or axes is None or len(axes) != 1:
         raise ValueError("only a sum over one axis of products is part of a tiled product")
     axis = axes[0] % len(args[0].shape)
-    codes = args[0].codes
-    parts = [np.take(codes, [k] if keep else k, axis) for k in range(codes.shape[axis])]
+    whole = args[0].whole
+    if isinstance(whole, Batch) and axis < len(whole.batch):
+        return [_summed(symbols, whole, axis, keep)]
+    before = (slice(None),) * axis
+    steps = [slice(k, k + 1) if keep else k for k in range(args[0].shape[axis])]
+    parts = [args[0].codes[(*before, step)] for step in steps]
     return [symbols.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
+
+
+def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
+    """A batch of products summed over one of its axes: a block of sums for every other index.
+
+    Without this every element of every product would get its code written down: 300 MB for a layer.
+    """
+    places = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
+    shape = list(batch.shape)
+    shape[axis : axis + 1] = [1] if keep else []
+    first = symbols.next
+    for row in places.reshape(-1, places.shape[-1]).tolist():
+        terms = [(Symbol(None, batch.products[at]), 1.0) for at in row]
+        symbols.total(batch.shape[-2:], terms)
+    return Symbol(np.arange(first, symbols.next, dtype=np.int64).reshape(shape))
 
 
 _RULES: Mapping[str, Rule] = {

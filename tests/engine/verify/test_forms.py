@@ -1,0 +1,214 @@
+"""Whatever is tiled, in whatever form, is proved: every product bit for bit, and within rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.engine.verify import tiled as t
+
+from explorer.engine.graph import Model
+from explorer.engine.verify import recover_plan, verify
+from explorer.errors import Cancelled, Misuse
+from explorer.facts import Progress, TileSpec
+
+
+def proved(source: Model, spec: TileSpec, **options: Any) -> None:
+    after, plan = t.tiled(source, spec)
+    evidence = verify(source, after, plan=plan, **options)
+    assert evidence.passed, evidence.verdict
+    assert [s.tiles for s in evidence.sites] == [s.products for s in plan.sites]
+    assert all(s.bound_ratio is not None and s.bound_ratio < s.limit for s in evidence.sites)
+    assert f"{plan.products:,} products checked bit for bit" in evidence.verdict
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+@pytest.mark.parametrize("edges", t.EDGES)
+@pytest.mark.parametrize("size", [(1, 9, 7), (5, 7, 11), (8, 16, 24), (3, 4, 2)])
+def test_every_form_and_edge(size: tuple[int, int, int], edges: Any, form: Any, tmp_path: Path) -> None:
+    proved(t.linear(tmp_path / "m.onnx", *size), TileSpec(tile=(2, 4, 3), form=form, edges=edges))
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"transA": 1},
+        {"transB": 1},
+        {"alpha": 0.37},
+        {"beta": 1.7},
+        {"transA": 1, "transB": 1, "alpha": -2.5, "beta": 0.1},
+        {"beta": 0.0},
+    ],
+)
+def test_gemm_attributes(attributes: dict[str, Any], form: Any, tmp_path: Path) -> None:
+    proved(t.linear(tmp_path / "m.onnx", 5, 9, 7, **attributes), TileSpec(tile=(2, 4, 3), form=form))
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+@pytest.mark.parametrize("shape", [(7,), (1, 7), (5, 1), (5, 7), (1,), ()])
+def test_bias_shapes(shape: tuple[int, ...], form: Any, tmp_path: Path) -> None:
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc")
+    weights = {"w": t.weight(9, 7), "b": t.weight(*shape, seed=1)}
+    proved(t.model(tmp_path / "m.onnx", [node], {"x": (5, 9)}, weights), TileSpec(tile=(2, 4, 3), form=form))
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+def test_a_bias_that_is_computed(form: Any, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["c"], ["b"]),
+        helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc"),
+    ]
+    source = t.model(tmp_path / "m.onnx", nodes, {"x": (5, 9), "c": (5, 7)}, {"w": t.weight(9, 7)})
+    proved(source, TileSpec(tile=(2, 4, 3), form=form))
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+@pytest.mark.parametrize(
+    ("x", "w", "left"),
+    [
+        ((9,), (9, 7), False),
+        ((2, 3, 9), (9, 7), False),
+        ((2, 3, 9), (1, 9, 7), False),
+        ((2, 1, 3, 9), (9, 7), False),
+        ((5, 9), (9,), False),
+        ((9, 7), (5, 9), True),
+    ],
+)
+def test_matmul_operands(
+    x: tuple[int, ...], w: tuple[int, ...], left: bool, form: Any, tmp_path: Path
+) -> None:
+    operands = ["w", "x"] if left else ["x", "w"]
+    node = helper.make_node("MatMul", operands, ["y"], name="product")
+    source = t.model(tmp_path / "m.onnx", [node], {"x": x}, {"w": t.weight(*w)})
+    proved(source, TileSpec(tile=(2, 4, 3), form=form))
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+def test_a_weight_behind_identity_transpose_and_constant(form: Any, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["w"], ["same"]),
+        helper.make_node("Transpose", ["same"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "turned"], ["h"], name="first"),
+        helper.make_node("Constant", [], ["c"], value=t.numpy_helper.from_array(t.weight(7, 6))),
+        helper.make_node("MatMul", ["h", "c"], ["y"], name="second"),
+    ]
+    source = t.model(tmp_path / "m.onnx", nodes, {"x": (5, 9)}, {"w": t.weight(7, 9)})
+    proved(source, TileSpec(tile=(2, 4, 3), form=form))
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+def test_one_weight_that_two_products_share(form: Any, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["h"], name="first"),
+        helper.make_node("Gemm", ["h", "w"], ["y"], name="second", transB=1),
+    ]
+    source = t.model(tmp_path / "m.onnx", nodes, {"x": (5, 8)}, {"w": t.weight(8, 8)})
+    proved(source, TileSpec(tile=(2, 4, 4), form=form))
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_float_types(dtype: Any, form: Any, tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 40, 12, dtype=dtype)
+    proved(source, TileSpec(tile=(2, 16, 8), form=form))
+
+
+def test_rows_and_columns_scanned_when_a_body_would_grow_too_large(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 67, 140, 9)
+    proved(source, TileSpec(tile=(2, 2, 4), form="scan"))
+
+
+@pytest.mark.parametrize("form", ["unrolled", "lab"])
+def test_thousands_of_products_side_by_side_are_run_a_few_columns_at_a_time(
+    form: Any, tmp_path: Path
+) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 64, 64)
+    after, plan = t.tiled(source, TileSpec(tile=(2, 2, 2), form=form))
+    assert plan.products == 2 * 32 * 32 * 1
+    bigger = t.linear(tmp_path / "n.onnx", 4, 64, 96)
+    after, plan = t.tiled(bigger, TileSpec(tile=(2, 2, 2), form=form))
+    evidence = verify(bigger, after, plan=plan)
+    assert evidence.passed, evidence.verdict
+    assert evidence.sites[0].tiles == 3072
+    assert "in scan form" in evidence.outputs[0].reason
+
+
+def test_dynamic_batch_is_taken_from_the_tiled_file(tmp_path: Path) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="fc")
+    free = t.model(tmp_path / "free.onnx", [node], {"x": ("batch", 9)}, {"w": t.weight(9, 7)})
+    bound = t.model(tmp_path / "bound.onnx", [node], {"x": (5, 9)}, {"w": t.weight(9, 7)})
+    after, plan = t.tiled(bound, TileSpec(tile=(2, 4, 3)))
+    evidence = verify(free, after, plan=plan)
+    assert evidence.passed, evidence.verdict
+    assert evidence.inputs == ("x: float32 [5, 9], standard normal",)
+
+
+def test_the_plan_is_recovered_from_the_file(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    after, plan = t.tiled(source, TileSpec(tile=(2, 4, 3)))
+    assert recover_plan(source) is None
+    recovered = recover_plan(after)
+    assert recovered is not None
+    assert recovered.sites == plan.sites
+    assert verify(source, after).sites[0].tiles == plan.products
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"sites": 3}', '{"sites": [{}], "tile": [1, 2, 3]}'])
+def test_a_plan_that_cannot_be_read_is_no_plan(text: str, tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    forged = t.dataclasses.replace(source, metadata={"tile_hw.plan": text})
+    evidence = verify(source, forged)
+    assert evidence.sites == ()
+    assert evidence.verdict == "equal bit for bit: 1 output bit for bit the same over 3 draws"
+
+
+def test_two_tilings_of_one_model_are_compared_as_wholes(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    first, _ = t.tiled(source, TileSpec(tile=(2, 4, 3), form="scan"))
+    second, _ = t.tiled(source, TileSpec(tile=(2, 4, 3), form="lab"))
+    evidence = verify(first, second)
+    assert evidence.passed, evidence.verdict
+    assert evidence.sites == ()
+
+
+def test_what_torch_computes_is_compared_too(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    after, plan = t.tiled(source, TileSpec(tile=(2, 4, 3)))
+    w, b = (source.graph.initializers[n].array() for n in ("w", "b"))
+    good = verify(source, after, plan=plan, torch_run=lambda xs: [xs[0] @ w + b])
+    assert good.passed, good.verdict
+    assert "torch's own outputs within" in good.verdict
+    bad = verify(source, after, plan=plan, torch_run=lambda xs: [xs[0] @ w * np.float32(1.001) + b])
+    assert not bad.passed
+    assert bad.outputs[0].passed
+    assert "torch's output 'y'" in bad.verdict
+
+
+def test_the_same_seed_gives_the_same_evidence(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    after, plan = t.tiled(source, TileSpec(tile=(2, 4, 3)))
+    runs = [t.dataclasses.replace(verify(source, after, plan=plan, seed=7), seconds=0.0) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert runs[0].seeds == (7, 8, 9)
+
+
+def test_it_tells_where_it_stands_and_stops_when_asked(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    after, plan = t.tiled(source, TileSpec(tile=(2, 4, 3)))
+    told: list[Progress] = []
+    verify(source, after, plan=plan, on_progress=told.append)
+    assert {p.phase for p in told} == {"proving sites", "running the whole model"}
+    assert all(0 <= p.done <= p.total for p in told)
+    with pytest.raises(Cancelled):
+        verify(source, after, plan=plan, cancel=lambda: True)
+
+
+@pytest.mark.parametrize("draws", [0, -1])
+def test_no_draws_prove_nothing(draws: int, tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    with pytest.raises(Misuse, match="draws prove nothing"):
+        verify(source, source, draws=draws)
