@@ -117,7 +117,6 @@ def _session_options(given: argparse.Namespace) -> Mapping[str, Any]:
         "weights": given.weights,
         "dims": given.dim,
         "input_shapes": given.input_shape,
-        "seed": given.seed,
         "trust": given.trust,
     }
 
@@ -185,7 +184,7 @@ def _verify(given: argparse.Namespace, line: ProgressLine) -> Answer:
     from explorer.session import verify_files
 
     a, b = given.models
-    fact = verify_files(a, b, draws=given.draws, on_progress=line, **_session_options(given))
+    fact = verify_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **_session_options(given))
     code = DONE if fact.passed else DIFFERENT
     return Answer(
         code, lambda: _document().verification(fact, _tool()), lambda: _tiling_page().verification(fact)

@@ -123,10 +123,14 @@ OPTIONS: dict[str, Option] = {
             many=True,
             read=parse_input_shapes,
         ),
-        Option("--weights", "torchvision's trained weights, such as DEFAULT; random ones otherwise", "NAME"),
+        Option(
+            "--weights",
+            "torchvision's trained weights, such as DEFAULT; otherwise random ones, always the same",
+            "NAME",
+        ),
         Option(
             "--seed",
-            "seed of random weights and of random inputs (default 0)",
+            "seed of the first random input (default 0)",
             "S",
             "0",
             read=partial(parse_count, where="--seed", least=0),
@@ -140,7 +144,7 @@ OPTIONS: dict[str, Option] = {
     )
 }
 
-_OPENING = ("--dim", "--input-shape", "--weights", "--seed", "--trust")
+_OPENING = ("--dim", "--input-shape", "--weights", "--trust")
 _PRINTING = ("--json", "--quiet", "--version", "--help")
 
 VERBS: dict[str, Verb] = {
@@ -170,7 +174,17 @@ VERBS: dict[str, Verb] = {
         "tile matrix products, prove that nothing changed, write the result",
         ("MODEL",),
         (
-            *("--output", "--tile", "--site", "--edges", "--form", "--force", "--no-verify", "--draws"),
+            *(
+                "--output",
+                "--tile",
+                "--site",
+                "--edges",
+                "--form",
+                "--force",
+                "--no-verify",
+                "--draws",
+                "--seed",
+            ),
             *_OPENING,
             *_PRINTING,
         ),
@@ -184,7 +198,7 @@ VERBS: dict[str, Verb] = {
     "verify": Verb(
         "evidence that two models compute the same",
         ("A", "B"),
-        ("--draws", *_OPENING, *_PRINTING),
+        ("--draws", "--seed", *_OPENING, *_PRINTING),
         (
             "explorer verify alexnet alexnet_tiled.onnx",
             "explorer verify a.onnx b.onnx --draws 10 --seed 7 --json",
