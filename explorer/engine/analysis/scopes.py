@@ -1,0 +1,156 @@
+"""The module hierarchy behind a flat ONNX graph, read back from what its exporter left.
+
+Four kinds of files are met: torch's TorchScript exporter writes paths into names
+(`/features/features.0/Conv`), its dynamo exporter writes them into metadata
+(`pkg.torch.onnx.name_scopes`), others use plain paths (`model/block_1/conv`, `encoder.0.fc`), and some
+have no names at all. All come out as the same scopes, so that the tree of a file reads like the tree
+of the module it was made from.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from explorer.engine.analysis.tree import Scope
+from explorer.engine.graph import Node
+
+__all__ = ["Place", "place"]
+
+NAMES = "pkg.torch.onnx.name_scopes"
+CLASSES = "pkg.torch.onnx.class_hierarchy"
+SITE = "tile_hw.site"
+
+MAX_DEPTH = 48
+"""Groups within groups; what a name has beyond that stays in one piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands: the groups around it, outermost first, and its name among its siblings."""
+
+    scopes: tuple[Scope, ...]
+    name: str
+
+
+def place(nodes: Sequence[Node]) -> list[Place]:
+    """The place of every node, in the same order.
+
+    A group that would hold a single node is left out and gives the node its name: `features.0` with one
+    Conv in it is the Conv called `0`. Nodes that a tiling made for one site stand together under the
+    site's name. A node without a name is called by its type and its number among those of that type.
+    """
+    found: list[Place] = []
+    units: list[str | int] = []
+    known: dict[tuple[str, str], Place] = {}
+    numbers: Counter[str] = Counter()
+    for index, node in enumerate(nodes):
+        site = node.metadata.get(SITE, "") if node.metadata else ""
+        units.append(site or index)
+        if site:
+            key = SITE, site
+            if key not in known:
+                known[key] = _from_name(site)
+            found.append(known[key])
+            continue
+        scopes = node.metadata.get(NAMES, "") if node.metadata else ""
+        number = numbers[node.op]
+        numbers[node.op] += 1
+        if scopes:
+            found.append(_from_metadata(scopes, node.metadata.get(CLASSES, ""), node, known))
+        elif node.name:
+            found.append(_from_name(node.name))
+        else:
+            output = next((o for o in node.outputs if o), "")
+            inside = _from_name(output).scopes if "/" in output else ()
+            found.append(Place(inside, f"{node.op}_{number}"))
+    return _under_sites(nodes, _collapsed(found, units), units)
+
+
+def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
+    """Every prefix of a dotted path as a scope."""
+    if len(pieces) > MAX_DEPTH:
+        pieces = [*pieces[: MAX_DEPTH - 1], ".".join(pieces[MAX_DEPTH - 1 :])]
+    scopes = []
+    path = ""
+    for piece in pieces:
+        path = f"{path}.{piece}" if path else piece
+        scopes.append(Scope(path, piece, kinds.get(path, "Module")))
+    return tuple(scopes)
+
+
+def _from_name(name: str) -> Place:
+    """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'."""
+    if "/" not in name:
+        pieces = [p for p in name.split(".") if p]
+        return Place(_scopes(pieces[:-1], {}), pieces[-1]) if len(pieces) > 1 else Place((), name)
+    parts = [p for p in name.split("/") if p]
+    if not parts:
+        return Place((), name)
+    pieces = []
+    before = ""
+    for part in parts[:-1]:
+        # `a/a.b` repeats the container's name in the child's
+        own = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
+        pieces += [p for p in own.split(".") if p]
+        before = part
+    return Place(_scopes(pieces, {}), parts[-1])
+
+
+def _from_metadata(names: str, classes: str, node: Node, known: dict[tuple[str, str], Place]) -> Place:
+    """Dynamo's lists: qualified module names from the root down, then the operator's own name."""
+    key = names, classes
+    if key in known:
+        return known[key]
+    paths, kinds = _strings(names), _strings(classes)
+    if not paths:
+        return _from_name(node.label)
+    modules = [p for p in paths[:-1] if p]
+    named = dict(zip(paths[:-1], (k.rpartition(".")[2] for k in kinds), strict=False))
+    pieces = [p for p in modules[-1].split(".") if p] if modules else []
+    known[key] = Place(_scopes(pieces, named), paths[-1] or node.label)
+    return known[key]
+
+
+def _strings(text: str) -> list[str]:
+    """A list of strings as Python writes it; empty if it is something else (anyone can write metadata)."""
+    if len(text) > 10_000:
+        return []
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else []
+
+
+def _collapsed(places: list[Place], units: Sequence[str | int]) -> list[Place]:
+    """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
+    inside: Counter[str] = Counter()
+    seen: set[str | int] = set()
+    for spot, unit in zip(places, units, strict=True):
+        if unit in seen:
+            continue
+        seen.add(unit)
+        inside.update(scope.path for scope in spot.scopes)
+    out = []
+    for spot in places:
+        if spot.scopes and inside[spot.scopes[-1].path] == 1:
+            out.append(Place(spot.scopes[:-1], spot.scopes[-1].name))
+        else:
+            out.append(spot)
+    return out
+
+
+def _under_sites(nodes: Sequence[Node], places: list[Place], units: Sequence[str | int]) -> list[Place]:
+    """Puts the nodes of a tiled site under a group with the site's name."""
+    sizes = Counter(unit for unit in units if isinstance(unit, str))
+    out = []
+    for node, spot, unit in zip(nodes, places, units, strict=True):
+        if isinstance(unit, str) and sizes[unit] > 1:
+            own = _from_name(node.label).name if node.name else node.op
+            out.append(Place((*spot.scopes, Scope(unit, spot.name, "tiled")), own))
+        else:
+            out.append(spot)
+    return out

@@ -1,0 +1,499 @@
+"""Shapes of every value of an ONNX model: declared, inferred, and which of the two is believed.
+
+onnx's own shape inference does the work, on a skeleton without weights. What a file declares for
+values between its nodes is taken out first, because non-strict inference keeps a stale `value_info` and
+hands it on; it comes back only where inference knows nothing (behind an operator without a schema), and
+inference runs again from there, so that one such operator does not blank all that follows.
+
+Bodies of functions, loops and branches are inferred on their own, once per body and kinds of arguments:
+a tiled model calls the same function ten thousand times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from explorer.engine.analysis import folding
+from explorer.engine.formats import onnx_writer
+from explorer.engine.graph import (
+    DTYPES,
+    AttributeRef,
+    Function,
+    Graph,
+    Model,
+    Node,
+    Tensor,
+    Value,
+    tensor_from_array,
+)
+from explorer.engine.validate import subgraphs
+from explorer.errors import Misuse, nearest
+from explorer.facts import Dim, Shape, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Inference", "Shapes", "bind_inputs", "infer"]
+
+ROUNDS = 12
+"""How often inference is run again with what the last run made known."""
+
+MAX_INLINED = 300_000
+"""Function calls, bodies within bodies, that onnx's inference may walk: it takes 7 us for each."""
+
+_GENERATED = re.compile(r"unk__\d+\Z")
+
+InputShapes = Mapping[str, tuple[str | None, Shape]]
+_Type = tuple[str | None, Shape | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What is known of the values of one graph or body.
+
+    Attributes:
+        values: By name. A value of which nothing is known is missing.
+        constants: Values whose contents are known and small: shapes, axes, scalars.
+        dims: Symbolic dimensions that were bound, by the user or through an input's shape.
+        notes: What went wrong or was assumed, in words.
+    """
+
+    values: Mapping[str, TensorInfo]
+    constants: Mapping[str, np.ndarray[Any, Any]]
+    dims: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+
+def infer(
+    model: Model, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
+) -> Shapes:
+    """The shapes of the main graph's values.
+
+    Args:
+        model: The model.
+        dims: Sizes of symbolic dimensions by name.
+        input_shapes: Type (None: as declared) and shape of inputs by name.
+
+    Raises:
+        Misuse: No such dimension or input, or a shape of another rank than the input's.
+    """
+    return Inference(model, dims, input_shapes).main
+
+
+def bind_inputs(
+    model: Model, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
+) -> tuple[tuple[Value, ...], dict[str, int], bool]:
+    """The graph's inputs as the user wants them.
+
+    Returns:
+        The inputs, all symbolic dimensions bound, and whether a size in the file was overruled.
+
+    Raises:
+        Misuse: No such dimension or input, a size below 1, or a shape of another rank than the input's.
+    """
+    graph = model.graph
+    wanted = dict(input_shapes or {})
+    bound = dict(dims or {})
+    known = {v.name: v for v in graph.feeds}
+    names = {d for v in known.values() for d in v.shape or () if isinstance(d, str)}
+    names |= {d for v in (*graph.values, *graph.outputs) for d in v.shape or () if isinstance(d, str)}
+    for name, size in bound.items():
+        if name not in names:
+            hint = nearest(name, sorted(names)) or "all of its dimensions are fixed"
+            raise Misuse("the model has no such dimension", where=f"--dim {name}", hint=hint)
+        if size < 1:
+            raise Misuse(f"a dimension cannot be {size}", where=f"--dim {name}")
+    overruled = False
+    for name, (_, shape) in wanted.items():
+        if name not in known:
+            hint = nearest(name, known)
+            raise Misuse("the model has no such input", where=f"--input-shape {name}", hint=hint)
+        declared = known[name].shape
+        if declared is None:
+            continue
+        if len(declared) != len(shape):
+            raise Misuse(
+                f"the input has {len(declared)} dimensions, not {len(shape)}",
+                where=f"--input-shape {name}",
+                hint=f"it is declared as {list(declared)}",
+            )
+        for old, new in zip(declared, shape, strict=True):
+            if isinstance(old, str) and isinstance(new, int):
+                if bound.setdefault(old, new) != new:
+                    raise Misuse(
+                        f"dimension '{old}' would be {bound[old]} and {new} at once",
+                        where=f"--input-shape {name}",
+                    )
+            elif isinstance(old, int) and old != new:
+                overruled = True
+    inputs = []
+    for value in graph.inputs:
+        if value.name in wanted:
+            dtype, shape = wanted[value.name]
+            value = Value(value.name, dtype or value.dtype, shape)
+        elif bound and value.shape is not None and any(d in bound for d in value.shape):
+            value = Value(value.name, value.dtype, _bound(value.shape, bound))
+        inputs.append(value)
+    return tuple(inputs), bound, overruled
+
+
+def _bound(shape: Shape, dims: Mapping[str, int]) -> Shape:
+    return tuple(dims.get(d, d) if isinstance(d, str) else d for d in shape)
+
+
+class Inference:
+    """Shapes of one model: the main graph at once, bodies when asked for, each once.
+
+    Attributes:
+        main: The shapes of the main graph.
+    """
+
+    def __init__(
+        self, model: Model, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
+    ) -> None:
+        self.model = model
+        inputs, bound, overruled = bind_inputs(model, dims, input_shapes)
+        self.functions = dict(model.functions)
+        self.notes: list[str] = []
+        self._memo: dict[Any, tuple[Any, Shapes]] = {}
+        if _inlined(model) > MAX_INLINED:
+            self.functions = {}
+            self.notes.append("its functions call each other too often to be followed; their outputs are")
+            self.notes[-1] += " known only as far as they are declared"
+        declared = {
+            v.name: (v.dtype, None if v.shape is None else _bound(v.shape, bound))
+            for v in (*model.graph.values, *model.graph.outputs)
+        }
+        graph = replace(model.graph, inputs=inputs)
+        self.main = self._infer(graph, model.opsets, declared, trusted=not overruled)
+        self.main = replace(self.main, dims=bound, notes=tuple(self.notes))
+
+    def of_function(
+        self,
+        function: Function,
+        call: Node,
+        types: Sequence[TensorInfo | None],
+        constants: Mapping[str, np.ndarray[Any, Any]],
+    ) -> tuple[tuple[Node, ...], Shapes]:
+        """Shapes inside a function for one call.
+
+        Args:
+            function: The function.
+            call: The calling node: its attributes replace references in the body.
+            types: Of the arguments.
+            constants: Known contents of the caller's values.
+
+        Returns:
+            The body's nodes with attributes put in, and the shapes of its values, arguments included.
+        """
+        given = [constants.get(name) for name in call.inputs]
+        key = (
+            function.key,
+            tuple(None if t is None else (t.dtype, t.shape) for t in types),
+            tuple(None if c is None else (c.dtype.str, c.shape, c.tobytes()) for c in given),
+            repr(sorted(call.attributes.items())) if function.attributes or function.defaults else "",
+        )
+        if key not in self._memo:
+            nodes = function.nodes
+            if function.attributes or function.defaults:
+                values = {**function.defaults, **call.attributes}
+                nodes = tuple(_substituted(n, values) for n in nodes)
+            # a call may leave out arguments at the end
+            padded: list[TensorInfo | None] = [*types] + [None] * (len(function.inputs) - len(types))
+            inputs = []
+            inside = {}
+            for name, info, content in zip(
+                function.inputs, padded, [*given] + [None] * (len(padded) - len(given)), strict=False
+            ):
+                if content is not None:
+                    inside[name] = tensor_from_array(name, content)
+                elif info is not None:
+                    inputs.append(Value(name, info.dtype, info.shape))
+            outputs = tuple(Value(o, None, None) for o in function.outputs)
+            graph = Graph(function.name, nodes, tuple(inputs), outputs, inside)
+            opsets = {**self.model.opsets, **function.opsets}
+            self._memo[key] = nodes, self._infer(graph, opsets, {}, trusted=True)
+        found: tuple[tuple[Node, ...], Shapes] = self._memo[key]
+        return found
+
+    def of_body(
+        self,
+        body: Graph,
+        types: Sequence[TensorInfo | None],
+        outer: Mapping[str, TensorInfo],
+        constants: Mapping[str, np.ndarray[Any, Any]],
+        opsets: Mapping[str, int] | None = None,
+    ) -> Shapes:
+        """Shapes inside the body of If, Loop or Scan.
+
+        Args:
+            body: The subgraph.
+            types: Of its formal inputs, as far as the operator determines them.
+            outer: Values of the graphs around it, which the body may use.
+            constants: Known contents of those.
+            opsets: Operator sets, if not the model's (in a function).
+        """
+        captured = sorted(_captured(body) & (outer.keys() | constants.keys()))
+        formal = tuple(
+            value if info is None else Value(value.name, info.dtype or value.dtype, info.shape)
+            for value, info in zip(
+                body.inputs, [*types] + [None] * (len(body.inputs) - len(types)), strict=False
+            )
+        )
+        around = {n: outer[n] for n in captured if n in outer}
+        key = (
+            id(body),
+            tuple((v.dtype, v.shape) for v in formal),
+            tuple((n, t.dtype, t.shape) for n, t in around.items()),
+        )
+        if key not in self._memo:
+            inputs = [*formal]
+            inside = dict(body.initializers)
+            for name in captured:
+                if name in constants:
+                    inside[name] = tensor_from_array(name, constants[name])
+                elif name in around:
+                    inputs.append(Value(name, around[name].dtype, around[name].shape))
+            graph = replace(body, inputs=tuple(inputs), initializers=inside, extra=())
+            declared = {v.name: (v.dtype, v.shape) for v in (*body.values, *body.outputs)}
+            # the body is kept with the result: its id is the key and must not be used again
+            self._memo[key] = body, self._infer(graph, opsets or self.model.opsets, declared, trusted=True)
+        shapes: Shapes = self._memo[key][1]
+        return shapes
+
+    def _infer(
+        self, graph: Graph, opsets: Mapping[str, int], declared: Mapping[str, _Type], *, trusted: bool
+    ) -> Shapes:
+        """Runs inference, folds what is constant, falls back on declarations, until nothing is gained.
+
+        Args:
+            graph: With its inputs as they are to be.
+            opsets: Versions of the operator sets.
+            declared: What the file says of intermediate values and outputs.
+            trusted: Whether that may be used where inference knows nothing.
+        """
+        constants = folding.known(graph)
+        symbols = {d for v in graph.inputs for d in v.shape or () if isinstance(d, str)}
+        symbols |= {d for _, shape in declared.values() for d in shape or () if isinstance(d, str)}
+        domains = {n.domain for n in _walk(graph)} | {
+            n.domain for f in self.functions.values() for n in f.nodes
+        }
+        opsets = {**dict.fromkeys(sorted(domains), 1), **opsets}
+        fallback: dict[str, _Type] = {}
+        folded: set[str] = set()
+        types: dict[str, _Type] = {}
+        for _ in range(ROUNDS):
+            types = self._run(graph, opsets, fallback, folded, constants, symbols)
+            if all(_complete(types.get(o)) for n in graph.nodes for o in n.outputs if o):
+                break
+            more = folding.fold(graph.nodes, types, constants)
+            constants.update(more)
+            folded.update(more)
+            behind = _frontier(graph.nodes, types, declared, fallback) if trusted and not more else {}
+            fallback.update(behind)
+            if not more and not behind:
+                break
+        values = {
+            t.name: TensorInfo(t.name, t.dtype, t.shape, "declared") for t in graph.initializers.values()
+        }
+        for value in graph.inputs:
+            if value.name not in values:
+                values[value.name] = TensorInfo(value.name, value.dtype, value.shape, "declared")
+        for name, (dtype, shape) in types.items():
+            if name in values:
+                continue
+            origin = "declared" if name in fallback else "inferred"
+            said = declared.get(name, (None, None))[1]
+            conflict = _conflict(said, shape) if trusted else ""
+            values[name] = TensorInfo(name, dtype, shape, origin, conflict)
+        return Shapes(values, constants, {})
+
+    def _run(
+        self,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        fallback: Mapping[str, _Type],
+        folded: set[str],
+        constants: Mapping[str, np.ndarray[Any, Any]],
+        symbols: set[str],
+    ) -> dict[str, _Type]:
+        """One pass of onnx's inference; types by name, declared ones only through `fallback`."""
+        from onnx import shape_inference
+
+        nodes = graph.nodes
+        initializers: dict[str, Tensor] = dict(graph.initializers)
+        if folded:
+            nodes = tuple(n for n in nodes if not folded.issuperset(o for o in n.outputs if o))
+            initializers.update({name: tensor_from_array(name, constants[name]) for name in folded})
+        bare = replace(
+            graph,
+            nodes=nodes,
+            outputs=tuple(Value(v.name, None, None) for v in graph.outputs if v.name not in folded),
+            values=tuple(Value(name, dtype, shape) for name, (dtype, shape) in fallback.items()),
+            initializers=initializers,
+            extra=(),
+        )
+        model = Model(bare, opsets, max(self.model.ir_version, 10), self._reachable(nodes))
+        types: dict[str, _Type] = {
+            name: (str(constants[name].dtype), tuple(constants[name].shape)) for name in folded
+        }
+        try:
+            answer = shape_inference.infer_shapes(onnx_writer.skeleton(model), data_prop=True).graph
+        except Exception as error:
+            # inference refuses a model as a whole for one bad node; what is declared is all there is then
+            self.notes.append(f"shape inference failed: {' '.join(str(error).split())[:200]}")
+            return types
+        for value in (*answer.value_info, *answer.output):
+            kind = value.type.tensor_type
+            if not value.type.HasField("tensor_type"):
+                continue
+            dtype = DTYPES[kind.elem_type].name if kind.elem_type in DTYPES else None
+            shape: Shape | None = None
+            if kind.HasField("shape"):
+                shape = tuple(_dim(d, symbols) for d in kind.shape.dim)
+            types[value.name] = dtype, shape
+        return types
+
+    def _reachable(self, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
+        """The functions that `nodes` call, and those that these call."""
+        found: dict[tuple[str, str, str], Function] = {}
+        if not self.functions:
+            return found
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            function = self.functions.get(node.key)
+            if function is not None and function.key not in found:
+                found[function.key] = function
+                pending.extend(function.nodes)
+            for _, body in subgraphs(node):
+                pending.extend(body.nodes)
+        return found
+
+
+def _dim(dim: Any, symbols: set[str]) -> Dim:
+    kind = dim.WhichOneof("value")
+    if kind == "dim_value":
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    name = str(dim.dim_param) if kind == "dim_param" else ""
+    # inference makes up names for what it does not know; they are nobody's dimension
+    return None if not name or (_GENERATED.match(name) and name not in symbols) else name
+
+
+def _complete(kind: _Type | None) -> bool:
+    return kind is not None and kind[1] is not None and None not in kind[1]
+
+
+def _frontier(
+    nodes: Sequence[Node],
+    types: Mapping[str, _Type],
+    declared: Mapping[str, _Type],
+    used: Mapping[str, _Type],
+) -> dict[str, _Type]:
+    """Declared types of outputs that inference does not know although it knows the node's inputs.
+
+    Values further behind are left to the next round: inferred from here they may differ from what the
+    file declares.
+    """
+    found: dict[str, _Type] = {}
+    blank: set[str] = set()
+    for node in nodes:
+        waiting = any(name in blank for name in node.inputs)
+        for name in node.outputs:
+            if not name or _complete(types.get(name)):
+                continue
+            blank.add(name)
+            said = declared.get(name)
+            if waiting or said is None or said[1] is None or name in used:
+                continue
+            now = types.get(name, (None, None))
+            if now[1] is None or len(now[1]) != len(said[1]):
+                found[name] = said
+            elif any(a is None and b is not None for a, b in zip(now[1], said[1], strict=True)):
+                merged = tuple(b if a is None else a for a, b in zip(now[1], said[1], strict=True))
+                found[name] = (now[0] or said[0], merged)
+    return found
+
+
+def _conflict(declared: Shape | None, inferred: Shape | None) -> str:
+    """What the file declares, if that contradicts what inference found."""
+    if declared is None or inferred is None:
+        return ""
+    fits = len(declared) == len(inferred) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int))
+        for a, b in zip(declared, inferred, strict=True)
+    )
+    return "" if fits else f"the file declares {list(declared)}"
+
+
+def _inlined(model: Model) -> int:
+    """How many nodes the model has with every function call replaced by its body."""
+    sizes: dict[tuple[str, str, str], int] = {}
+
+    def size(nodes: Iterable[Node], depth: int) -> int:
+        total = 0
+        for node in nodes:
+            total += 1
+            function = model.functions.get(node.key)
+            if function is not None and depth < 200:
+                if node.key not in sizes:
+                    sizes[node.key] = 0
+                    sizes[node.key] = size(function.nodes, depth + 1)
+                total += sizes[node.key]
+            for _, body in subgraphs(node):
+                total += size(body.nodes, depth + 1)
+        return total
+
+    return size(model.graph.nodes, 0) if model.functions else 0
+
+
+def _walk(graph: Graph) -> Iterable[Node]:
+    for node in graph.nodes:
+        yield node
+        for _, body in subgraphs(node):
+            yield from _walk(body)
+
+
+def _captured(body: Graph) -> set[str]:
+    """Names that a body uses and does not define: they come from the graphs around it."""
+    own = {v.name for v in body.inputs} | set(body.initializers)
+    used = {v.name for v in body.outputs}
+    for node in body.nodes:
+        own.update(node.outputs)
+        used.update(node.inputs)
+        for _, inner in subgraphs(node):
+            used |= _captured(inner)
+    return used - own - {""}
+
+
+def _substituted(node: Node, values: Mapping[str, Any]) -> Node:
+    """`node` with references to its function's attributes replaced; unset ones are left out."""
+    attributes: dict[str, Any] = {}
+    changed = False
+    for name, value in node.attributes.items():
+        if isinstance(value, AttributeRef):
+            changed = True
+            if value.name in values:
+                attributes[name] = values[value.name]
+        elif isinstance(value, Graph):
+            inner = tuple(_substituted(n, values) for n in value.nodes)
+            different = any(a is not b for a, b in zip(inner, value.nodes, strict=True))
+            changed = changed or different
+            attributes[name] = replace(value, nodes=inner) if different else value
+        else:
+            attributes[name] = value
+    if not changed:
+        return node
+    return Node(
+        node.op,
+        node.inputs,
+        node.outputs,
+        name=node.name,
+        domain=node.domain,
+        overload=node.overload,
+        attributes=attributes,
+        metadata=node.metadata,
+    )
