@@ -1,0 +1,127 @@
+"""One measurement in a process of its own: `python -m tests.bench.measure WHAT [ARGUMENT...]` prints JSON.
+
+Imports and first calls are paid on a small model before the clock starts, on both sides of every ratio;
+memory is the peak above what the process held at that moment.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SMALL = str(Path(__file__).parent.parent.parent / "sample_models" / "mlp_128.onnx")
+
+Work = Callable[..., dict[str, float] | None]
+
+
+def load_save(source: str, target: str) -> None:
+    import onnx
+
+    onnx.save(onnx.load(source), target)
+
+
+def tile_save(source: str, target: str) -> None:
+    from explorer import Session, TileSpec
+
+    with Session(source) as session:
+        session.tile(TileSpec(), output=target, overwrite=True, verify=False)
+
+
+def tile_prove(source: str, target: str) -> dict[str, float]:
+    """Tile, save, and layers 1 and 2 of the proof; the clock stops when whole models begin to run."""
+    from explorer import Session, TileSpec
+    from explorer.facts import Progress
+
+    started = time.perf_counter()
+    marks: dict[str, float] = {}
+
+    def on_progress(progress: Progress) -> None:
+        marks.setdefault(progress.phase, time.perf_counter() - started)
+
+    with Session(source) as session:
+        result = session.tile(TileSpec(), output=target, overwrite=True, draws=1, on_progress=on_progress)
+        assert result.verification is not None
+        assert result.verification.passed
+    return {"seconds": marks["running the whole model"], "whole": time.perf_counter() - started}
+
+
+def onnx_load(source: str) -> None:
+    import onnx
+
+    onnx.load(source)
+
+
+def layer_list(source: str) -> None:
+    from explorer import Session
+
+    with Session(source) as session:
+        assert session.analysis().layers
+
+
+def session_creation(source: str) -> None:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def module_analysis(name: str) -> None:
+    from explorer import Session
+
+    with Session(name) as session:
+        assert session.info().totals.macs
+
+
+def flop_counter(name: str) -> None:
+    """torch's own counter on meta tensors; building the model counts on both sides."""
+    import torch
+    import torchvision
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name, weights=None).eval()
+        image = torch.empty(1, 3, 224, 224)
+    with FlopCounterMode(display=False) as counter:
+        model(image)
+    assert counter.get_total_flops()
+
+
+WORK: dict[str, tuple[Work, tuple[str, ...]]] = {
+    "load_save": (load_save, (SMALL, "TARGET")),
+    "tile_save": (tile_save, (SMALL, "TARGET")),
+    "tile_prove": (tile_prove, (SMALL, "TARGET")),
+    "onnx_load": (onnx_load, (SMALL,)),
+    "layer_list": (layer_list, (SMALL,)),
+    "session_creation": (session_creation, (SMALL,)),
+    "module_analysis": (module_analysis, ("squeezenet1_0",)),
+    "flop_counter": (flop_counter, ("squeezenet1_0",)),
+}
+
+
+def _memory(field: str) -> float:
+    """A field of /proc/self/status in MB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise KeyError(field)
+
+
+def main(what: str, arguments: list[str]) -> dict[str, Any]:
+    work, warm = WORK[what]
+    with tempfile.TemporaryDirectory() as folder:
+        work(*[word.replace("TARGET", f"{folder}/warm.onnx") for word in warm])
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    held, started = _memory("VmRSS"), time.perf_counter()
+    extra = work(*arguments)
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "megabytes": _memory("VmHWM") - held, **(extra or {})}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], sys.argv[2:])))

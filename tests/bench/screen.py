@@ -1,0 +1,104 @@
+"""The screen's speed: first paint, bytes over the line, and whether the event loop ever stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from tests.terminal import SSH, Terminal, explorer
+
+BARE = """
+from textual.app import App
+from textual.widgets import Static
+
+class Bare(App):
+    def compose(self):
+        yield Static("the-bare-app")
+
+Bare().run()
+"""
+
+
+def _until(terminal: Terminal, name: str) -> float:
+    """Seconds from the start of the process until `name` has been sent."""
+    with terminal:
+        while name not in terminal.written():
+            terminal.pump(0.005)
+            assert time.perf_counter() - terminal.started < 60, terminal.text()
+        return time.perf_counter() - terminal.started
+
+
+def first_paint(model: str) -> float:
+    return _until(explorer(model), Path(model).stem)
+
+
+def bare_paint() -> float:
+    return _until(Terminal([sys.executable, "-c", BARE]), "the-bare-app")
+
+
+def line_bytes(model: str, ready: str) -> dict[str, int]:
+    """Bytes of the dearest cursor key, of a page, and of three idle seconds, at 120x40 in SSH mode."""
+    with explorer(model, env=SSH) as terminal:
+        terminal.wait_for(ready)
+        terminal.settle(1.0)
+        keys = max(terminal.key_bytes(key) for key in ("down", "down", "right", "down", "down", "up", "left"))
+        page = terminal.key_bytes("page down")
+        terminal.settle(1.0)
+        return {"key": keys, "page": page, "idle": terminal.settle(quiet=3.0)}
+
+
+def stall(model: str) -> dict[str, float]:
+    """Longest gap of a 2 ms heartbeat in the event loop, while a model is opened and while it is tiled.
+
+    The screen runs as it does for a user, with its own engine, on a terminal that is not there.
+    """
+    return asyncio.run(_stall(model))
+
+
+async def _stall(model: str) -> dict[str, float]:
+    import gc
+
+    from explorer.tui.app import make_app
+    from explorer.worker import Engine
+
+    engine = Engine(model)
+    engine.start()
+    app = make_app(model, engine)
+    gaps: dict[str, float] = {}
+    phase = ""
+
+    async def heartbeat() -> None:
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(0.002)
+            now = time.perf_counter()
+            if phase:
+                gaps[phase] = max(gaps.get(phase, 0.0), now - last - 0.002)
+            last = now
+
+    try:
+        async with app.run_test(size=(120, 40)) as pilot:
+            # what the first paint costs is measured elsewhere
+            await pilot.pause(0.2)
+            gc.collect()
+            beat = asyncio.create_task(heartbeat())
+            phase = "open"
+            await asyncio.wrap_future(engine.submit("analysis").future)
+            await asyncio.sleep(0.5)
+            phase = "tile"
+            before = len(engine.history.entries) if engine.history else 1
+            await pilot.press("t")
+            await asyncio.sleep(0.5)
+            await pilot.press("enter")
+            end = time.monotonic() + 120
+            while not engine.history or len(engine.history.entries) == before:
+                assert time.monotonic() < end, "tiling never began or never ended"
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1.0)
+            phase = ""
+            beat.cancel()
+    finally:
+        engine.close()
+    return gaps
