@@ -1,0 +1,174 @@
+"""Every key, once.
+
+The bindings of the screens, the footer, the `?` help, the palette, the action menu and the README's
+key table are all made from this table, so that none of them can tell a user something else. Plain
+letters and arrows only: Ctrl+A, B, H, I, J, M, S and Alt are taken by terminals and multiplexers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["COMMANDS", "Command", "in_scope", "key_table"]
+
+Scope = Literal["screen", "list", "help"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something that a user can do.
+
+    Attributes:
+        id: Name of the action; `action_<id>` on the main screen or the list runs it.
+        keys: Names of keys as Textual spells them.
+        shown: The keys as a user reads them.
+        title: What the palette and the help call it.
+        tip: One sentence more.
+        group: Heading in the help.
+        scope: 'screen' acts everywhere, 'list' in the focused list, 'help' is handled by the
+            keyboard itself and only described here.
+        footer: Label in the footer, empty if it is not there.
+        menu: Whether the action menu offers it.
+    """
+
+    id: str
+    keys: tuple[str, ...]
+    shown: str
+    title: str
+    tip: str
+    group: str
+    scope: Scope = "screen"
+    footer: str = ""
+    menu: bool = False
+
+
+LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
+
+COMMANDS: tuple[Command, ...] = (
+    Command("up", ("up", "k"), "↑ k", "One row up", "Move the cursor up", MOVE, "list"),
+    Command("down", ("down", "j"), "↓ j", "One row down", "Move the cursor down", MOVE, "list"),
+    Command("page_up", ("pageup",), "PgUp", "One page up", "Move the cursor up by a page", MOVE, "list"),
+    Command(
+        "page_down", ("pagedown",), "PgDn", "One page down", "Move the cursor down by a page", MOVE, "list"
+    ),
+    Command("first", ("home", "g"), "Home g", "To the first row", "Move the cursor to the top", MOVE, "list"),
+    Command("last", ("end", "G"), "End G", "To the last row", "Move the cursor to the end", MOVE, "list"),
+    Command("unfold", ("right", "l"), "→ l", "Open the row", "Open a group, or step into it", MOVE, "list"),
+    Command("fold", ("left", "h"), "← h", "Close the row", "Close a group, or step out of it", MOVE, "list"),
+    Command(
+        "switch",
+        ("enter", "space"),
+        "Enter Space",
+        "Open or close the row",
+        "Open or close a group",
+        MOVE,
+        "list",
+    ),
+    Command("fold_all", ("minus",), "-", "Close all groups", "Close every group of the tree", MOVE),
+    Command(
+        "next_pane",
+        ("tab", "shift+tab"),
+        "Tab",
+        "Other pane",
+        "Move between the tree and the tabs",
+        MOVE,
+        footer="pane",
+    ),
+    Command("tab_layer", ("1",), "1", "Tab: Layer", "What is known of the chosen layer", LOOK),
+    Command("tab_model", ("2",), "2", "Tab: Model", "Totals, inputs, outputs, assumptions", LOOK),
+    Command(
+        "tab_operators", ("3",), "3", "Tab: Operators", "Every operator type and its attributes' ranges", LOOK
+    ),
+    Command("tab_diff", ("4",), "4", "Tab: Diff", "What changed against the model as opened", LOOK),
+    Command(
+        "filter",
+        ("slash",),
+        "/",
+        "Filter the layers",
+        "By words, op:Conv, macs>1e6, params>=1k, -term",
+        LOOK,
+        footer="filter",
+    ),
+    Command(
+        "column",
+        ("c",),
+        "c",
+        "Next column",
+        "MACs, params, weight bytes, activation bytes",
+        LOOK,
+        footer="column",
+    ),
+    Command("column_back", ("C",), "C", "Previous column", "The same, the other way round", LOOK),
+    Command(
+        "sort",
+        ("s",),
+        "s",
+        "Sort by cost or order",
+        "By the column shown, or as executed",
+        LOOK,
+        footer="sort",
+    ),
+    Command("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK),
+    Command(
+        "zoom", ("z",), "z", "Zoom the pane", "Give the focused pane the whole width, or take it back", LOOK
+    ),
+    Command(
+        "actions", ("a",), "a", "Actions…", "Menu of what can be done to the model", CHANGE, footer="actions"
+    ),
+    Command(
+        "tile", ("t",), "t", "Tile…", "Split matrix products into hardware-sized tiles", CHANGE, menu=True
+    ),
+    Command(
+        "verify",
+        ("v",),
+        "v",
+        "Verify",
+        "Prove that the model still computes what it did when opened",
+        CHANGE,
+        menu=True,
+    ),
+    Command("diff", ("d",), "d", "Diff", "Compare with the model as opened", CHANGE, menu=True),
+    Command(
+        "undo",
+        ("u",),
+        "u",
+        "Undo",
+        "Back to the model before the last change",
+        CHANGE,
+        footer="undo",
+        menu=True,
+    ),
+    Command("redo", ("r",), "r", "Redo", "Forward again", CHANGE, menu=True),
+    Command(
+        "save", ("w",), "w", "Save…", "Write the current model as ONNX", CHANGE, footer="save", menu=True
+    ),
+    Command("export", ("x",), "x", "Export…", "Write the layer table as CSV or JSON", CHANGE, menu=True),
+    Command(
+        "copy", ("y",), "y", "Copy", "Send the last command, or the layer's path, to the terminal", PROGRAM
+    ),
+    Command(
+        "escape",
+        ("escape",),
+        "Esc",
+        "Stop, clear, close",
+        "Stop the job, clear the filter, close the dialog",
+        PROGRAM,
+    ),
+    Command("palette", ("colon", "ctrl+p"), ": Ctrl+P", "Palette", "Every command by name", PROGRAM),
+    Command("help", ("question_mark",), "?", "Help", "All keys", PROGRAM, footer="help"),
+    Command(
+        "quit", ("q",), "q", "Quit", "Leave; asks if a changed model is not saved", PROGRAM, footer="quit"
+    ),
+)
+
+
+def in_scope(scope: Scope) -> tuple[Command, ...]:
+    """The commands that act in one scope."""
+    return tuple(c for c in COMMANDS if c.scope == scope)
+
+
+def key_table() -> list[tuple[str, str]]:
+    """Keys and what they do, for the README; in the order of the help."""
+    ordered = sorted(COMMANDS, key=lambda c: (LOOK, CHANGE, MOVE, PROGRAM).index(c.group))
+    return [(c.shown, f"{c.title}: {c.tip}") for c in ordered]

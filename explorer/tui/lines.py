@@ -1,0 +1,177 @@
+"""Lines of text whose colours are named by what they mean.
+
+A page (a layer, a plan, a diff) is a pure function from facts to lines, tested without a terminal;
+the widgets turn roles into the colours that `app.tcss` gives them. A line is never parsed as markup,
+so a name in a model file cannot restyle the screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from rich.cells import cell_len, set_cell_size
+
+from explorer import units
+
+__all__ = [
+    "BLANK",
+    "ROLES",
+    "Line",
+    "Span",
+    "bar",
+    "bytes_figure",
+    "count_figure",
+    "field",
+    "fit",
+    "head",
+    "line_text",
+    "line_width",
+    "middle",
+    "safe",
+    "text",
+    "wrap",
+]
+
+Span = tuple[str, str]
+Line = tuple[Span, ...]
+
+ROLES = (
+    "text",
+    "dim",
+    "strong",
+    "accent",
+    "number",
+    "bar",
+    "track",
+    "good",
+    "warn",
+    "bad",
+    "key",
+    "head",
+    "mark",
+)
+BLANK: Line = ()
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+@lru_cache(65536)
+def safe(name: str) -> str:
+    """`name` out of a model file, fit to be shown."""
+    return units.printable(name)
+
+
+def text(content: str, role: str = "text") -> Line:
+    """One line of one role."""
+    return ((content, role),)
+
+
+def head(title: str) -> Line:
+    """The heading of a part of a page."""
+    return ((title, "head"),)
+
+
+def line_text(line: Iterable[Span]) -> str:
+    """The characters of a line without their roles."""
+    return "".join(piece for piece, _ in line)
+
+
+def line_width(line: Iterable[Span]) -> int:
+    """Cells that a line takes."""
+    return sum(cell_len(piece) for piece, _ in line)
+
+
+def fit(content: str, width: int, *, right: bool = False) -> str:
+    """`content` in exactly `width` cells: padded, or cut with an ellipsis at its end."""
+    if width <= 0:
+        return ""
+    size = cell_len(content)
+    if size > width:
+        return set_cell_size(content, width - 1) + "…"
+    return " " * (width - size) + content if right else content + " " * (width - size)
+
+
+def middle(content: str, width: int) -> str:
+    """`content` in at most `width` cells, cut in its middle: both ends of a path tell it apart."""
+    if cell_len(content) <= width:
+        return content
+    if width < 5:
+        return fit(content, width).rstrip()
+    tail = (width - 1) // 2
+    return set_cell_size(content, width - 1 - tail) + "…" + content[-tail:]
+
+
+def bar(share: float, width: int) -> tuple[Span, Span]:
+    """A bar of `width` cells, filled by `share` (0 to 1) in steps of an eighth of a cell.
+
+    A share that is not zero shows at least its thinnest step, so that "little" differs from "none".
+    """
+    if width <= 0:
+        return ("", "bar"), ("", "track")
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    if share > 0:
+        eighths = max(1, eighths)
+    full, part = divmod(eighths, 8)
+    filled = "█" * full + (_EIGHTHS[part] if part else "")
+    return (filled, "bar"), (" " * (width - len(filled)), "track")
+
+
+def count_figure(value: int | None, exact: bool) -> str:
+    """A count, rounded in SI or exact."""
+    return units.exact_text(value) if exact else units.count_text(value)
+
+
+def bytes_figure(value: int | None, exact: bool) -> str:
+    """A size, rounded in IEC or as the exact number of bytes."""
+    if not exact:
+        return units.bytes_text(value)
+    return "?" if value is None else f"{value:,} B"
+
+
+def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
+    """Spans laid out over lines of at most `width` cells, broken between words where that works.
+
+    Continuation lines begin with `indent` blanks.
+    """
+    width = max(width, indent + 8)
+    lines: list[Line] = []
+    current: list[Span] = []
+    used = 0
+    for content, role in spans:
+        for word in _words(content):
+            size = cell_len(word)
+            if used and used + cell_len(word.rstrip()) > width:
+                lines.append(tuple(current))
+                current, used = [(" " * indent, "text")], indent
+                word = word.lstrip()
+                size = cell_len(word)
+            while used + size > width:  # one word longer than the line
+                piece = set_cell_size(word, width - used)
+                current.append((piece, role))
+                lines.append(tuple(current))
+                word = word[len(piece.rstrip()) or 1 :]
+                current, used = [(" " * indent, "text")], indent
+                size = cell_len(word)
+            if word:
+                current.append((word, role))
+                used += size
+    if current:
+        lines.append(tuple(current))
+    return lines
+
+
+def _words(content: str) -> list[str]:
+    """Words with the blanks behind them."""
+    words, start = [], 0
+    for i in range(1, len(content)):
+        if content[i] != " " and content[i - 1] == " ":
+            words.append(content[start:i])
+            start = i
+    words.append(content[start:])
+    return words
+
+
+def field(label: str, value: Sequence[Span], width: int, *, label_width: int = 13) -> list[Line]:
+    """`label` in its column and `value` beside it, wrapped under itself."""
+    return wrap(((fit(label, label_width), "dim"), *value), width, label_width)

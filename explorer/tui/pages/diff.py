@@ -1,0 +1,168 @@
+"""The Diff tab: what changed against the model as opened, by operator and by node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from explorer.facts import Diff, NodeDiff, OpDiff, Totals
+from explorer.tui.lines import BLANK, Line, bytes_figure, count_figure, fit, head, safe, wrap
+from explorer.tui.widgets.fold_list import Entry
+
+__all__ = ["diff_entries", "diff_headline"]
+
+_MARKS = {
+    "added": ("+", "good"),
+    "removed": ("-", "bad"),
+    "changed": ("~", "warn"),
+    "renamed": ("=", "dim"),
+    "tiled": ("▦", "accent"),
+}
+
+
+def diff_headline(diff: Diff) -> str:
+    """One line in words: what became of how many nodes."""
+    if diff.equal:
+        return "No difference"
+    counts: dict[str, int] = {}
+    for node in diff.nodes:
+        counts[node.status] = counts.get(node.status, 0) + 1
+    order = ("tiled", "changed", "added", "removed", "renamed")
+    return (
+        ", ".join(f"{counts[status]:,} {status}" for status in order if status in counts) or "No node differs"
+    )
+
+
+def diff_entries(diff: Diff, exact: bool) -> list[Entry]:
+    """Summary by operator, cost before and after, then a row a difference."""
+    entries = [_plain(((diff_headline(diff), "strong"),)), _plain(BLANK)]
+    if diff.summary:
+        entries.append(Entry(_summary_head))
+        entries.extend(Entry(partial(_summary_row, row)) for row in diff.summary)
+        entries.append(_plain(BLANK))
+    entries.append(Entry(_cost_head))
+    entries.extend(
+        Entry(partial(_cost_row, *row, exact)) for row in _costs(diff.totals_before, diff.totals_after)
+    )
+    if diff.nodes:
+        entries += [_plain(BLANK), _plain(head("Nodes"))]
+        entries.extend(Entry(partial(_node_row, node), partial(_node_body, node)) for node in diff.nodes)
+    return entries
+
+
+def _plain(line: Line) -> Entry:
+    return Entry(lambda width: line)
+
+
+def _name_width(width: int, columns: int, each: int) -> int:
+    return max(6, width - columns * each - 1)
+
+
+_COLUMNS = (
+    ("total", "total"),
+    ("changed", "chgd"),
+    ("unchanged", "same"),
+    ("added", "added"),
+    ("removed", "gone"),
+)
+
+
+def _summary_head(width: int) -> Line:
+    wide = width >= 62
+    each = 10 if wide else 6
+    cells = "".join(fit(name if wide else short, each, right=True) for name, short in _COLUMNS)
+    return ((fit("Operators", _name_width(width, 5, each)), "head"), (cells, "dim"))
+
+
+def _summary_row(row: OpDiff, width: int) -> Line:
+    each = 10 if width >= 62 else 6
+    spans = [(fit(safe(row.op), _name_width(width, 5, each)), "text")]
+    roles = ("number", "warn", "dim", "good", "bad")
+    for (name, _), role in zip(_COLUMNS, roles, strict=True):
+        value = getattr(row, name)
+        shown = f"{value:,}" if len(f"{value:,}") < each else f"{value}"
+        spans.append((fit(shown if value else "·", each, right=True), role if value else "dim"))
+    return tuple(spans)
+
+
+def _costs(before: Totals, after: Totals) -> list[tuple[str, int | None, int | None, bool]]:
+    return [
+        ("MACs", before.macs, after.macs, False),
+        ("elementwise", before.elementwise_ops, after.elementwise_ops, False),
+        ("params", before.params, after.params, False),
+        ("weights", before.weight_bytes, after.weight_bytes, True),
+        ("activ. peak", before.activation_bytes_peak, after.activation_bytes_peak, True),
+        ("bytes moved", _moved(before), _moved(after), True),
+        ("operators", before.nodes, after.nodes, False),
+    ]
+
+
+def _moved(totals: Totals) -> int | None:
+    if totals.bytes_read is None or totals.bytes_written is None:
+        return None
+    return totals.bytes_read + totals.bytes_written
+
+
+def _cost_head(width: int) -> Line:
+    return (
+        (fit("Cost", 12), "head"),
+        (fit("before", 11, right=True), "dim"),
+        (fit("after", 11, right=True), "dim"),
+        (fit("change", width - 35, right=True) if width > 44 else "", "dim"),
+    )
+
+
+def _cost_row(label: str, before: int | None, after: int | None, size: bool, exact: bool, width: int) -> Line:
+    figure: Callable[[int | None, bool], str] = bytes_figure if size else count_figure
+    room = max(11, (width - 24) // 2) if exact else 11
+    same = before == after and before is not None
+    change = "same" if same else "?" if before is None or after is None else _change(before, after)
+    return (
+        (fit(label, 12), "dim"),
+        (fit(figure(before, exact), room, right=True), "number"),
+        (fit(figure(after, exact), room, right=True), "number"),
+        (fit(change, max(0, width - 13 - 2 * room), right=True), "dim" if same else "warn"),
+    )
+
+
+def _change(before: int, after: int) -> str:
+    if not before:
+        return f"+{after:,}"
+    percent = 100 * (after - before) / before
+    return f"×{after / before:.1f}" if percent >= 1000 else f"{percent:+.1f} %"
+
+
+def _node_row(node: NodeDiff, width: int) -> Line:
+    mark, role = _MARKS.get(node.status, ("?", "text"))
+    name = safe(node.after or node.before or "")
+    what = safe(node.what)
+    what_width = min(len(what), max(14, width - 2 - len(name) - 3))
+    return (
+        (mark + " ", role),
+        (fit(name, max(8, width - 4 - what_width)), "text"),
+        ("  ", "text"),
+        (fit(what, what_width).rstrip(), role),
+    )
+
+
+def _node_body(node: NodeDiff, width: int) -> list[Line]:
+    pairs = [
+        ("before", " ".join(filter(None, (node.op_before, node.before)))),
+        ("after", " ".join(filter(None, (node.op_after, node.after)))),
+        ("what", node.what),
+        ("matched by", f"{node.match}, confidence {node.confidence:.0%}" if node.match else ""),
+    ]
+    lines: list[Line] = []
+    for label, said in pairs:
+        if said:
+            lines.extend(wrap(((f"      {label:<11}", "dim"), (safe(said), "text")), width - 1, 17))
+    for op, count in node.children:
+        lines.append(
+            (
+                ("      ", "text"),
+                (fit(f"{count:,}", 9, right=True), "number"),
+                (" × ", "dim"),
+                (safe(op), "text"),
+            )
+        )
+    return lines

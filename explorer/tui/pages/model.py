@@ -1,0 +1,153 @@
+"""The Model tab and the header: the whole model in figures, and what was assumed to get them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from explorer import units
+from explorer.facts import History, Info, Totals
+from explorer.tui.lines import (
+    BLANK,
+    Line,
+    Span,
+    bytes_figure,
+    count_figure,
+    field,
+    fit,
+    head,
+    line_width,
+    safe,
+    wrap,
+)
+from explorer.tui.lines import middle as cut_middle
+from explorer.tui.pages.layer import tensor_lines, value_text
+
+__all__ = ["header_lines", "model_page", "short_name"]
+
+
+def short_name(source: str) -> str:
+    """What a model is called in the header: the file's name without its folder."""
+    return safe(source.rstrip("/").rsplit("/", 1)[-1]) or safe(source)
+
+
+def header_lines(name: str, info: Info | None, note: str, exact: bool, width: int) -> tuple[Line, Line]:
+    """Two lines: what is open, and its totals."""
+    title: list[Span] = [(" ", "text")]
+    if info is None:
+        return ((*title, (cut_middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
+    about = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
+    about += [f"{key}={value}" for key, value in _dims(info).items()]
+    right = note
+    room = width - len(right) - 4
+    title.append((cut_middle(name, max(12, room - 12)), "strong"))
+    title.append((fit("  " + safe(" · ".join(about)), max(0, room - line_width(title))), "dim"))
+    gap = max(1, width - line_width(title) - len(right) - 1)
+    title += [(" " * gap, "text"), (right, "accent")]
+    return tuple(title), _totals(info.totals, exact, width)
+
+
+def _dims(info: Info) -> Mapping[str, object]:
+    dims = info.assumptions.get("dims", {})
+    return dims if isinstance(dims, Mapping) else {}
+
+
+def _totals(totals: Totals, exact: bool, width: int) -> Line:
+    covered = totals.coverage
+    items = [
+        ("MACs", count_figure(totals.macs, exact), "number"),
+        ("params", count_figure(totals.params, exact), "number"),
+        ("weights", bytes_figure(totals.weight_bytes, exact), "number"),
+        ("peak", bytes_figure(totals.activation_bytes_peak, exact), "number"),
+        ("known", _percent(covered), "number" if covered >= 1 else "warn"),
+    ]
+    spans: list[Span] = [(" ", "text")]
+    gap = "   " if sum(len(a) + len(b) + 1 for a, b, _ in items) + 13 < width else "  "
+    for i, (label, value, role) in enumerate(items):
+        item = ((label + " ", "dim"), (value, role))
+        if i and line_width((*spans, *item)) + len(gap) > width:
+            break
+        spans += [(gap if i else "", "text"), *item]
+    return tuple(spans)
+
+
+def _percent(share: float) -> str:
+    """Coverage; rounds down, so that 100 % means all of it."""
+    return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
+
+
+def model_page(info: Info, history: History | None, width: int, exact: bool) -> list[Line]:
+    """Totals, inputs and outputs, assumptions, the peak's tensors, and the session's history."""
+    width = width - 1
+    model, totals = info.model, info.totals
+    lines: list[Line] = []
+    lines.extend(wrap(((" ", "text"), (safe(model.source), "strong")), width, 1))
+    about = [model.format] + ([f"opset {model.opset}"] if model.opset else [])
+    about += [f"{units.bytes_text(model.file_bytes)} on disk"] if model.file_bytes is not None else []
+    about += [safe(model.producer)] if model.producer else []
+    lines.extend(wrap(((" ", "text"), (" · ".join(about), "accent")), width, 1))
+    lines.append(BLANK)
+    counts = (
+        ("MACs", totals.macs),
+        ("FLOPs", totals.flops),
+        ("elementwise", totals.elementwise_ops),
+        ("params", totals.params),
+        ("trainable", totals.trainable_params),
+    )
+    sizes = (
+        ("weights", totals.weight_bytes),
+        ("activ. peak", totals.activation_bytes_peak),
+        ("activ. sum", totals.activation_bytes_sum),
+        ("reads", totals.bytes_read),
+        ("writes", totals.bytes_written),
+    )
+    for label, value in counts:
+        if label != "trainable" or value is not None:
+            lines.extend(_figure(label, count_figure(value, exact), value, width))
+    for label, value in sizes:
+        lines.extend(_figure(label, bytes_figure(value, exact), value, width))
+    if totals.activation_bytes_functional:
+        said = bytes_figure(totals.activation_bytes_functional, exact)
+        lines.extend(
+            field(
+                " functional", ((said, "number"), (" of functional operators, not in the sum", "dim")), width
+            )
+        )
+    lines.extend(field(" operators", ((f"{totals.nodes:,}", "number"),), width))
+    known: Span = (_percent(totals.coverage), "number" if totals.coverage >= 1 else "warn")
+    lines.extend(field(" coverage", (known, (" of them have a known cost", "dim")), width))
+    for title, tensors in (("Inputs", model.inputs), ("Outputs", model.outputs)):
+        if tensors:
+            lines += [BLANK, head(f" {title}"), *tensor_lines(tensors, width)]
+    if info.assumptions or model.notes:
+        lines += [BLANK, head(" Assumptions"), *_assumptions(info, width)]
+    if totals.peak_tensors:
+        lines += [BLANK, head(" Alive at the peak")]
+        lines.extend(field(" at", ((safe(totals.peak_at) or "?", "text"),), width))
+        lines.extend(tensor_lines(totals.peak_tensors, width))
+    if model.sha256:
+        lines += [BLANK, *wrap(((" sha256 ", "dim"), (model.sha256, "dim")), width, 8)]
+    if history is not None and len(history.entries) > 1:
+        lines += [BLANK, head(" History")]
+        for i, entry in enumerate(history.entries):
+            mark = "●" if i == history.current else "○"
+            saved = f"  saved as {safe(entry.saved)}" if entry.saved else ""
+            role = "text" if i <= history.current else "dim"
+            lines.extend(wrap(((f" {mark} ", "accent"), (safe(entry.label), role), (saved, "dim")), width, 3))
+    return lines
+
+
+def _figure(label: str, said: str, value: int | None, width: int) -> list[Line]:
+    return field(" " + label, ((said, "warn" if value is None else "number"),), width)
+
+
+def _assumptions(info: Info, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for key, value in info.assumptions.items():
+        if isinstance(value, Mapping):
+            said = ", ".join(f"{safe(str(k))}={value_text(v)}" for k, v in value.items()) or "none"
+        else:
+            said = value_text(value)
+        lines.extend(field(" " + safe(str(key)), ((said, "text"),), width, label_width=max(13, len(key) + 3)))
+    for note in info.model.notes:
+        lines.extend(wrap(((" ", "text"), (safe(note), "dim")), width, 1))
+    return lines

@@ -1,0 +1,53 @@
+"""What a tiling would do, before it is done: the counts of the plan, site by site."""
+
+from __future__ import annotations
+
+from explorer import units
+from explorer.facts import Plan
+from explorer.tui.lines import BLANK, Line, fit, head, middle, safe, wrap
+
+__all__ = ["plan_lines"]
+
+_MOST = 200
+
+
+def plan_lines(plan: Plan, width: int) -> list[Line]:
+    """Headline, a row a site, and the products left alone with the reason."""
+    width -= 1
+    sites = len(plan.sites)
+    if sites:
+        share = units.percent_text(plan.macs, plan.macs_total)
+        lines = wrap(
+            (
+                (f"{plan.products:,}", "strong"),
+                (f" tile products in {sites:,} site{'s' if sites != 1 else ''}", "text"),
+                (f" · {units.count_text(plan.macs)} MACs, {share} of the model", "dim"),
+            ),
+            width,
+        )
+    else:
+        lines = [(("Nothing to tile with these choices", "warn"),)]
+    if sites:
+        name = max(10, width - 42)
+        lines.append(BLANK)
+        columns = f"{'M×K×N':>17}{'products':>10}{'used':>8}  {'form':<5}"
+        lines.append(((fit("site", name), "dim"), (columns, "dim")))
+        for site in plan.sites[:_MOST]:
+            size = f"{site.M}×{site.K}×{site.N}"
+            lines.append(
+                (
+                    (fit(middle(safe(site.name), name - 1), name), "text"),
+                    (fit(size, 17, right=True), "number"),
+                    (fit(f"{site.products:,}", 10, right=True), "number"),
+                    (fit(f"{100 * site.utilisation:.1f} %", 8, right=True), "dim"),
+                    ("  " + fit(site.form, width - name - 37).rstrip(), "accent"),
+                )
+            )
+        if sites > _MOST:
+            lines.append(((f"{_MOST:,} of {sites:,} shown", "dim"),))
+    if plan.skipped:
+        lines += [BLANK, head(f"Left as they are: {len(plan.skipped):,}")]
+        for skipped in plan.skipped[:_MOST]:
+            spans = ((safe(skipped.name), "text"), (f"  {safe(skipped.reason)}", "dim"))
+            lines.extend(wrap(spans, width, 2))
+    return lines

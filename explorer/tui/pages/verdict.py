@@ -1,0 +1,97 @@
+"""The result of a proof, in words first and figures after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer import units
+from explorer.facts import OutputEvidence, SiteEvidence, Verification
+from explorer.tui.lines import BLANK, Line, Span, head, middle, safe, wrap
+
+__all__ = ["verdict_lines"]
+
+_MOST = 100
+
+
+def verdict_lines(proof: Verification, width: int) -> list[Line]:
+    """Verdict, then outputs, sites and torch's own outputs, then how it was tried."""
+    width -= 1
+    lines = list(wrap(((safe(proof.verdict), "good" if proof.passed else "bad"),), width))
+    if proof.outputs:
+        lines += [BLANK, head("Outputs, against the original and float64"), *_outputs(proof.outputs, width)]
+    if proof.torch:
+        lines += [BLANK, head("Outputs, against PyTorch itself"), *_outputs(proof.torch, width)]
+    if proof.sites:
+        lines += [BLANK, head("Tiled sites"), *_sites(proof.sites, width)]
+    lines.append(BLANK)
+    seeds = ", ".join(str(seed) for seed in proof.seeds)
+    lines.extend(wrap(((f"seeds {seeds}", "dim"), (f" · {units.seconds_text(proof.seconds)}", "dim")), width))
+    for said in proof.inputs[:8]:
+        lines.extend(wrap((("input ", "dim"), (safe(said), "dim")), width, 2))
+    return lines
+
+
+def _outputs(outputs: Sequence[OutputEvidence], width: int) -> list[Line]:
+    lines: list[Line] = []
+    for output in outputs[:_MOST]:
+        lines.extend(
+            wrap(
+                (
+                    _mark(output.passed),
+                    (safe(output.name), "text"),
+                    (f"  {output.dtype} {units.shape_text(output.shape)}", "dim"),
+                    ("  bit for bit" if output.equal else "", "good"),
+                ),
+                width,
+                2,
+            )
+        )
+        figures = (
+            ("max abs", output.max_abs),
+            ("max rel", output.max_rel),
+            ("MSE", output.mse),
+            ("cosine", output.cosine),
+            ("RMS to f64 before", output.rms_before),
+            ("after", output.rms_after),
+        )
+        lines.extend(_figures(figures, width))
+        if output.nonfinite:
+            lines.append(((f"  {output.nonfinite:,} new NaN or Inf", "bad"),))
+        if output.reason:
+            lines.extend(
+                wrap((("  ", "text"), (safe(output.reason), "dim" if output.passed else "bad")), width, 2)
+            )
+    return lines
+
+
+def _sites(sites: Sequence[SiteEvidence], width: int) -> list[Line]:
+    lines: list[Line] = []
+    for site in sites[:_MOST]:
+        size = f"{site.M}×{site.K}×{site.N}"
+        name = middle(safe(site.name), max(10, width - 2 - len(size) - 16))
+        lines.append((_mark(site.passed), (name, "text"), (f"  {size}  {site.tiles:,} tiles", "dim")))
+        figures = (
+            ("max abs", site.max_abs),
+            ("MSE", site.mse),
+            ("error / bound", site.bound_ratio),
+            ("limit", site.limit),
+        )
+        lines.extend(_figures(figures, width))
+        for said in (site.structure, site.reason):
+            if said and not site.passed:
+                lines.extend(wrap((("  ", "text"), (safe(said), "bad")), width, 2))
+    if len(sites) > _MOST:
+        lines.append(((f"{_MOST:,} of {len(sites):,} shown", "dim"),))
+    return lines
+
+
+def _mark(passed: bool) -> Span:
+    return ("✓ ", "good") if passed else ("✗ ", "bad")
+
+
+def _figures(figures: Sequence[tuple[str, float | None]], width: int) -> list[Line]:
+    spans: list[Span] = [("  ", "text")]
+    for label, value in figures:
+        if value is not None:
+            spans += [(f"{label}\u00a0", "dim"), (f"{value:.3g}  ", "number")]
+    return wrap(spans, width, 2)

@@ -1,0 +1,315 @@
+"""What changes the model: tile, verify, diff, undo, redo, save, export, and how the results are told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+from textual.screen import Screen
+
+from explorer.errors import Cancelled, ExplorerError
+from explorer.facts import Analysis, Diff, History, Layer, Plan, TileResult, TileSpec, Verification
+from explorer.tui.jobs import Door, Jobs
+from explorer.tui.lines import BLANK, Line, safe, wrap
+from explorer.tui.pages.plan import plan_lines
+from explorer.tui.pages.verdict import verdict_lines
+
+__all__ = ["Changing"]
+
+
+class Changing(Screen[None]):
+    """The half of the main screen that acts; the other half, `MainScreen`, shows.
+
+    Args:
+        source: What the user asked for.
+        door: The engine.
+        remote: Over SSH.
+    """
+
+    analysis: Analysis | None
+    changes: Diff | None
+
+    def __init__(self, source: str, door: Door, *, remote: bool = False) -> None:
+        super().__init__()
+        self.source, self.remote = source, remote
+        self.jobs = Jobs(door, self.show_status)
+        self.history: History | None = None
+        self.last_command = ""
+        self.said = ""
+
+    # what the other half does
+
+    def show_status(self) -> None:
+        """Draw the status line."""
+        raise NotImplementedError
+
+    def show_diff(self, changes: Diff) -> None:
+        """Show what changed."""
+        raise NotImplementedError
+
+    def open_tab(self, tab: str, *, focus: bool = True) -> None:
+        """Show a tab."""
+        raise NotImplementedError
+
+    async def reload(self) -> None:
+        """Show the current model."""
+        raise NotImplementedError
+
+    def chosen_layers(self) -> tuple[Layer, ...]:
+        """The layers under the cursor, and everything inside them."""
+        from explorer.tui.widgets.layer_tree import LayerTree
+
+        tree = self.query_one(LayerTree)
+        if not tree.chosen:
+            return ()
+        first, last = tree.chosen[0].id, tree.chosen[-1].id
+        return tuple(tree.model.layers[first : tree.model.end[last]])
+
+    # telling
+
+    def say(self, said: str) -> None:
+        """A word in the status line."""
+        self.said, self.last_command = said, ""
+        self.show_status()
+
+    def fail(self, title: str, error: ExplorerError) -> None:
+        """The one line of an error, in a dialog."""
+        from explorer.tui.screens.dialogs import Message
+
+        self.app.push_screen(Message(title, str(error)))
+
+    def state_note(self) -> str:
+        """Which state of the history is shown, and whether it is saved."""
+        if self.history is None or self.history.current == 0:
+            return ""
+        entry = self.history.entries[self.history.current]
+        saved = f"saved as {os.path.basename(entry.saved)}" if entry.saved else "not saved"
+        return f"{safe(entry.label)} · {safe(saved)}"
+
+    def can_compare(self) -> bool:
+        """Whether the current model is another one than was opened."""
+        return self.history is not None and self.history.current > 0
+
+    def _start(self, title: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run a job unless one runs; tell what goes wrong."""
+        if self.jobs.current is not None:
+            work.close()
+            self.app.bell()
+            return
+        if self.analysis is None:
+            work.close()
+            self.say("the model is not open yet")
+            return
+        self.run_worker(self._guarded(title, work), group="job", exit_on_error=False)
+
+    async def _guarded(self, title: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Cancelled:
+            self.say(f"{title}: stopped, nothing was changed")
+        except ExplorerError as error:
+            self.fail(title, error)
+
+    # tile
+
+    def action_tile(self) -> None:
+        """Ask how, then do it."""
+        from explorer.tui.screens.tile import TileDialog
+
+        if self.jobs.current is not None or self.analysis is None:
+            self._start("Tile", _nothing())
+            return
+
+        async def ask_plan(spec: TileSpec) -> Plan:
+            plan: Plan = await self.jobs.run("planning", "plan", spec)
+            return plan
+
+        dialog = TileDialog(ask_plan, self.analysis.layers, self.chosen_layers(), blink=not self.remote)
+        self.app.push_screen(dialog, self._tile)
+
+    def _tile(self, spec: TileSpec | None) -> None:
+        if self.jobs.current is not None:
+            self.jobs.stop()
+        if spec is not None:
+            self.run_worker(self._guarded("Tile", self._do_tile(spec)), group="job", exit_on_error=False)
+
+    async def _do_tile(self, spec: TileSpec) -> None:
+        from explorer.tui.screens.dialogs import Page
+
+        result: TileResult = await self.jobs.run("tiling", "tile", spec)
+        await self._take_history()
+        proof = result.verification
+        passed = proof is None or proof.passed
+
+        def page(width: int) -> list[Line]:
+            lines: list[Line] = []
+            if proof is not None:
+                lines += verdict_lines(proof, width)
+            lines += [BLANK, *plan_lines(result.plan, width), BLANK]
+            lines += wrap((("$ ", "accent"), (safe(result.command), "text")), width - 1, 2)
+            return lines
+
+        if not result.output:
+            self.app.push_screen(Page("Tiling refused: the result differs", page, tone="bad"))
+            return
+        await self.reload()
+        self.last_command, self.said = result.command, ""
+        self.show_status()
+        title = ("Proven equal" if proof is not None else "Tiled, not verified") if passed else "Different"
+        dialog = Page(
+            title,
+            page,
+            hint="Enter diff · y copy command · Esc close",
+            tone="good" if passed else "bad",
+            copy=result.command,
+        )
+        self.app.push_screen(dialog, self._after_verdict)
+
+    def _after_verdict(self, more: bool | None) -> None:
+        if more is not None:
+            self.open_tab("diff")
+
+    # verify, diff
+
+    def action_verify(self) -> None:
+        """Prove the current model equal to the one opened."""
+        self._start("Verify", self._do_verify())
+
+    async def _do_verify(self) -> None:
+        from explorer.tui.screens.dialogs import Page
+
+        proof: Verification = await self.jobs.run("verifying", "verify")
+        self.app.push_screen(
+            Page(
+                "Proven equal" if proof.passed else "Different",
+                lambda width: verdict_lines(proof, width),
+                tone="good" if proof.passed else "bad",
+            )
+        )
+
+    def action_diff(self) -> None:
+        """Compare with the model as opened."""
+        if not self.can_compare() or self.changes is not None:
+            self.open_tab("diff")
+            return
+        self._start("Diff", self._do_diff())
+
+    async def _do_diff(self) -> None:
+        self.show_diff(await self.jobs.run("comparing", "diff"))
+        self.open_tab("diff")
+
+    # history
+
+    async def _take_history(self) -> None:
+        self.history = await self.jobs.ask("history")
+
+    def action_undo(self) -> None:
+        """One step back."""
+        if not self.can_compare():
+            self.say("nothing to undo")
+            return
+        self._start("Undo", self._step("undo"))
+
+    def action_redo(self) -> None:
+        """One step forward."""
+        if self.history is None or self.history.current + 1 >= len(self.history.entries):
+            self.say("nothing to redo")
+            return
+        self._start("Redo", self._step("redo"))
+
+    async def _step(self, way: str) -> None:
+        before = self.history
+        self.history = await self.jobs.run(way, way)
+        assert before is not None
+        assert self.history is not None
+        changed = before.entries[max(before.current, self.history.current)]
+        self.say(f"{'undone' if way == 'undo' else 'redone'}: {changed.label}")
+        await self.reload()
+        if self.query_one("#diff").display:
+            self.open_tab("diff", focus=False)
+
+    # save, export
+
+    def action_save(self) -> None:
+        """Ask where, and write the current model."""
+        from explorer.tui.screens.dialogs import AskPath
+
+        stem = os.path.basename(self.source).removesuffix(".onnx").replace(":", "_")
+        tail = "_tiled" if self.can_compare() else ("_copy" if self.source.endswith(".onnx") else "")
+        dialog = AskPath(
+            "Save as ONNX", f"{stem}{tail}.onnx", "The current model, written to", blink=not self.remote
+        )
+        self.app.push_screen(dialog, self._save)
+
+    def _save(self, path: str | None) -> None:
+        if path is None:
+            return
+        if os.path.isfile(path):
+            self._replace(path, self._do_save(path, True))
+        else:
+            self._start("Save", self._do_save(path, False))
+
+    def _replace(self, path: str, work: Coroutine[Any, Any, None]) -> None:
+        """Ask before a file is lost."""
+        from explorer.tui.screens.dialogs import Confirm
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._start("Save", work)
+            else:
+                work.close()
+
+        self.app.push_screen(Confirm("Replace the file?", f"{path} exists. Replace it?"), answered)
+
+    async def _do_save(self, path: str, overwrite: bool) -> None:
+        saved = await self.jobs.run("saving", "save", path, overwrite=overwrite)
+        await self._take_history()
+        self.say(f"saved as {saved}")
+
+    def action_export(self) -> None:
+        """Ask where, and write the layer table."""
+        from explorer.tui.screens.dialogs import AskPath
+
+        stem = os.path.basename(self.source).removesuffix(".onnx").replace(":", "_")
+        said = "All layers with their figures; the ending says the format, .csv or .json"
+        self.app.push_screen(
+            AskPath("Export the layers", f"{stem}_layers.csv", said, blink=not self.remote), self._export
+        )
+
+    def _export(self, path: str | None) -> None:
+        if path is None:
+            return
+        work = self._do_export(path)
+        if os.path.isfile(path):
+            self._replace(path, work)
+        else:
+            self._start("Export", work)
+
+    async def _do_export(self, path: str) -> None:
+        from explorer.tui.export import write_layers
+
+        assert self.analysis is not None
+        await asyncio.to_thread(write_layers, self.analysis, path)
+        self.say(f"{len(self.analysis.layers):,} layers written to {path}")
+
+    # leaving
+
+    def action_quit(self) -> None:
+        """Leave; ask if something would be lost."""
+        if self.can_compare() and self.history is not None:
+            entry = self.history.entries[self.history.current]
+            if not entry.saved:
+                from explorer.tui.screens.dialogs import Confirm
+
+                question = f"'{entry.label}' is not saved. Quit without it?"
+                self.app.push_screen(
+                    Confirm("Quit?", question), lambda yes: self.app.exit(0) if yes else None
+                )
+                return
+        self.app.exit(0)
+
+
+async def _nothing() -> None:
+    """What `_start` refuses to run."""

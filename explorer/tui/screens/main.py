@@ -1,0 +1,525 @@
+"""The main screen: the layer tree on the left, what is known on the right, one line of status below.
+
+Looking is here; changing the model is in `changing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.timer import Timer
+from textual.widget import Widget
+
+from explorer import units
+from explorer.errors import Cancelled, ExplorerError
+from explorer.facts import Analysis, Diff, Layer, OpStat
+from explorer.tui.commands import COMMANDS, in_scope
+from explorer.tui.jobs import Door
+from explorer.tui.lines import BLANK, Line, Span, bar, fit, line_width, middle, safe, wrap
+from explorer.tui.pages.diff import diff_entries
+from explorer.tui.pages.layer import layer_page
+from explorer.tui.pages.model import header_lines, model_page, short_name
+from explorer.tui.pages.operators import operator_entries
+from explorer.tui.screens.changing import Changing
+from explorer.tui.treemodel import METRICS, TreeModel
+from explorer.tui.widgets.fold_list import Entry, FoldList
+from explorer.tui.widgets.layer_tree import LayerTree
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
+
+__all__ = ["TABS", "MainScreen"]
+
+TABS = ("layer", "model", "operators", "diff")
+_IN_ONE_GO = 20_000
+"""Layers that can be searched or laid out between two key presses."""
+_TYPING = 0.12
+_JOB_TICK = 0.5
+
+
+class MainScreen(Changing):
+    """Shows one model.
+
+    Args:
+        source: What the user asked for.
+        door: The engine.
+        remote: Over SSH.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("screen")
+    ]
+    AUTO_FOCUS = "#tree"
+
+    def __init__(self, source: str, door: Door, *, remote: bool = False) -> None:
+        super().__init__(source, door, remote=remote)
+        self.analysis: Analysis | None = None
+        self.ops: tuple[OpStat, ...] | None = None
+        self.changes: Diff | None = None
+        self.tab = "layer"
+        self.exact = False
+        self._note = "opening…"
+        self._filter = ""
+        self._job_timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield Header()
+        with Horizontal(id="panes"):
+            with Vertical(id="left"):
+                yield PaneHead(id="tree-head")
+                yield LayerTree(id="tree")
+            with Vertical(id="right"):
+                yield PaneHead(id="tabs")
+                yield LineView(id="layer")
+                yield LineView(id="model")
+                yield FoldList(id="operators")
+                yield FoldList(id="diff")
+        yield Horizontal(id="filter-row")
+        yield Status()
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Paint the name at once; the engine's answer comes when it comes."""
+        self._show_tab()
+        self._refresh_heads()
+        self.run_worker(self._open(), group="model", exit_on_error=False)
+
+    # opening, and what follows every change of the model
+
+    async def _open(self) -> None:
+        try:
+            await self.jobs.run("opening", "open")
+            await self.reload()
+        except Cancelled:
+            self._note = "stopped"
+        except ExplorerError as error:
+            self._note = "could not be opened"
+            self.fail("Cannot open this model", error)
+        self._refresh_heads()
+
+    async def reload(self) -> None:
+        """Ask for everything that is known of the current model, and show it."""
+        analysis: Analysis = await self.jobs.ask("analysis")
+        if len(analysis.layers) > _IN_ONE_GO:
+            model = await asyncio.to_thread(TreeModel, analysis.layers)
+        else:
+            model = TreeModel(analysis.layers)
+        self.analysis, self.ops, self.changes = analysis, None, None
+        tree = self.query_one(LayerTree)
+        before, at = tree.current_layer, tree.cursor
+        model.set_metric(tree.model.metric)
+        if tree.model.by_cost:
+            model.set_order(by_cost=True)
+        tree.set_model(model, analysis.info.totals)
+        if before is not None:
+            same = next(
+                (i for i, r in enumerate(model.rows) if r >= 0 and model.layers[r].path == before.path), at
+            )
+            tree.move_to(same)
+        self._filter = ""
+        self._note = ""
+        self.refresh_all()
+        self.ops = await self.jobs.ask("ops")
+        self._show_operators()
+
+    def refresh_all(self) -> None:
+        """Draw again what depends on the model, the numbers' form, or the width."""
+        tree = self.query_one(LayerTree)
+        tree.exact = self.exact
+        tree.refresh()
+        self._refresh_heads()
+        self._show_layer()
+        self._show_model()
+        self._show_operators()
+        self._show_changes()
+
+    def on_resize(self) -> None:
+        """Headings depend on the width."""
+        self._refresh_heads()
+
+    def _refresh_heads(self) -> None:
+        if not self.is_mounted:
+            return
+        info = self.analysis.info if self.analysis else None
+        name = short_name(self.source)
+        note = self._note or self.state_note()
+        self.query_one(Header).show(lambda width: header_lines(name, info, note, self.exact, width))
+        self.query_one("#tree-head", PaneHead).show(lambda width: (self._tree_head(width),))
+        self.query_one("#tabs", PaneHead).show(lambda width: (self._tab_head(width),))
+        self.show_status()
+
+    def _tree_head(self, width: int) -> Line:
+        tree = self.query_one(LayerTree)
+        model = tree.model
+        focused = tree.has_focus
+        title: list[Span] = [(" Layers", "head" if focused else "dim")]
+        if model.matches is not None:
+            title.append((f"  {len(model.matches):,}/{len(model.layers):,}", "accent"))
+        elif self.analysis is not None:
+            title.append((f"  {len(model.layers):,}", "dim"))
+        order = "▾ " if model.by_cost else ""
+        column = f"{order}{model.metric.title} "
+        gap = max(1, width - line_width(title) - len(column))
+        return (*title, (" " * gap, "text"), (column, "accent" if model.by_cost else "dim"))
+
+    def _tab_head(self, width: int) -> Line:
+        focused = self.focused is not None and self.focused.id in TABS
+        spans: list[Span] = []
+        for i, tab in enumerate(TABS):
+            role = ("head" if focused else "strong") if tab == self.tab else "dim"
+            spans += [(f" {i + 1} ", "key" if tab == self.tab else "dim"), (_title(tab, width), role)]
+        return tuple(spans)
+
+    def on_descendant_focus(self) -> None:
+        """The heading of the pane in use is lit."""
+        self._refresh_heads()
+
+    # the tabs
+
+    @property
+    def current_layer(self) -> Layer | None:
+        """The layer under the cursor."""
+        return self.query_one(LayerTree).current_layer
+
+    def _pane(self, tab: str) -> Widget:
+        return self.query_one(f"#{tab}")
+
+    def _show_tab(self) -> None:
+        for tab in TABS:
+            self._pane(tab).display = tab == self.tab
+
+    def open_tab(self, tab: str, *, focus: bool = True) -> None:
+        """Show a tab, and go there."""
+        self.tab = tab
+        self._show_tab()
+        self._show_layer()
+        if focus:
+            self._pane(tab).focus()
+        self._refresh_heads()
+        if tab == "diff" and self.changes is None and self.can_compare():
+            self.action_diff()
+
+    def _show_layer(self) -> None:
+        if self.tab != "layer" or self.analysis is None:
+            return
+        chosen, totals, exact = self.query_one(LayerTree).chosen, self.analysis.info.totals, self.exact
+        view = self.query_one("#layer", LineView)
+        if chosen:
+            view.show(lambda width: layer_page(chosen, totals, width, exact), top=True)
+        else:
+            view.show(lambda width: _said("No layer matches the filter", width))
+
+    def _show_model(self) -> None:
+        if self.analysis is not None:
+            info, history, exact = self.analysis.info, self.history, self.exact
+            self.query_one("#model", LineView).show(lambda width: model_page(info, history, width, exact))
+
+    def _show_operators(self) -> None:
+        if self.ops is not None and self.analysis is not None:
+            entries = operator_entries(self.ops, self.analysis.info.totals.macs, self.exact)
+            self.query_one("#operators", FoldList).set_entries(entries, keep=True)
+
+    def _show_changes(self) -> None:
+        pane = self.query_one("#diff", FoldList)
+        if self.changes is not None:
+            pane.set_entries(diff_entries(self.changes, self.exact), keep=True)
+        elif self.analysis is not None:
+            said = (
+                "Comparing…"
+                if self.can_compare()
+                else "This is the model as it was opened. Press t to tile it."
+            )
+            pane.set_entries([Entry(lambda width: ((fit(said, width), "dim"),))])
+
+    def show_diff(self, changes: Diff) -> None:
+        """Show what changed, in its tab."""
+        self.changes = changes
+        self._show_changes()
+        self.query_one("#diff", FoldList).move_to(0)
+
+    @on(LineList.Moved)
+    def _moved(self, event: LineList.Moved) -> None:
+        if isinstance(event.source, LayerTree):
+            self._show_layer()
+
+    @on(LineList.Chosen)
+    def _chosen(self, event: LineList.Chosen) -> None:
+        if isinstance(event.source, LayerTree):
+            self.open_tab("layer")
+
+    @on(PaneHead.Clicked)
+    def _head_clicked(self, event: PaneHead.Clicked) -> None:
+        if event.source.id == "tree-head":
+            self.action_column()
+            return
+        x = 0
+        for tab in TABS:
+            x += len(_title(tab, event.source.size.width)) + 3
+            if event.x < x:
+                self.open_tab(tab)
+                return
+
+    @on(KeyBar.Pressed)
+    async def _key_clicked(self, event: KeyBar.Pressed) -> None:
+        await self.run_action(event.action)
+
+    # status
+
+    def show_status(self) -> None:
+        """The job that runs, or else what was done last."""
+        status = self.query_one(Status)
+        running = self.jobs.current
+        status.set_class(running is not None, "busy")
+        status.show(lambda width: (self._job_line(width) if self.jobs.current else self._done_line(width),))
+        if running is not None and self._job_timer is None:
+            self._job_timer = self.set_interval(_JOB_TICK, self.show_status)
+        elif running is None and self._job_timer is not None:
+            self._job_timer.stop()
+            self._job_timer = None
+
+    def _job_line(self, width: int) -> Line:
+        running = self.jobs.current
+        if running is None:
+            return BLANK
+        progress = running.job.progress
+        spans: list[Span] = [(f" {running.title}", "accent")]
+        if progress is not None:
+            spans.append((f" · {safe(progress.phase)}", "text"))
+            if progress.total:
+                filled, track = bar(progress.done / progress.total, 10)
+                spans += [("  ", "text"), filled, track, (f" {progress.done:,}/{progress.total:,}", "number")]
+        tail = f"{units.seconds_text(int(running.elapsed))}  Esc stops "
+        tail = tail.replace("0 ms", "0 s")
+        gap = width - line_width(spans) - len(tail)
+        if gap < 1:
+            spans = [(fit("".join(s for s, _ in spans), max(1, width - len(tail) - 1)), "text")]
+            gap = 1
+        return (*spans, (" " * gap, "text"), (tail, "dim"))
+
+    def _done_line(self, width: int) -> Line:
+        if self.last_command:
+            hint = "  y copies "
+            return (
+                (" $ ", "accent"),
+                (fit(middle(safe(self.last_command), width - 4 - len(hint)), width - 4 - len(hint)), "text"),
+                (hint, "dim"),
+            )
+        return ((fit(f" {safe(self.said)}", width), "dim"),)
+
+    # looking
+
+    def action_next_pane(self) -> None:
+        """From the tree to the tab, and back."""
+        tree = self.query_one(LayerTree)
+        panes = self.query_one("#panes")
+        target: Widget = self._pane(self.tab) if tree.has_focus else tree
+        zoomed = panes.has_class("zoom-left") or panes.has_class("zoom-right")
+        if zoomed:
+            panes.set_class(target is tree, "zoom-left").set_class(target is not tree, "zoom-right")
+        target.focus()
+        self._refresh_heads()
+
+    def action_tab_layer(self) -> None:
+        """Show the Layer tab."""
+        self.open_tab("layer")
+
+    def action_tab_model(self) -> None:
+        """Show the Model tab."""
+        self.open_tab("model")
+
+    def action_tab_operators(self) -> None:
+        """Show the Operators tab."""
+        self.open_tab("operators")
+
+    def action_tab_diff(self) -> None:
+        """Show the Diff tab."""
+        self.open_tab("diff")
+
+    def action_zoom(self) -> None:
+        """Give the focused pane the whole width, or take it back."""
+        panes = self.query_one("#panes")
+        if panes.has_class("zoom-left") or panes.has_class("zoom-right"):
+            panes.remove_class("zoom-left", "zoom-right")
+        else:
+            panes.add_class("zoom-left" if self.query_one(LayerTree).has_focus else "zoom-right")
+
+    def action_column(self, step: int = 1) -> None:
+        """The next column of the tree."""
+        tree = self.query_one(LayerTree)
+        index = METRICS.index(tree.model.metric)
+        self._reorder(lambda model: model.set_metric(METRICS[(index + step) % len(METRICS)]))
+
+    def action_column_back(self) -> None:
+        """The column before."""
+        self.action_column(-1)
+
+    def action_sort(self) -> None:
+        """By cost, or as executed."""
+        self._reorder(lambda model: model.set_order(by_cost=not model.by_cost))
+
+    def action_fold_all(self) -> None:
+        """Close every group."""
+        self._reorder(TreeModel.fold_all)
+
+    def _reorder(self, change: Callable[[TreeModel], None]) -> None:
+        """Change the tree and stay on the layer where the cursor was."""
+        tree = self.query_one(LayerTree)
+        row = tree.model.rows[tree.cursor] if tree.row_count else None
+        change(tree.model)
+        if row is not None:
+            while row is not None and row not in tree.model.rows:
+                row = tree.model.layers[tree.model.first(row)].parent
+            tree.cursor = tree.model.rows.index(row) if row is not None else 0
+        tree.rows_changed()
+        self._show_layer()
+        self._refresh_heads()
+
+    def action_exact(self) -> None:
+        """Exact or rounded numbers."""
+        self.exact = not self.exact
+        self.refresh_all()
+
+    # filtering
+
+    async def action_filter(self) -> None:
+        """Open the filter's line."""
+        from textual.widgets import Static
+
+        from explorer.tui.screens.dialogs import text_input
+
+        row = self.query_one("#filter-row")
+        if not row.children:
+            entry = text_input(
+                placeholder="words, op:Conv, macs>1e6, -term", blink=not self.remote, id="filter"
+            )
+            await row.mount(Static(" / ", id="filter-mark", markup=False), entry)
+        row.add_class("open")
+        self.query_one(Status).display = False
+        self.query_one("#filter").focus()
+
+    def close_filter(self, *, clear: bool) -> bool:
+        """Leave the filter's line, and with `clear` the filter. Returns whether there was one."""
+        row = self.query_one("#filter-row")
+        was = row.has_class("open") or bool(self._filter)
+        row.remove_class("open")
+        self.query_one(Status).display = True
+        if clear and was:
+            from textual.widgets import Input
+
+            for entry in row.query(Input):
+                entry.value = ""
+            self._apply_filter(None)
+            self._filter = ""
+        if was:
+            self.query_one(LayerTree).focus()
+        return was
+
+    async def on_input_changed(self, event: object) -> None:
+        """The filter follows what is typed."""
+        self.run_worker(self._filter_soon(event.value), group="filter", exclusive=True, exit_on_error=False)  # type: ignore[attr-defined]
+
+    async def on_input_submitted(self, event: object) -> None:
+        """Enter keeps the filter and goes back to the tree."""
+        self.close_filter(clear=not self._filter)
+
+    async def _filter_soon(self, text: str) -> None:
+        if self.analysis is None or text.strip() == self._filter:
+            return
+        self._filter = text.strip()
+        if not self._filter:
+            self._apply_filter(None)
+            return
+        await asyncio.sleep(_TYPING)
+        from explorer import query  # with its parser, only when somebody searches
+
+        layers = self.analysis.layers
+        try:
+            if len(layers) > _IN_ONE_GO:
+                found = await asyncio.to_thread(query.search, layers, self._filter)
+            else:
+                found = query.search(layers, self._filter)
+        except ExplorerError as error:
+            # half a query is no error: the line is still being written
+            self.query_one("#filter-mark").tooltip = str(error)
+            return
+        self._apply_filter(found)
+
+    def _apply_filter(self, found: tuple[int, ...] | None) -> None:
+        tree = self.query_one(LayerTree)
+        layer = tree.current_layer
+        tree.model.set_filter(found)
+        rows = tree.model.rows
+        if found is None:
+            tree.cursor = tree.model.reveal(layer.id) if layer is not None else 0
+        elif found:
+            tree.cursor = next((i for i, row in enumerate(rows) if row in tree.model.matches), 0)  # type: ignore[operator]
+        tree.rows_changed()
+        self._show_layer()
+        self._refresh_heads()
+
+    # program
+
+    def action_escape(self) -> None:
+        """Stop the job; else clear the filter; else clear the status line; else leave the zoom."""
+        if self.jobs.stop():
+            return
+        if self.close_filter(clear=True):
+            return
+        if self.last_command or self.said:
+            self.last_command = self.said = ""
+            self.show_status()
+            return
+        self.query_one("#panes").remove_class("zoom-left", "zoom-right")
+
+    def action_copy(self) -> None:
+        """The command on show, or the path of the layer."""
+        text = self.last_command or (self.current_layer.path if self.current_layer else "")
+        if text:
+            self.app.copy_to_clipboard(text)
+            kept, self.last_command = self.last_command, ""
+            self.say("sent to terminal: " + (kept or text))
+
+    async def action_palette(self) -> None:
+        """Every command by name."""
+        from explorer.tui.screens.dialogs import Choice, Pick
+
+        choices = [
+            Choice(c.id, c.shown, c.title, c.tip)
+            for c in COMMANDS
+            if c.scope == "screen" and c.id != "palette"
+        ]
+        pick = Pick("Commands", choices, typed=True, blink=not self.remote)
+        self.app.push_screen(pick, self._picked)
+
+    async def action_actions(self) -> None:
+        """The menu of what can be done to the model."""
+        from explorer.tui.screens.dialogs import Choice, Pick
+
+        choices = [Choice(c.id, c.keys[0], c.title, c.tip) for c in COMMANDS if c.menu]
+        self.app.push_screen(Pick("Actions", choices), self._picked)
+
+    def _picked(self, action: str | None) -> None:
+        if action:
+            self.run_worker(self.run_action(action), exit_on_error=False)
+
+    def action_help(self) -> None:
+        """All keys."""
+        from explorer.tui.pages.help import help_lines
+        from explorer.tui.screens.dialogs import Page
+
+        self.app.push_screen(Page("Keys", help_lines))
+
+
+def _title(tab: str, width: int) -> str:
+    """`Operators` shrinks where four tabs do not fit."""
+    return "Ops" if tab == "operators" and width < 39 else tab.capitalize()
+
+
+def _said(text: str, width: int) -> list[Line]:
+    return [BLANK, *wrap(((" " + text, "dim"),), width)]

@@ -1,0 +1,90 @@
+"""A list whose rows open to show lines under them: operators with their attributes, a diff's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from explorer.tui.lines import Line
+from explorer.tui.widgets.line_view import LineList
+
+__all__ = ["Entry", "FoldList"]
+
+Page = Callable[[int], Sequence[Line]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row, and what lies under it; both made for a width when they are needed."""
+
+    head: Callable[[int], Line]
+    body: Page | None = None
+
+
+class FoldList(LineList):
+    """Entries that open and close."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._entries: Sequence[Entry] = ()
+        self._opened: set[int] = set()
+        self._rows: list[tuple[int, int]] = []  # (entry, -1 or line of its body)
+        self._bodies: dict[tuple[int, int], Sequence[Line]] = {}
+
+    def set_entries(self, entries: Sequence[Entry], *, keep: bool = False) -> None:
+        """Show other entries; `keep` leaves those open that were."""
+        self._entries = entries
+        self._bodies.clear()
+        if not keep:
+            self._opened.clear()
+        self._lay_out()
+        self.rows_changed(keep_cursor=keep)
+
+    def _lay_out(self) -> None:
+        self._rows = []
+        for i in range(len(self._entries)):
+            self._rows.append((i, -1))
+            if i in self._opened:
+                self._rows.extend((i, j) for j in range(len(self._body(i))))
+
+    def _body(self, entry: int) -> Sequence[Line]:
+        key = (entry, self.size.width)
+        page = self._entries[entry].body
+        if key not in self._bodies:
+            self._bodies[key] = () if page is None else page(self.size.width)
+        return self._bodies[key]
+
+    def on_resize(self, event: object) -> None:
+        """Lay out for the new width."""
+        self._bodies.clear()
+        self._lay_out()
+        self.rows_changed()
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        entry, line = self._rows[index]
+        if line >= 0:
+            return self._body(entry)[line]
+        row = self._entries[entry]
+        glyph = "  " if row.body is None else "▾ " if entry in self._opened else "▸ "
+        return ((glyph, "dim"), *row.head(width - 2))
+
+    def toggle_row(self, index: int, want: bool | None = None) -> bool:
+        """Open or close a row."""
+        entry, line = self._rows[index]
+        is_open = entry in self._opened
+        if line >= 0 or self._entries[entry].body is None or (want is not None and is_open == want):
+            return False
+        (self._opened.discard if is_open else self._opened.add)(entry)
+        self._lay_out()
+        return True
+
+    def parent_of(self, index: int) -> int | None:
+        """The row that `index` lies in."""
+        entry, line = self._rows[index]
+        return self._rows.index((entry, -1)) if line >= 0 else None

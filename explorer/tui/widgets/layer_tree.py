@@ -1,0 +1,118 @@
+"""The layer tree: a row a layer, with a bar for its share of the model's cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from explorer.facts import Layer, Totals
+from explorer.tui.lines import BLANK, Line, bar, bytes_figure, count_figure, fit, middle, safe
+from explorer.tui.treemodel import TreeModel
+from explorer.tui.widgets.line_view import LineList
+
+__all__ = ["LayerTree", "row_name"]
+
+_NUMBER, _EXACT_NUMBER = 11, 17
+
+
+class LayerTree(LineList):
+    """Rows of a `TreeModel`, drawn when they are seen."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.model = TreeModel(())
+        self.totals: Totals | None = None
+        self.exact = False
+
+    def set_model(self, model: TreeModel, totals: Totals) -> None:
+        """Show another model, from its top."""
+        self.model, self.totals = model, totals
+        self.rows_changed(keep_cursor=False)
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return len(self.model.rows)
+
+    @property
+    def current_layer(self) -> Layer | None:
+        """The layer under the cursor."""
+        if not self.model.rows:
+            return None
+        return self.model.layers[self.model.first(self.model.rows[min(self.cursor, self.row_count - 1)])]
+
+    @property
+    def chosen(self) -> tuple[Layer, ...]:
+        """The layer under the cursor, or all blocks of the run there."""
+        if not self.model.rows:
+            return ()
+        row = self.model.rows[min(self.cursor, self.row_count - 1)]
+        return tuple(self.model.layers[i] for i in self.model.members(row))
+
+    def toggle_row(self, index: int, want: bool | None = None) -> bool:
+        """Open or close a row."""
+        row = self.model.rows[index]
+        if want is not None and self.model.is_open(row) == want:
+            return False
+        return self.model.toggle(index)
+
+    def parent_of(self, index: int) -> int | None:
+        """The row that `index` lies in."""
+        return self.model.parent_index(index)
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        if self.totals is None:
+            return BLANK
+        return tree_line(self.model, self.model.rows[index], self.totals, width, self.exact)
+
+
+def row_name(layers: Sequence[Layer]) -> str:
+    """The name of a row; a run reads `layers.0 … layers.11`."""
+    if len(layers) == 1:
+        return safe(layers[0].name)
+    return f"{safe(layers[0].name)} … {safe(layers[-1].name)}"
+
+
+def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: bool) -> Line:
+    """One row: indentation, name, kind, bar, figure."""
+    first = model.layers[model.first(row)]
+    members = model.members(row)
+    indent = "  " * model.depth(row)
+    opens = model.expandable(row)
+    glyph = ("▾ " if model.is_open(row) else "▸ ") if opens else "  "
+    value, bound = model.value(row)
+    whole = model.metric.total(totals)
+    number_width = min(_EXACT_NUMBER if exact else _NUMBER, max(6, width // 3))
+    bar_width = 14 if width >= 64 else 8 if width >= 46 else 5 if width >= 36 else 0
+    kind_width = min(18, width // 4) if width >= 56 else 0
+    name_width = max(4, width - number_width - bar_width - kind_width - 2)
+
+    times = f" ×{len(members)}" if len(members) > 1 else ""
+    room = max(1, name_width - len(indent) - 2 - len(times))
+    name = middle(row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]]), room)
+    kind = safe(first.kind)
+    name_role = "dim" if model.matches is not None and first.id not in model.matches else "text"
+    if not kind_width and not times and room - len(name) >= 4 and kind and kind != first.name:
+        tail = "  " + fit(kind, room - len(name) - 2)
+    else:
+        tail = " " * max(0, room - len(name))
+    figure = (bytes_figure if model.metric.in_bytes else count_figure)(value, exact)
+    figure = "≤ " + figure if bound else figure
+    number_role = "warn" if value is None or bound else ("number" if value else "dim")
+    share = value / whole if value and whole else 0.0
+    filled, track = bar(share, bar_width)
+    return (
+        (indent, "text"),
+        (glyph, "dim"),
+        (name, name_role),
+        (times, "accent"),
+        (fit(tail, max(0, room - cell_len(name))), "dim"),
+        (fit(kind, kind_width), "dim"),
+        (" ", "text"),
+        filled,
+        track,
+        (fit(figure, number_width, right=True), number_role),
+        (" ", "text"),
+    )

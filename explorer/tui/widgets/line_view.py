@@ -1,0 +1,288 @@
+"""Widgets that draw lines of roles, and redraw only the lines that changed.
+
+Over SSH every cell that is drawn again is bytes on the wire. Textual repaints the whole widget whose
+content was set; here lines are compared with those on show, so a cursor key costs two rows of the list
+and the few lines of the page that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widget import Widget
+
+from explorer.tui.commands import in_scope
+from explorer.tui.lines import BLANK, ROLES, Line
+
+__all__ = ["LineList", "LineView", "RoleLines"]
+
+
+class RoleLines(Widget):
+    """A widget whose lines are made of roles; subclasses say what line `y` is."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"line--{role}" for role in ROLES} | {
+        "line--cursor",
+        "line--cursor-focus",
+    }
+
+    def line_at(self, y: int) -> Line:
+        """The line in row `y` of the widget."""
+        raise NotImplementedError
+
+    def render_line(self, y: int) -> Strip:
+        """Row `y`, drawn."""
+        return self.draw(self.line_at(y))
+
+    def draw(self, line: Line, under: str = "") -> Strip:
+        """A line as Textual wants it; `under` names a component whose background lies under it."""
+        base = self.rich_style
+        if under:
+            base = base + self.get_component_rich_style(under, partial=True)
+        segments = [Segment(piece, base + self._role(role)) for piece, role in line if piece]
+        return Strip(segments).adjust_cell_length(self.size.width, base)
+
+    def _role(self, role: str) -> Style:
+        return self.get_component_rich_style(f"line--{role}", partial=True)
+
+
+class LineView(RoleLines, ScrollView, can_focus=True):
+    """A page of lines, made for a width and made anew when the width changes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "scroll_by(-1)", show=False),
+        Binding("down,j", "scroll_by(1)", show=False),
+        Binding("pageup", "scroll_page(-1)", show=False),
+        Binding("pagedown,space", "scroll_page(1)", show=False),
+        Binding("home,g", "scroll_edge(0)", show=False),
+        Binding("end,G", "scroll_edge(1)", show=False),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._page: Callable[[int], Sequence[Line]] = lambda width: ()
+        self._lines: Sequence[Line] = ()
+
+    def show(self, page: Callable[[int], Sequence[Line]], *, top: bool = False) -> None:
+        """Show `page(width)`; `top` goes back to its beginning."""
+        self._page = page
+        if top and self.scroll_offset.y:
+            self.scroll_to(y=0, animate=False, force=True)
+        self._lay_out()
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """The lines on show."""
+        return self._lines
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lay out for the new width."""
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        if not self.is_mounted:
+            return
+        old, new = self._lines, tuple(self._page(max(1, self.size.width)))
+        self._lines = new
+        size = Size(self.size.width, len(new))
+        if size.height != self.virtual_size.height:
+            self.virtual_size = size
+            if self.styles.height is not None and self.styles.height.is_auto:
+                self.refresh(layout=True)
+        top, height = self.scroll_offset.y, self.size.height
+        for y in range(top, top + height):
+            before = old[y] if y < len(old) else BLANK
+            after = new[y] if y < len(new) else BLANK
+            if before != after:
+                self.refresh(Region(0, y - top, self.size.width, 1))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As many rows as lines."""
+        return len(self._page(max(1, width)))
+
+    def line_at(self, y: int) -> Line:
+        """The line in row `y`."""
+        y += self.scroll_offset.y
+        return self._lines[y] if y < len(self._lines) else BLANK
+
+    def action_scroll_by(self, step: int) -> None:
+        """Scroll by lines."""
+        self.scroll_to(y=self.scroll_offset.y + step, animate=False)
+
+    def action_scroll_page(self, step: int) -> None:
+        """Scroll by pages."""
+        self.action_scroll_by(step * max(1, self.size.height - 1))
+
+    def action_scroll_edge(self, end: int) -> None:
+        """Scroll to the beginning or the end."""
+        self.scroll_to(y=end * self.virtual_size.height, animate=False)
+
+
+class LineList(RoleLines, ScrollView, can_focus=True):
+    """Rows with a cursor. Subclasses give `row_count` and `row_line`; rows are drawn when seen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("list")
+    ]
+
+    class Moved(Message):
+        """The cursor is on another row."""
+
+        def __init__(self, source: LineList, index: int) -> None:
+            super().__init__()
+            self.source, self.index = source, index
+
+        def can_replace(self, message: Message) -> bool:
+            """A newer move of the same list says it all."""
+            return isinstance(message, LineList.Moved) and message.source is self.source
+
+    class Chosen(Message):
+        """Enter, or a second click, on a row that does not open."""
+
+        def __init__(self, source: LineList, index: int) -> None:
+            super().__init__()
+            self.source, self.index = source, index
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.cursor = 0
+
+    # what a subclass says
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        raise NotImplementedError
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        raise NotImplementedError
+
+    def toggle_row(self, index: int, want: bool | None = None) -> bool:
+        """Open or close a row (`want`: only that). Returns whether the rows changed."""
+        return False
+
+    def parent_of(self, index: int) -> int | None:
+        """The row that `index` lies in."""
+        return None
+
+    # drawing
+
+    def render_line(self, y: int) -> Strip:
+        """Row `y`, drawn."""
+        index = y + self.scroll_offset.y
+        if index >= self.row_count:
+            return self.draw(BLANK)
+        under = ""
+        if index == self.cursor:
+            under = "line--cursor-focus" if self.has_focus else "line--cursor"
+        return self.draw(self.row_line(index, self.size.width), under)
+
+    def rows_changed(self, *, keep_cursor: bool = True) -> None:
+        """Rows came or went: measure and draw again."""
+        count = self.row_count
+        cursor = max(0, min(self.cursor if keep_cursor else 0, count - 1))
+        self.virtual_size = Size(self.size.width, count)
+        self.cursor = cursor
+        self.refresh()
+        self._keep_in_view()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lay out for the new width."""
+        self.virtual_size = Size(self.size.width, self.row_count)
+        self._keep_in_view()
+
+    def move_to(self, index: int, *, force: bool = False) -> None:
+        """Put the cursor on `index`, bring it into view, and say so."""
+        index = max(0, min(index, self.row_count - 1))
+        if index == self.cursor and not force:
+            return
+        old, self.cursor = self.cursor, index
+        self.refresh_line(old)
+        self.refresh_line(index)
+        self._keep_in_view()
+        self.post_message(self.Moved(self, index))
+
+    def _keep_in_view(self) -> None:
+        height, top = self.size.height, self.scroll_offset.y
+        if height <= 0:
+            return
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False)
+
+    # keys
+
+    def action_up(self) -> None:
+        """One row up."""
+        self.move_to(self.cursor - 1)
+
+    def action_down(self) -> None:
+        """One row down."""
+        self.move_to(self.cursor + 1)
+
+    def action_page_up(self) -> None:
+        """One page up."""
+        self._page(-1)
+
+    def action_page_down(self) -> None:
+        """One page down."""
+        self._page(1)
+
+    def _page(self, step: int) -> None:
+        height = max(1, self.size.height - 1)
+        self.scroll_to(y=self.scroll_offset.y + step * height, animate=False)
+        self.move_to(self.cursor + step * height)
+
+    def action_first(self) -> None:
+        """To the top."""
+        self.move_to(0)
+
+    def action_last(self) -> None:
+        """To the end."""
+        self.move_to(self.row_count - 1)
+
+    def action_switch(self) -> None:
+        """Open or close the row, or choose it if it does not open."""
+        if not self.row_count:
+            return
+        if self.toggle_row(self.cursor):
+            self.rows_changed()
+        else:
+            self.post_message(self.Chosen(self, self.cursor))
+
+    def action_unfold(self) -> None:
+        """Open the row; step into it if it is open."""
+        if not self.row_count:
+            return
+        if self.toggle_row(self.cursor, True):
+            self.rows_changed()
+        elif self.cursor + 1 < self.row_count and self.parent_of(self.cursor + 1) == self.cursor:
+            self.move_to(self.cursor + 1)
+
+    def action_fold(self) -> None:
+        """Close the row; step out of it if it is closed."""
+        if not self.row_count:
+            return
+        if self.toggle_row(self.cursor, False):
+            self.rows_changed()
+        elif (parent := self.parent_of(self.cursor)) is not None:
+            self.move_to(parent)
+
+    async def _on_click(self, event: events.Click) -> None:
+        index = event.y + self.scroll_offset.y
+        if index >= self.row_count:
+            return
+        again = index == self.cursor
+        self.move_to(index)
+        if again or event.chain == 2:
+            self.action_switch()

@@ -1,0 +1,509 @@
+"""An engine that answers from a script: the pilot tests need no process and no model."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from explorer.errors import Cancelled, EngineDied, ExplorerError
+from explorer.facts import (
+    Analysis,
+    Diff,
+    History,
+    HistoryEntry,
+    Info,
+    Layer,
+    ModelInfo,
+    NodeDiff,
+    OpDiff,
+    OpStat,
+    OutputEvidence,
+    Plan,
+    Progress,
+    Range,
+    SiteEvidence,
+    SitePlan,
+    SkippedSite,
+    TensorInfo,
+    TileResult,
+    TileSpec,
+    Totals,
+    Verification,
+)
+
+__all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "totals"]
+
+_CONVS = (
+    # path, cin, cout, kernel, stride, pad, side of the output, MACs
+    ("features.0", 3, 64, 11, 4, 2, 55, 70_276_800),
+    ("features.3", 64, 192, 5, 1, 2, 27, 223_948_800),
+    ("features.6", 192, 384, 3, 1, 1, 13, 112_140_288),
+    ("features.8", 384, 256, 3, 1, 1, 13, 149_520_384),
+    ("features.10", 256, 256, 3, 1, 1, 13, 99_680_256),
+)
+_LINEARS = (("classifier.1", 9216, 4096), ("classifier.4", 4096, 4096), ("classifier.6", 4096, 1000))
+
+
+def _tensor(name: str, *shape: int) -> TensorInfo:
+    return TensorInfo(name, "float32", shape)
+
+
+def totals(layers: tuple[Layer, ...], **more: Any) -> Totals:
+    """Totals over the leaves."""
+    leaves = [x for x in layers if not x.group]
+    macs = sum(x.macs or 0 for x in leaves)
+    base = Totals(
+        nodes=len(leaves),
+        params=sum(x.params for x in leaves),
+        trainable_params=None,
+        weight_bytes=sum(x.weight_bytes for x in leaves),
+        macs=macs,
+        flops=2 * macs,
+        elementwise_ops=sum(x.elementwise_ops or 0 for x in leaves),
+        activation_bytes_sum=sum(x.activation_bytes or 0 for x in leaves),
+        activation_bytes_peak=1_548_800,
+        bytes_read=sum(x.bytes_read or 0 for x in leaves),
+        bytes_written=sum(x.bytes_written or 0 for x in leaves),
+        coverage=1.0,
+        peak_at="features.1",
+        peak_tensors=(_tensor("features.0.out", 1, 64, 55, 55), _tensor("features.1.out", 1, 64, 55, 55)),
+    )
+    return replace(base, **more)
+
+
+def alexnet() -> Analysis:
+    """AlexNet in 8 layers with weights and their ReLUs, by hand."""
+    leaves: list[tuple[str, Layer]] = []
+    previous = _tensor("input", 1, 3, 224, 224)
+    for path, cin, cout, kernel, stride, pad, side, macs in _CONVS:
+        out = _tensor(f"{path}.out", 1, cout, side, side)
+        size = cout * side * side
+        count = cout * cin * kernel * kernel + cout
+        conv = Layer(
+            0,
+            None,
+            path,
+            path.split(".")[1],
+            "Conv",
+            1,
+            False,
+            inputs=(previous,),
+            outputs=(out,),
+            weights=(_tensor(f"{path}.weight", cout, cin, kernel, kernel), _tensor(f"{path}.bias", cout)),
+            params=count,
+            weight_bytes=4 * count,
+            macs=macs,
+            elementwise_ops=size,
+            formula=f"1 × {cout} × {side}·{side} × {cin} × {kernel}·{kernel}",
+            bytes_read=4 * count + 4 * size,
+            bytes_written=4 * size,
+            activation_bytes=4 * size,
+            attributes={
+                "kernel_shape": (kernel, kernel),
+                "strides": (stride, stride),
+                "pads": (pad,) * 4,
+                "group": 1,
+            },
+        )
+        relu = Layer(
+            0,
+            None,
+            path.replace(".", ".relu"),
+            f"relu{path.split('.')[1]}",
+            "Relu",
+            1,
+            False,
+            inputs=(out,),
+            outputs=(out,),
+            elementwise_ops=size,
+            formula=f"{size:,} elements",
+            bytes_read=4 * size,
+            bytes_written=4 * size,
+            activation_bytes=4 * size,
+        )
+        leaves += [("features", conv), ("features", relu)]
+        previous = out
+    for path, k, n in _LINEARS:
+        out = _tensor(f"{path}.out", 1, n)
+        gemm = Layer(
+            0,
+            None,
+            path,
+            path.split(".")[1],
+            "Gemm",
+            1,
+            False,
+            inputs=(_tensor(f"{path}.in", 1, k),),
+            outputs=(out,),
+            weights=(_tensor(f"{path}.weight", n, k), _tensor(f"{path}.bias", n)),
+            params=k * n + n,
+            weight_bytes=4 * (k * n + n),
+            macs=k * n,
+            elementwise_ops=n,
+            formula=f"1 × {k} × {n}",
+            bytes_read=4 * (k * n + n + k),
+            bytes_written=4 * n,
+            activation_bytes=4 * n,
+            attributes={"alpha": 1.0, "beta": 1.0, "transB": 1},
+        )
+        leaves.append(("classifier", gemm))
+    layers = _grouped(leaves)
+    info = Info(
+        model=ModelInfo(
+            "alexnet.onnx",
+            "onnx",
+            (_tensor("input", 1, 3, 224, 224),),
+            (_tensor("output", 1, 1000),),
+            opset=17,
+            producer="pytorch 2.9",
+            file_bytes=244_407_408,
+        ),
+        assumptions={"dims": {"batch": 1}, "weights": "random, seed 0"},
+        totals=totals(layers),
+    )
+    return Analysis(info, layers)
+
+
+def _grouped(leaves: list[tuple[str, Layer]]) -> tuple[Layer, ...]:
+    layers: list[Layer] = []
+    for group in dict.fromkeys(g for g, _ in leaves):
+        own = [leaf for g, leaf in leaves if g == group]
+        top = len(layers)
+        layers.append(
+            Layer(
+                top,
+                None,
+                group,
+                group,
+                "Sequential",
+                0,
+                True,
+                inputs=own[0].inputs,
+                outputs=own[-1].outputs,
+                params=sum(x.params for x in own),
+                weight_bytes=sum(x.weight_bytes for x in own),
+                macs=sum(x.macs or 0 for x in own),
+                elementwise_ops=sum(x.elementwise_ops or 0 for x in own),
+                bytes_read=sum(x.bytes_read or 0 for x in own),
+                bytes_written=sum(x.bytes_written or 0 for x in own),
+                activation_bytes=sum(x.activation_bytes or 0 for x in own),
+            )
+        )
+        layers.extend(replace(leaf, id=top + 1 + i, parent=top) for i, leaf in enumerate(own))
+    return tuple(layers)
+
+
+def blocks(count: int = 12) -> Analysis:
+    """An encoder of identical blocks: layers.0 … layers.11, one unknown operator, hostile names."""
+    layers: list[Layer] = [
+        Layer(0, None, "encoder", "encoder", "Encoder", 0, True, params=100 * count, macs=1000 * count)
+    ]
+    for i in range(count):
+        at = len(layers)
+        layers.append(
+            Layer(
+                at,
+                0,
+                f"encoder.layers.{i}",
+                f"layers.{i}",
+                "Block",
+                1,
+                True,
+                params=100,
+                macs=1000,
+                repeat=count if i == 0 else 0,
+            )
+        )
+        for j, kind in enumerate(("MatMul", "Add")):
+            layers.append(
+                Layer(
+                    at + 1 + j,
+                    at,
+                    f"encoder.layers.{i}.{kind}",
+                    kind,
+                    kind,
+                    2,
+                    False,
+                    params=100 if kind == "MatMul" else 0,
+                    macs=1000 if kind == "MatMul" else 0,
+                )
+            )
+    odd = "od\x1b[2J[bold red]d"
+    layers.append(
+        Layer(
+            len(layers),
+            None,
+            odd,
+            odd,
+            "Mystery",
+            0,
+            False,
+            macs=None,
+            status="unknown",
+            reason="no rule for Mystery",
+        )
+    )
+    info = Info(ModelInfo("bert.onnx", "onnx", (), ()), {}, totals(tuple(layers), coverage=0.96))
+    return Analysis(info, tuple(layers))
+
+
+def flat(count: int) -> Analysis:
+    """`count` operators without any hierarchy."""
+    layers = tuple(
+        Layer(i, None, f"node_{i}", f"node_{i}", "Relu", 0, False, macs=i % 7) for i in range(count)
+    )
+    return Analysis(Info(ModelInfo("flat.onnx", "onnx", (), ()), {}, totals(layers)), layers)
+
+
+_SKIPPED = (SkippedSite("attention/MatMul", "MatMul", "both operands are activations"),)
+
+
+def plan(spec: TileSpec) -> Plan:
+    """The plan of AlexNet's three Gemm."""
+    sites = []
+    tm, tk, tn = spec.tile
+    for path, k, n in _LINEARS:
+        if spec.sites and path not in spec.sites:
+            continue
+        grid = (-(-1 // tm), -(-k // tk), -(-n // tn))
+        count = grid[0] * grid[1] * grid[2]
+        form = spec.form if spec.form != "auto" else "lab" if count <= 256 else "scan"
+        used = k * n / (count * tm * tk * tn)
+        sites.append(
+            SitePlan(path, "Gemm", 1, k, n, grid, count, used, form, spec.edges, f"{path}.out", bias=True)
+        )
+    macs = sum(s.K * s.N for s in sites)
+    return Plan(
+        spec.tile,
+        spec.edges,
+        spec.form,
+        tuple(sites),
+        sum(s.products for s in sites),
+        macs,
+        714_188_480,
+        _SKIPPED,
+    )
+
+
+def proof(passed: bool = True) -> Verification:
+    """Evidence for the three sites and the output."""
+    output = OutputEvidence(
+        "output",
+        "float32",
+        (1, 1000),
+        4.1e-9,
+        2.3e-5,
+        1.1e-17,
+        1.0,
+        "float64",
+        3.1e-9,
+        2.2e-9,
+        1e-8,
+        9e-9,
+        0,
+        False,
+        passed,
+        "no less accurate than the original" if passed else "37 new NaN",
+    )
+    sites = tuple(
+        SiteEvidence(
+            p,
+            1,
+            k,
+            n,
+            -(-k // 64) * -(-n // 64),
+            "",
+            3e-9,
+            0.0,
+            1e-17,
+            1.0,
+            0.41,
+            8.0,
+            2e-9,
+            1e-9,
+            67,
+            0,
+            True,
+            "",
+        )
+        for p, k, n in _LINEARS
+    )
+    verdict = (
+        "Equal: every tile is its slice of the weight, and the tiled model is no less accurate."
+        if passed
+        else ("Different: the output has 37 NaN that the original has not.")
+    )
+    return Verification(
+        passed,
+        verdict,
+        "alexnet.onnx",
+        "1-alexnet.onnx",
+        (0, 1, 2),
+        ("input: normal",),
+        sites,
+        (output,),
+        (),
+        2.1,
+    )
+
+
+@dataclass
+class _Job:
+    method: str
+    future: Future[Any] = field(default_factory=Future)
+    progress: Progress | None = None
+
+
+class ScriptedEngine:
+    """The worker's door over a script.
+
+    Args:
+        analysis: Of the model as opened.
+        hold: Methods that do not answer until `release`.
+        errors: Method to the error it fails with.
+    """
+
+    def __init__(
+        self,
+        analysis: Analysis | None = None,
+        *,
+        hold: tuple[str, ...] = (),
+        errors: dict[str, ExplorerError] | None = None,
+    ) -> None:
+        self.model = analysis or alexnet()
+        self.hold, self.errors = set(hold), errors or {}
+        self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.waiting: list[tuple[_Job, tuple[Any, ...], dict[str, Any]]] = []
+        self.states = History((HistoryEntry("opened", "alexnet.onnx", ""),), 0)
+        self.closed = False
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+        self.closed = True
+
+    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> _Job:
+        """Answer at once, from another thread as the real one does, or keep it for `release`."""
+        self.asked.append((method, args, kwargs))
+        job = _Job(method)
+        if method in self.hold:
+            job.progress = Progress("proving", 3, 14)
+            self.waiting.append((job, args, kwargs))
+        else:
+            self._answer(job, args, kwargs)
+        return job
+
+    def release(self) -> None:
+        """Answer what waits."""
+        self.hold.clear()
+        for job, args, kwargs in self.waiting:
+            self._answer(job, args, kwargs)
+        self.waiting.clear()
+
+    def stop(self, job: _Job) -> None:
+        """Fail the job as a stopped one."""
+        self.waiting = [w for w in self.waiting if w[0] is not job]
+        job.future.set_exception(Cancelled())
+
+    def die(self) -> None:
+        """Fail what waits as when the process was killed."""
+        for job, _, _ in self.waiting:
+            job.future.set_exception(
+                EngineDied("the engine stopped (killed)", hint="the next command restarts it")
+            )
+        self.waiting.clear()
+
+    def _answer(self, job: _Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def work() -> None:
+            try:
+                if job.method in self.errors:
+                    raise self.errors[job.method]
+                job.future.set_result(getattr(self, f"_{job.method}")(*args, **kwargs))
+            except ExplorerError as error:
+                job.future.set_exception(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def _open(self) -> Info:
+        return self.model.info
+
+    def _analysis(self) -> Analysis:
+        return self.model
+
+    def _ops(self) -> tuple[OpStat, ...]:
+        kernels = Range((3, 3), (11, 11), 3, (((3, 3), 3), ((11, 11), 1), ((5, 5), 1)))
+        return (
+            OpStat(
+                "Conv",
+                5,
+                655_566_528,
+                2_469_696,
+                484_992,
+                {"kernel_shape": kernels, "group": Range(1, 1, 1, ((1, 5),))},
+            ),
+            OpStat("Gemm", 3, 58_621_952, 58_631_144, 9_192, {"transB": Range(1, 1, 1, ((1, 3),))}),
+            OpStat("Relu", 5, 0, 0, 484_992, {}),
+        )
+
+    def _plan(self, spec: TileSpec) -> Plan:
+        return plan(spec)
+
+    def _tile(self, spec: TileSpec) -> TileResult:
+        made = plan(spec)
+        label = f"tile {'x'.join(map(str, spec.tile))}"
+        command = f"explorer tile alexnet.onnx -o alexnet_tiled.onnx --tile {'x'.join(map(str, spec.tile))}"
+        entry = HistoryEntry(label, "1-alexnet.onnx", command, made, proof())
+        self.states = History(
+            (*self.states.entries[: self.states.current + 1], entry), self.states.current + 1
+        )
+        return TileResult(made, "1-alexnet.onnx", proof(), 2.4, command)
+
+    def _verify(self) -> Verification:
+        return proof()
+
+    def _diff(self) -> Diff:
+        whole = self.model.info.totals
+        rows = tuple(
+            NodeDiff(
+                "tiled",
+                p,
+                p,
+                f"Gemm -> {-(-k // 64) * -(-n // 64):,} products",
+                "Gemm",
+                "Scan",
+                "name",
+                1.0,
+                (("Split2D", 1), ("2DMM_64x64x64", -(-k // 64) * -(-n // 64)), ("Sum", n // 64)),
+            )
+            for p, k, n in _LINEARS
+        )
+        summary = (
+            OpDiff("Gemm", 3, 3, 0, 0, 0),
+            OpDiff("Conv", 5, 0, 5, 0, 0),
+            OpDiff("Relu", 5, 0, 5, 0, 0),
+        )
+        after = replace(whole, nodes=whole.nodes + 15, activation_bytes_peak=1_600_000)
+        return Diff("alexnet.onnx", "1-alexnet.onnx", False, summary, rows, whole, after)
+
+    def _history(self) -> History:
+        return self.states
+
+    def _undo(self) -> History:
+        self.states = replace(self.states, current=max(0, self.states.current - 1))
+        return self.states
+
+    def _redo(self) -> History:
+        self.states = replace(self.states, current=min(len(self.states.entries) - 1, self.states.current + 1))
+        return self.states
+
+    def _save(self, path: str, *, overwrite: bool = False) -> str:
+        entries = list(self.states.entries)
+        entries[self.states.current] = replace(entries[self.states.current], saved=path)
+        self.states = replace(self.states, entries=tuple(entries))
+        return path
