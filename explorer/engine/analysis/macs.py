@@ -159,18 +159,20 @@ def elementwise(what: str, shape: Shape | None, per_element: int = 1) -> Cost:
 
 
 def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
-    """`cost` as often as a body runs; a trip count that is not a number makes it unknown."""
-    if trips == 1:
+    """`cost` as often as a body runs; if that is not a number, what is not 0 becomes unknown."""
+    if trips == 1 or (cost.macs == 0 and cost.elementwise_ops == 0):
         return cost
     formula = f"{'?' if trips is None else trips} {what} x ({cost.formula})"
-    if not isinstance(trips, int):
-        reason = cost.reason or f"how often it runs is not known{f' ({trips})' if trips else ''}"
-        return Cost(None, None, formula, "unknown", reason)
-    return replace(
-        cost,
-        macs=None if cost.macs is None else cost.macs * trips,
-        elementwise_ops=None if cost.elementwise_ops is None else cost.elementwise_ops * trips,
-        formula=formula,
+    if isinstance(trips, int):
+        return replace(
+            cost,
+            macs=None if cost.macs is None else cost.macs * trips,
+            elementwise_ops=None if cost.elementwise_ops is None else cost.elementwise_ops * trips,
+            formula=formula,
+        )
+    reason = cost.reason or f"how often it runs is not known{f' ({trips})' if trips else ''}"
+    return Cost(
+        0 if cost.macs == 0 else None, 0 if cost.elementwise_ops == 0 else None, formula, "unknown", reason
     )
 
 
@@ -285,7 +287,7 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> Cost:
-    """General matrix product, alpha A B + beta C. MACs = M x K x N whatever is transposed; the rest is elementwise.
+    """General matrix product, alpha A B + beta C: M x K x N MACs whatever is transposed, the rest elementwise.
 
     Args:
         a: (M, K), or (K, M) with `trans_a`.

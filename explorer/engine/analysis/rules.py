@@ -10,14 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from explorer.engine.analysis import macs
 from explorer.engine.analysis.macs import ELEMENTWISE, FREE, Cost
 from explorer.facts import Dim, Shape, TensorInfo
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["QUANTIZED", "RULES", "SETTINGS", "Call", "Rule", "cost_of", "is_parameter"]
 
@@ -35,7 +32,6 @@ class Call:
         attributes: Decoded.
         inputs: By position; None where an optional input is left out.
         outputs: By position.
-        constants: Known contents of small inputs, by position.
     """
 
     op: str
@@ -43,7 +39,6 @@ class Call:
     attributes: Mapping[str, Any]
     inputs: tuple[TensorInfo | None, ...]
     outputs: tuple[TensorInfo | None, ...]
-    constants: Mapping[int, np.ndarray[Any, Any]]
 
     def has(self, index: int) -> bool:
         """Whether the input at `index` is given."""

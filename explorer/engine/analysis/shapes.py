@@ -36,7 +36,7 @@ from explorer.facts import Dim, Shape, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Inference", "Shapes", "bind_inputs", "infer"]
+__all__ = ["Inference", "Shapes", "bind_inputs", "infer", "substituted"]
 
 ROUNDS = 12
 """How often inference is run again with what the last run made known."""
@@ -200,7 +200,7 @@ class Inference:
             nodes = function.nodes
             if function.attributes or function.defaults:
                 values = {**function.defaults, **call.attributes}
-                nodes = tuple(_substituted(n, values) for n in nodes)
+                nodes = tuple(substituted(n, values) for n in nodes)
             # a call may leave out arguments at the end
             padded: list[TensorInfo | None] = [*types] + [None] * (len(function.inputs) - len(types))
             inputs = []
@@ -469,8 +469,8 @@ def _captured(body: Graph) -> set[str]:
     return used - own - {""}
 
 
-def _substituted(node: Node, values: Mapping[str, Any]) -> Node:
-    """`node` with references to its function's attributes replaced; unset ones are left out."""
+def substituted(node: Node, values: Mapping[str, Any]) -> Node:
+    """`node` with references to its function's attributes replaced by `values`; unset ones left out."""
     attributes: dict[str, Any] = {}
     changed = False
     for name, value in node.attributes.items():
@@ -479,7 +479,7 @@ def _substituted(node: Node, values: Mapping[str, Any]) -> Node:
             if value.name in values:
                 attributes[name] = values[value.name]
         elif isinstance(value, Graph):
-            inner = tuple(_substituted(n, values) for n in value.nodes)
+            inner = tuple(substituted(n, values) for n in value.nodes)
             different = any(a is not b for a, b in zip(inner, value.nodes, strict=True))
             changed = changed or different
             attributes[name] = replace(value, nodes=inner) if different else value

@@ -39,23 +39,38 @@ class Leaf:
             `build`. The path is made unique if it is not.
         stored: Identity, elements and bytes of every stored parameter it uses.
         nodes: How many operators of one forward pass the leaf stands for (calls counted).
+        counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
     """
 
     scopes: tuple[Scope, ...]
     layer: Layer
     stored: tuple[tuple[Hashable, int, int], ...] = ()
     nodes: int = 1
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What is known of a group beyond the sum of its leaves. An empty kind leaves that of its scope."""
+    """What is known of a group beyond the sum of its leaves.
+
+    Attributes:
+        kind: Empty leaves that of its scope.
+        calls: How often it runs in one forward pass.
+        inputs: Tensors that come in from outside.
+        outputs: Tensors that are used outside.
+        attributes: What to show of it.
+        status: None leaves what follows from the leaves; `reason` goes with it.
+        apart: The group's figures are not part of its parent's, only its parameters are.
+    """
 
     kind: str = ""
     calls: int = 1
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    status: Status | None = None
+    reason: str = ""
+    apart: bool = False
 
 
 def summed(values: Iterable[int | None]) -> int | None:
@@ -163,7 +178,7 @@ def build(leaves: Sequence[Leaf], groups: Mapping[str, GroupFacts] | None = None
     root = _grouped(leaves)
     taken: Counter[str] = Counter()
     users: dict[Hashable, list[str]] = {}
-    rows: list[tuple[Layer, Leaf | _Group]] = []
+    rows: list[tuple[Layer, Leaf | GroupFacts]] = []
     stack: list[tuple[_Group | Leaf, int | None, int]] = [(c, None, 0) for c in reversed(root.children)]
     for path in _group_paths(root):
         taken[path] += 1
@@ -187,6 +202,7 @@ def build(leaves: Sequence[Leaf], groups: Mapping[str, GroupFacts] | None = None
                 attributes=known.attributes,
             )
             stack.extend((child, at, depth + 1) for child in reversed(item.children))
+            rows.append((row, known))
         else:
             path = _unique(item.layer.path, taken)
             params = sum(elements for _, elements, _ in item.stored)
@@ -196,7 +212,7 @@ def build(leaves: Sequence[Leaf], groups: Mapping[str, GroupFacts] | None = None
             )
             for identity, _, _ in item.stored:
                 users.setdefault(identity, []).append(path)
-        rows.append((row, item))
+            rows.append((row, item))
     return _with_totals(rows, users)
 
 
@@ -223,7 +239,7 @@ def _unique(path: str, taken: Counter[str]) -> str:
 
 
 def _with_totals(
-    rows: Sequence[tuple[Layer, Leaf | _Group]], users: Mapping[Hashable, Sequence[str]]
+    rows: Sequence[tuple[Layer, Leaf | GroupFacts]], users: Mapping[Hashable, Sequence[str]]
 ) -> tuple[Layer, ...]:
     """Fills in totals, sharing and runs; rows come in pre-order, so children are summed backwards."""
     done: list[Layer] = [layer for layer, _ in rows]
@@ -245,6 +261,7 @@ def _with_totals(
             signature: Hashable = (layer.kind, layer.params, layer.macs, layer.activation_bytes)
         else:
             mine = sums.pop(at, _Sum())
+            mine.status = item.status or mine.status
             below = children.get(at, [])
             below.reverse()
             reason = {
@@ -256,11 +273,15 @@ def _with_totals(
                 params=sum(e for e, _ in mine.stored.values()),
                 weight_bytes=sum(b for _, b in mine.stored.values()),
                 status=mine.status,
-                reason=reason.get(mine.status, ""),
+                reason=item.reason or reason.get(mine.status, ""),
                 **mine.values(),  # type: ignore[arg-type]
             )
             if layer.parent is not None:
-                sums.setdefault(layer.parent, _Sum()).add_sum(mine)
+                above = sums.setdefault(layer.parent, _Sum())
+                if item.apart:
+                    above.stored.update(mine.stored)
+                else:
+                    above.add_sum(mine)
             signature = (layer.kind, tuple(kinds[i] for i in below))
         kinds[at] = signatures.setdefault(signature, len(signatures))
         children.setdefault(layer.parent, []).append(at)
@@ -309,6 +330,7 @@ def totals(
             used[identity] = elements, size
     for identity, elements, size in stored or ():
         used[identity] = elements, size
+    leaves = [leaf for leaf in leaves if leaf.counted]
     nodes = sum(leaf.nodes for leaf in leaves)
     known = sum(leaf.nodes for leaf in leaves if leaf.layer.status != "unknown")
     macs = summed(leaf.layer.macs for leaf in leaves)

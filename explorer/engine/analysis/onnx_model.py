@@ -1,0 +1,94 @@
+"""An ONNX model to facts: the layer tree with every figure, and the totals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from explorer.engine.analysis import tree, walker
+from explorer.engine.analysis.memory import live_peak
+from explorer.engine.analysis.shapes import Inference, InputShapes
+from explorer.engine.graph import Model
+from explorer.errors import Cancelled
+from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo
+
+__all__ = ["analyse"]
+
+
+def analyse(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Analysis:
+    """Everything that can be known of a model without running it.
+
+    Args:
+        model: The model, checked by `engine.validate`.
+        dims: Sizes of symbolic dimensions by name; those not given stay symbolic, and what depends on
+            them is unknown.
+        input_shapes: Type (None: as declared) and shape of inputs by name.
+        on_progress: Told phases and nodes.
+        cancel: Asked now and then; True stops.
+
+    Returns:
+        One leaf per operator, bodies of functions, branches and loops opened; groups from names or
+        exporter metadata. An operator without a rule is 'unknown' and lowers the coverage.
+
+    Raises:
+        Misuse: `dims` or `input_shapes` name what the model does not have.
+        Cancelled: `cancel` said so.
+    """
+    if on_progress is not None:
+        on_progress(Progress("inferring shapes"))
+    inference = Inference(model, dims, input_shapes)
+    if cancel is not None and cancel():
+        raise Cancelled
+    walk = walker.walk(model, inference, on_progress=on_progress, cancel=cancel)
+    outputs = [v.name for v in model.graph.outputs]
+    peak = live_peak(walk.steps, keep=outputs)
+    totals = tree.totals(
+        walk.leaves,
+        peak_bytes=_peak(peak.bytes, walk),
+        peak_at=peak.label,
+        peak_tensors=peak.tensors,
+    )
+    values = inference.main.values
+    declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
+    info = Info(
+        model=ModelInfo(
+            source=model.path,
+            format="onnx",
+            inputs=tuple(values[v.name] for v in model.graph.feeds),
+            outputs=tuple(values.get(name, declared[name]) for name in outputs),
+            opset=model.opset or None,
+            producer=" ".join(p for p in (model.producer, model.producer_version) if p),
+            file_bytes=os.path.getsize(model.path) if os.path.isfile(model.path) else None,
+            notes=(*inference.main.notes, *_notes(model, walk)),
+        ),
+        assumptions={"dims": dict(inference.main.dims)},
+        totals=totals,
+    )
+    return Analysis(info, tree.build(walk.leaves, walk.groups))
+
+
+def _peak(size: int, walk: walker.Walk) -> int | None:
+    """The peak; None if no tensor's size is known."""
+    return size if size or not any(step.outputs for step in walk.steps) else None
+
+
+def _notes(model: Model, walk: walker.Walk) -> list[str]:
+    """What a reader of the figures should know."""
+    notes = []
+    used = {name for node in model.graph.nodes for name in node.inputs}
+    used.update(v.name for v in model.graph.outputs)
+    idle = [t for t in model.graph.initializers.values() if t.name not in used]
+    if idle and not any(node.op in ("If", "Loop", "Scan") for node in model.graph.nodes):
+        size = sum(t.nbytes for t in idle)
+        notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
+    stale = sum(1 for leaf in walk.leaves for out in leaf.layer.outputs if out.conflict)
+    if stale:
+        notes.append(f"{stale:,} shapes declared in the file contradict inference, which is believed")
+    return notes

@@ -1,0 +1,810 @@
+"""Every operator of an ONNX model once, as a leaf of the layer tree, bodies opened.
+
+A call of a local function opens into the function's nodes, If into its branches, Loop and Scan into a
+body that counts as often as it runs. What is alive when is recorded on the way. A file of a few hundred
+bytes can describe billions of calls, so what would open into too many rows stays one row, with the same
+figures, which are computed once per function and kinds of arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from explorer.engine.analysis import folding, macs, rules
+from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis.memory import Step
+from explorer.engine.analysis.scopes import Place, place
+from explorer.engine.analysis.shapes import Inference, Shapes, substituted
+from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, summed
+from explorer.engine.graph import DTYPES, Function, Graph, Model, Node, Span, Tensor, dtype_code
+from explorer.engine.validate import subgraphs
+from explorer.errors import Cancelled
+from explorer.facts import Dim, Layer, Progress, TensorInfo
+
+__all__ = ["Stored", "Walk", "nbytes", "walk"]
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+MAX_LEAVES = 60_000
+"""Rows that calls may open into, all together; the largest bodies stay closed beyond it."""
+
+SHOWN = 32
+"""How many tensors going into or out of a group are named."""
+
+_ALIASES = frozenset(
+    "Identity Transpose Cast Reshape Squeeze Unsqueeze Flatten DequantizeLinear Dropout".split()  # noqa: SIM905
+)
+"""Operators that hand a stored tensor on as the same parameter in another guise."""
+
+_UNREAD = frozenset(("Shape", "Size", "Constant"))
+"""Operators that look at a shape, not at what is in the tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored tensor: who it is (the same bytes are the same parameter), and what it looks like."""
+
+    identity: Hashable
+    name: str
+    elements: int
+    size: int
+    dtype: str
+    shape: tuple[int, ...]
+    quantized: bool = False
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a walk collects: leaves, facts of groups, and the execution order for the memory peak."""
+
+    leaves: list[Leaf] = field(default_factory=list)
+    groups: dict[str, GroupFacts] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A body being walked: its values, where they come from, and how often it runs.
+
+    Attributes:
+        shapes: Of the body's values.
+        stored: Values that are stored in the file, by name in this body.
+        keys: Names that stand for a value of the caller.
+        scopes: Groups around the body.
+        prefix: In front of every path.
+        trips: How often the body runs.
+        bound: Whether that is an upper bound.
+        number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
+        closed: Calls are summed up, not opened.
+    """
+
+    shapes: Shapes
+    stored: dict[str, tuple[Stored, ...]]
+    opsets: Mapping[str, int]
+    keys: dict[str, Hashable] = field(default_factory=dict)
+    scopes: tuple[Scope, ...] = ()
+    prefix: str = ""
+    trips: Dim = 1
+    bound: bool = False
+    number: int = 0
+    closed: bool = False
+
+    def key(self, name: str) -> Hashable:
+        """Who the value is, whatever it is called here."""
+        found = self.keys.get(name)
+        return found if found is not None else ((self.number, name) if self.number else name)
+
+    def info(self, name: str) -> TensorInfo:
+        """The value's type and shape; unknown ones if nothing is known."""
+        return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
+
+
+def nbytes(info: TensorInfo) -> int | None:
+    """Bytes of a tensor; None if its shape or type is not known or it holds strings."""
+    elements = None if info.shape is None else macs.count(info.shape)
+    if elements is None or info.dtype is None:
+        return None
+    bits = DTYPES[dtype_code(info.dtype)].bits
+    return (elements * bits + 7) // 8 if bits else None
+
+
+def walk(
+    model: Model, inference: Inference, *, on_progress: OnProgress = None, cancel: Cancel = None
+) -> Walk:
+    """All operators of the model in execution order.
+
+    Args:
+        model: The model.
+        inference: Its shapes.
+        on_progress: Told the nodes of the main graph.
+        cancel: Asked every few hundred nodes.
+
+    Raises:
+        Cancelled: `cancel` said so.
+    """
+    walker = _Walker(model, inference, on_progress, cancel)
+    out = Walk()
+    graph = model.graph
+    frame = _Frame(inference.main, _stored(graph, ()), model.opsets)
+    feeds = [frame.info(v.name) for v in graph.feeds]
+    out.steps.append(Step("", (), tuple((i.name, i, nbytes(i) or 0) for i in feeds)))
+    walker.body(frame, graph.nodes, out)
+    walker.boundaries(out, graph, frame)
+    return out
+
+
+def _stored(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stored, ...]]:
+    return {name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()}
+
+
+def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
+    payload = tensor.payload
+    place = (payload.source.path, payload.offset, payload.size) if isinstance(payload, Span) else None
+    identity: Hashable = (
+        place if place is not None and payload is not None and payload.size else (*owner, name)
+    )
+    return Stored(identity, name, tensor.elements, tensor.nbytes, tensor.dtype, tensor.shape)
+
+
+class _Walker:
+    """Walks one model. Holds the memos and the budget; all else is handed down."""
+
+    def __init__(self, model: Model, inference: Inference, on_progress: OnProgress, cancel: Cancel) -> None:
+        self.model = model
+        self.inference = inference
+        self.on_progress = on_progress
+        self.cancel = cancel
+        self.budget = MAX_LEAVES
+        self.frames = 0
+        self.visited = 0
+        self.taken: Counter[str] = Counter()
+        self.sizes: dict[Hashable, int] = {}
+        self.costs: dict[Hashable, Cost] = {}
+        self.places: dict[int, tuple[Sequence[Node], list[Place]]] = {}
+        self.closed: dict[int, tuple[Shapes, _Closed]] = {}
+        self.edges: list[tuple[tuple[Scope, ...], list[tuple[Hashable, TensorInfo]], list[Hashable]]] = []
+
+    # -- bodies ---------------------------------------------------------------------------------
+
+    def body(self, frame: _Frame, nodes: Sequence[Node], out: Walk) -> None:
+        """Walks the nodes of a graph or body."""
+        if id(nodes) not in self.places:
+            self.places[id(nodes)] = nodes, place(nodes)
+        spots = self.places[id(nodes)][1]
+        for index, (node, spot) in enumerate(zip(nodes, spots, strict=True)):
+            self.visited += 1
+            if not self.visited & 511:
+                if self.cancel is not None and self.cancel():
+                    raise Cancelled
+                if self.on_progress is not None and not frame.number:
+                    self.on_progress(Progress("analysing", index, len(nodes)))
+            function = self.model.functions.get(node.key) if self.model.functions else None
+            if function is not None:
+                self.call(frame, node, spot, function, out)
+            elif not node.domain and node.op in _CONTROL and subgraphs(node):
+                _CONTROL[node.op](self, frame, node, spot, out)
+            else:
+                self.operator(frame, node, spot, out)
+
+    def inner(self, frame: _Frame, node: Node, spot: Place, kind: str) -> tuple[tuple[Scope, ...], str]:
+        """The scopes and the path prefix of a body that opens below `node`."""
+        path = f"{frame.prefix}{node.label}"
+        self.taken[path] += 1
+        if self.taken[path] > 1:
+            path = f"{path}#{self.taken[path]}"
+        return (*self.scopes(frame, spot), Scope(path, spot.name, kind)), f"{path}/"
+
+    def scopes(self, frame: _Frame, spot: Place) -> tuple[Scope, ...]:
+        """The groups around a node; those inside a body carry the body's path."""
+        if not frame.prefix:
+            return spot.scopes
+        inside = tuple(Scope(frame.prefix + s.path, s.name, s.kind) for s in spot.scopes)
+        return (*frame.scopes, *inside)
+
+    def group(self, frame: _Frame, node: Node, kind: str, **more: Any) -> GroupFacts:
+        """What the group of a node with a body shows."""
+        return GroupFacts(
+            kind=kind,
+            calls=frame.trips if isinstance(frame.trips, int) else 1,
+            inputs=tuple(frame.info(n) for n in node.inputs if n and n not in frame.stored)[:SHOWN],
+            outputs=tuple(frame.info(n) for n in node.outputs if n)[:SHOWN],
+            attributes=_shown(node),
+            **more,
+        )
+
+    def number(self) -> int:
+        """A fresh number for a body's values."""
+        self.frames += 1
+        return self.frames
+
+    # -- one operator ---------------------------------------------------------------------------
+
+    def operator(
+        self,
+        frame: _Frame,
+        node: Node,
+        spot: Place,
+        out: Walk,
+        *,
+        kind: str = "",
+        memo: Hashable = None,
+        extra: Mapping[str, TensorInfo] | None = None,
+    ) -> None:
+        """One operator as a leaf.
+
+        Args:
+            frame: The body it stands in.
+            node: The operator.
+            spot: Its place.
+            out: Takes the leaf.
+            kind: What to call it, if not by its operator.
+            memo: A key for the cost besides the shapes: set where many nodes are alike.
+            extra: Values that the frame does not know.
+        """
+        values = frame.shapes.values
+        inputs: list[TensorInfo | None] = []
+        for name in node.inputs:
+            if not name:
+                inputs.append(None)
+            elif extra and name in extra:
+                inputs.append(extra[name])
+            else:
+                inputs.append(values.get(name) or frame.info(name))
+        outputs = [frame.info(name) for name in node.outputs if name]
+        cost = self.cost(node, inputs, outputs, memo)
+        stored, params = self.parameters(frame, node, inputs)
+        self.hand_on(frame, node)
+        read, written, made = self.traffic(frame, node, inputs, outputs)
+        trips = frame.trips
+        if trips != 1:
+            cost = macs.times(cost, trips, "iterations")
+        status, reason = cost.status, cost.reason
+        if frame.bound and status == "exact":
+            status, reason = "bound", "the loop may end earlier"
+        count = trips if isinstance(trips, int) else 1
+        scale = trips if isinstance(trips, int) else None
+        weights = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
+        path = f"{frame.prefix}{node.label}"
+        layer = Layer(
+            id=0,
+            parent=None,
+            path=path,
+            name=spot.name,
+            kind=kind or node.op,
+            depth=0,
+            group=False,
+            calls=count,
+            inputs=tuple(i for i in inputs if i is not None and i.name not in params),
+            outputs=tuple(outputs),
+            weights=tuple(weights.values()),
+            macs=cost.macs,
+            formula=cost.formula,
+            elementwise_ops=cost.elementwise_ops,
+            bytes_read=_scaled(read, scale),
+            bytes_written=_scaled(written, scale),
+            activation_bytes=_scaled(written, scale),
+            attributes=_shown(node),
+            status=status,
+            reason=reason,
+        )
+        scopes = self.scopes(frame, spot)
+        entries = {s.identity: (s.identity, s.elements, s.size) for s in stored}
+        out.leaves.append(Leaf(scopes, layer, tuple(entries.values()), nodes=count))
+        read_keys = [
+            (frame.key(n), i) for n, i in zip(node.inputs, inputs, strict=True) if i and n not in frame.stored
+        ]
+        out.steps.append(Step(path, [k for k, _ in read_keys], made))
+        self.edges.append((scopes, read_keys, [k for k, _, _ in made]))
+
+    def cost(
+        self, node: Node, inputs: list[TensorInfo | None], outputs: list[TensorInfo], memo: Hashable
+    ) -> Cost:
+        key: Hashable = None
+        if memo is not None:
+            key = memo, tuple(None if i is None else i.shape for i in inputs), tuple(o.shape for o in outputs)
+            if key in self.costs:
+                return self.costs[key]
+        attributes = node.attributes
+        cost = rules.cost_of(rules.Call(node.op, node.domain, attributes, tuple(inputs), tuple(outputs)))
+        if key is not None:
+            self.costs[key] = cost
+        return cost
+
+    def parameters(
+        self, frame: _Frame, node: Node, inputs: list[TensorInfo | None]
+    ) -> tuple[list[Stored], set[str]]:
+        """The stored parameters that a node uses, and the names of the inputs that bring them."""
+        found: list[Stored] = []
+        names: set[str] = set()
+        if node.op in _ALIASES and all(n in frame.stored for n in node.inputs if n):
+            return found, names
+        for index, name in enumerate(node.inputs):
+            for entry in frame.stored.get(name, ()):
+                if entry.quantized or rules.is_parameter(node.op, index, entry.dtype, entry.shape):
+                    if node.op == "MatMulNBits" and index == 1:
+                        bits = node.attributes.get("bits", 4)
+                        entry = replace(entry, elements=entry.elements * 8 // bits)
+                    found.append(entry)
+                    names.add(name)
+        return found, names
+
+    def hand_on(self, frame: _Frame, node: Node) -> None:
+        """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
+        if node.op == "Constant" and not node.domain:
+            tensor = _constant(node)
+            if tensor is not None:
+                owner = (frame.number,) if frame.number else ()
+                frame.stored[node.outputs[0]] = (_of_tensor(tensor, node.outputs[0], owner),)
+        elif node.op in _ALIASES and node.outputs and all(n in frame.stored for n in node.inputs if n):
+            entries = [
+                e
+                for n in node.inputs[: None if node.op == "DequantizeLinear" else 1]
+                for e in frame.stored.get(n, ())
+            ]
+            if node.op == "DequantizeLinear":
+                entries = [replace(e, quantized=True) for e in entries]
+            if entries:
+                frame.stored[node.outputs[0]] = tuple(entries)
+
+    def traffic(
+        self, frame: _Frame, node: Node, inputs: list[TensorInfo | None], outputs: list[TensorInfo]
+    ) -> tuple[int | None, int | None, list[tuple[Hashable, TensorInfo, int]]]:
+        """Bytes read and written once, and the tensors made, with keys."""
+        if node.op == "Constant" and not node.domain:
+            return 0, 0, []
+        sizes: dict[str, int | None] = {}
+        if node.op not in _UNREAD:
+            for name, info in zip(node.inputs, inputs, strict=True):
+                if info is not None and name not in sizes:
+                    sizes[name] = nbytes(info)
+        written = [nbytes(o) for o in outputs]
+        if node.op == "Gather" and node.inputs and node.inputs[0] in frame.stored:
+            # the table is resident: only the rows looked up are read
+            sizes[node.inputs[0]] = written[0] if written else None
+        made = [(frame.key(info.name), info, size or 0) for info, size in zip(outputs, written, strict=True)]
+        return _sum(sizes.values()), _sum(written), made
+
+    # -- functions ------------------------------------------------------------------------------
+
+    def call(self, frame: _Frame, node: Node, spot: Place, function: Function, out: Walk) -> None:
+        """A call of a local function: a leaf if its body is one operator, else a group that opens."""
+        working = [n for n in function.nodes if n.op != "Constant" or n.domain]
+        if len(working) == 1 and working[0].key not in self.model.functions and not subgraphs(working[0]):
+            self.single(frame, node, spot, function, working[0], out)
+            return
+        types = [frame.info(n) if n else None for n in node.inputs]
+        nodes, shapes = self.inference.of_function(function, node, types, frame.shapes.constants)
+        size = self.size(function)
+        if frame.closed or size > self.budget:
+            self.sum_up(frame, node, spot, function, (nodes, shapes), out)
+            return
+        self.budget -= size
+        scopes, prefix = self.inner(frame, node, spot, function.name)
+        keys: dict[str, Hashable] = {}
+        stored: dict[str, tuple[Stored, ...]] = {}
+        for inside, outside in zip(function.inputs, node.inputs, strict=False):
+            if outside:
+                keys[inside] = frame.key(outside)
+                if outside in frame.stored:
+                    stored[inside] = frame.stored[outside]
+        for inside, outside in zip(function.outputs, node.outputs, strict=False):
+            if outside:
+                keys.setdefault(inside, frame.key(outside))
+        out.groups[scopes[-1].path] = self.group(frame, node, function.name)
+        below = replace(
+            frame,
+            shapes=shapes,
+            stored=stored,
+            opsets={**frame.opsets, **function.opsets},
+            keys=keys,
+            scopes=scopes,
+            prefix=prefix,
+            number=self.number(),
+        )
+        self.body(below, nodes, out)
+
+    def single(
+        self, frame: _Frame, node: Node, spot: Place, function: Function, only: Node, out: Walk
+    ) -> None:
+        """A function of one operator, called by the function's name and counted as the operator."""
+        if function.attributes or function.defaults:
+            only = substituted(only, {**function.defaults, **node.attributes})
+        outside = dict(zip(function.inputs, node.inputs, strict=False))
+        outside.update(zip(function.outputs, node.outputs, strict=False))
+        extra: dict[str, TensorInfo] = {}
+        for constant in function.nodes:
+            if constant is not only and constant.op == "Constant":
+                tensor = _constant(constant)
+                if tensor is not None:
+                    name = constant.outputs[0]
+                    extra[name] = TensorInfo(name, tensor.dtype, tensor.shape, "declared")
+        plain = not (function.attributes or function.defaults)
+        effective = Node(
+            only.op,
+            [outside.get(n, n if n in extra else "") for n in only.inputs],
+            [outside.get(n, "") for n in only.outputs],
+            name=node.name or node.label,
+            domain=only.domain,
+            attributes=only.attributes,
+        )
+        memo = function.key if plain else None
+        self.operator(frame, effective, spot, out, kind=function.name, memo=memo, extra=extra)
+
+    def size(self, function: Function) -> int:
+        """Operators that a call opens into."""
+        if function.key not in self.sizes:
+            self.sizes[function.key] = 0  # should it call itself, it is counted once
+            total = 0
+            pending = list(function.nodes)
+            while pending:
+                node = pending.pop()
+                total += 1
+                inner = self.model.functions.get(node.key)
+                if inner is not None:
+                    total += self.size(inner)
+                for _, body in subgraphs(node):
+                    pending.extend(body.nodes)
+            self.sizes[function.key] = total
+        return self.sizes[function.key]
+
+    def sum_up(
+        self,
+        frame: _Frame,
+        node: Node,
+        spot: Place,
+        function: Function,
+        body: tuple[tuple[Node, ...], Shapes],
+        out: Walk,
+    ) -> None:
+        """A call that is not opened: one leaf with the figures of its whole body."""
+        nodes, shapes = body
+        if id(shapes) not in self.closed:
+            inside = Walk()
+            edges = self.edges
+            below = replace(
+                frame,
+                shapes=shapes,
+                stored={},
+                keys={},
+                trips=1,
+                bound=False,
+                number=self.number(),
+                closed=True,
+            )
+            self.body(below, nodes, inside)
+            self.edges = edges
+            self.closed[id(shapes)] = shapes, _closed(inside.leaves)
+        closed = self.closed[id(shapes)][1]
+        trips = frame.trips
+        scale = trips if isinstance(trips, int) else None
+        cost = macs.times(closed.cost, trips, "iterations")
+        entries = {
+            e.identity: (e.identity, e.elements, e.size)
+            for n in node.inputs
+            for e in frame.stored.get(n, ())
+            if e.quantized or rules.is_parameter("", -1, e.dtype, e.shape)
+        }
+        outputs = [frame.info(n) for n in node.outputs if n]
+        made = [(frame.key(o.name), o, nbytes(o) or 0) for o in outputs]
+        path = f"{frame.prefix}{node.label}"
+        layer = Layer(
+            id=0,
+            parent=None,
+            path=path,
+            name=spot.name,
+            kind=function.name,
+            depth=0,
+            group=False,
+            calls=scale or 1,
+            inputs=tuple(frame.info(n) for n in node.inputs if n and n not in frame.stored)[:SHOWN],
+            outputs=tuple(outputs),
+            macs=cost.macs,
+            formula=cost.formula,
+            elementwise_ops=cost.elementwise_ops,
+            bytes_read=_scaled(closed.read, scale),
+            bytes_written=_scaled(closed.written, scale),
+            activation_bytes=_scaled(closed.written, scale),
+            attributes=_shown(node),
+            status=cost.status,
+            reason=cost.reason,
+        )
+        scopes = self.scopes(frame, spot)
+        stored = (*entries.values(), *closed.stored)
+        out.leaves.append(Leaf(scopes, layer, stored, nodes=closed.nodes * (scale or 1)))
+        keys = [(frame.key(n), frame.info(n)) for n in node.inputs if n and n not in frame.stored]
+        out.steps.append(Step(path, [k for k, _ in keys], made))
+        self.edges.append((scopes, keys, [k for k, _, _ in made]))
+
+    # -- branches and loops ---------------------------------------------------------------------
+
+    def branches(self, frame: _Frame, node: Node, spot: Place, out: Walk) -> None:
+        """If: every branch is shown, the costliest counts."""
+        scopes, prefix = self.inner(frame, node, spot, "If")
+        walks: list[tuple[str, Walk, int | None]] = []
+        for name, body in subgraphs(node):
+            shapes = self.inference.of_body(
+                body, (), frame.shapes.values, frame.shapes.constants, frame.opsets
+            )
+            inside = Walk()
+            below = self.below(
+                frame, body, shapes, (*scopes, Scope(prefix + name, name, "branch")), prefix + name
+            )
+            self.body(below, body.nodes, inside)
+            walks.append((name, inside, summed(x.layer.macs for x in inside.leaves if x.counted)))
+        dearest = max(range(len(walks)), key=lambda i: walks[i][2] or 0)
+        unsure = any(cost is None for _, _, cost in walks)
+        same = len({cost for _, _, cost in walks}) == 1
+        for index, (name, inside, _) in enumerate(walks):
+            counted = index == dearest
+            out.leaves += inside.leaves if counted else [replace(x, counted=False) for x in inside.leaves]
+            out.groups.update(inside.groups)
+            out.groups[prefix + name] = GroupFacts(apart=not counted)
+            if counted:
+                out.steps += inside.steps
+        each = ", ".join(f"{n}: {'?' if c is None else f'{c:,}'} MACs" for n, _, c in walks)
+        out.groups[scopes[-1].path] = self.group(
+            frame,
+            node,
+            "If",
+            status="unknown" if unsure else None if same else "bound",
+            reason=f"the costliest branch counts ({each})" if unsure or not same else "",
+        )
+        self.finish(frame, node, scopes, out)
+
+    def loop(self, frame: _Frame, node: Node, spot: Place, out: Walk) -> None:
+        """Loop: the body times the trip count, which is a bound if the condition can end it earlier."""
+        body = node.attributes["body"]
+        trips: Dim = None
+        limit = frame.shapes.constants.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
+        if limit is not None and limit.size == 1:
+            trips = max(int(limit.reshape(-1)[0]), 0)
+        start = node.inputs[1] if len(node.inputs) > 1 else ""
+        condition = frame.shapes.constants.get(start) if start else None
+        always = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(body)
+        carried = [frame.info(n) for n in node.inputs[2:]]
+        types = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ()), *carried]
+        shapes = self.inference.of_body(
+            body, types, frame.shapes.values, frame.shapes.constants, frame.opsets
+        )
+        for position, value in enumerate(body.outputs[1 : 1 + len(carried)]):
+            after = shapes.values.get(value.name)
+            before = carried[position]
+            if after is not None and before.shape is not None and after.shape != before.shape:
+                # a carried value that grows has no one shape
+                loose = after.shape and len(after.shape) == len(before.shape)
+                dims = tuple(
+                    a if a == b else None for a, b in zip(before.shape, after.shape or (), strict=False)
+                )
+                types[2 + position] = replace(before, shape=dims if loose else None)
+        shapes = self.inference.of_body(
+            body, types, frame.shapes.values, frame.shapes.constants, frame.opsets
+        )
+        self.repeat(frame, node, spot, out, "Loop", body, shapes, trips, bound=not always, carried_from=2)
+
+    def scan(self, frame: _Frame, node: Node, spot: Place, out: Walk) -> None:
+        """Scan: the body times the length of the scanned axis."""
+        body = node.attributes["body"]
+        count = int(node.attributes.get("num_scan_inputs", 0))
+        states = len(node.inputs) - count
+        axes = node.attributes.get("scan_input_axes") or (0,) * count
+        trips: Dim = None
+        types: list[TensorInfo | None] = [frame.info(n) for n in node.inputs[:states]]
+        for name, axis in zip(node.inputs[states:], axes, strict=False):
+            info = frame.info(name)
+            if info.shape is None or not -len(info.shape) <= axis < len(info.shape):
+                types.append(replace(info, shape=None))
+                continue
+            at = axis % len(info.shape)
+            trips = info.shape[at] if not isinstance(trips, int) else trips
+            types.append(replace(info, shape=info.shape[:at] + info.shape[at + 1 :]))
+        shapes = self.inference.of_body(
+            body, types, frame.shapes.values, frame.shapes.constants, frame.opsets
+        )
+        self.repeat(frame, node, spot, out, "Scan", body, shapes, trips, bound=False, carried_from=0)
+
+    def repeat(
+        self,
+        frame: _Frame,
+        node: Node,
+        spot: Place,
+        out: Walk,
+        kind: str,
+        body: Graph,
+        shapes: Shapes,
+        trips: Dim,
+        *,
+        bound: bool,
+        carried_from: int,
+    ) -> None:
+        """A body that runs `trips` times. `carried_from` is the first input that the body gets."""
+        scopes, prefix = self.inner(frame, node, spot, kind)
+        below = self.below(frame, body, shapes, scopes, prefix[:-1])
+        below.trips = _product(frame.trips, trips)
+        below.bound = frame.bound or bound
+        for value, outside in zip(body.inputs[carried_from:], node.inputs[carried_from:], strict=False):
+            if outside in frame.stored:
+                below.stored[value.name] = frame.stored[outside]
+        self.body(below, body.nodes, out)
+        times = "?" if trips is None else str(trips)
+        reason = "" if trips is not None else "how often it runs depends on the data"
+        facts = self.group(frame, node, kind)
+        out.groups[scopes[-1].path] = replace(
+            facts,
+            attributes={**facts.attributes, "iterations": f"at most {times}" if bound and trips else times},
+            reason=reason,
+            status="unknown" if reason else None,
+        )
+        self.finish(frame, node, scopes, out)
+
+    def below(
+        self, frame: _Frame, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str
+    ) -> _Frame:
+        """The frame of a subgraph, which sees the values of the graph around it."""
+        number = self.number()
+        own = {n for node in body.nodes for n in node.outputs} | {v.name for v in body.inputs}
+        keys = {n: frame.key(n) for n in frame.shapes.values if n not in own}
+        stored = {n: s for n, s in frame.stored.items() if n not in own}
+        stored.update(_stored(body, (number,)))
+        return replace(
+            frame, shapes=shapes, stored=stored, keys=keys, scopes=scopes, prefix=f"{path}/", number=number
+        )
+
+    def finish(self, frame: _Frame, node: Node, scopes: tuple[Scope, ...], out: Walk) -> None:
+        """The moment at which a node with a body has its outputs."""
+        outputs = [frame.info(n) for n in node.outputs if n]
+        made = [(frame.key(o.name), o, nbytes(o) or 0) for o in outputs]
+        read = [(frame.key(n), frame.info(n)) for n in node.inputs if n and n not in frame.stored]
+        out.steps.append(Step(scopes[-1].path, [k for k, _ in read], made))
+        self.edges.append((scopes, read, [k for k, _, _ in made]))
+
+    # -- groups ---------------------------------------------------------------------------------
+
+    def boundaries(self, out: Walk, graph: Graph, frame: _Frame) -> None:
+        """What goes into and out of every group that is there by name only."""
+        made: dict[Hashable, tuple[Scope, ...]] = {}
+        for scopes, _, keys in self.edges:
+            for key in keys:
+                made.setdefault(key, scopes)
+        ins: dict[str, dict[Hashable, TensorInfo]] = {}
+        outs: dict[str, dict[Hashable, TensorInfo]] = {}
+        uses = [(scopes, read) for scopes, read, _ in self.edges]
+        uses.append(((), [(frame.key(v.name), frame.info(v.name)) for v in graph.outputs]))
+        for scopes, read in uses:
+            for key, info in read:
+                origin = made.get(key, ())
+                if origin is scopes:
+                    continue
+                same = 0
+                for a, b in zip(origin, scopes, strict=False):
+                    if a.path != b.path:
+                        break
+                    same += 1
+                for scope in scopes[same:]:
+                    ins.setdefault(scope.path, {})[key] = info
+                for scope in origin[same:]:
+                    outs.setdefault(scope.path, {})[key] = info
+        for path in {**ins, **outs}:
+            if path not in out.groups:
+                out.groups[path] = GroupFacts(
+                    inputs=tuple(ins.get(path, {}).values())[:SHOWN],
+                    outputs=tuple(outs.get(path, {}).values())[:SHOWN],
+                )
+
+
+_CONTROL: Mapping[str, Callable[[_Walker, _Frame, Node, Place, Walk], None]] = {
+    "If": _Walker.branches,
+    "Loop": _Walker.loop,
+    "Scan": _Walker.scan,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """Figures of a body that stays closed."""
+
+    cost: Cost
+    read: int | None
+    written: int | None
+    nodes: int
+    stored: tuple[tuple[Hashable, int, int], ...]
+
+
+def _closed(leaves: Sequence[Leaf]) -> _Closed:
+    run = [leaf for leaf in leaves if leaf.counted]
+    layers = [leaf.layer for leaf in run]
+    nodes = sum(leaf.nodes for leaf in run)
+    worst = next((x for s in ("unknown", "bound") for x in layers if x.status == s), None)
+    cost = Cost(
+        summed(x.macs for x in layers),
+        summed(x.elementwise_ops for x in layers),
+        f"sum over {nodes:,} operators inside, too many to list",
+        "exact" if worst is None else worst.status,
+        "" if worst is None else f"{worst.path}: {worst.reason}",
+    )
+    stored = {entry[0]: entry for leaf in leaves for entry in leaf.stored}
+    return _Closed(
+        cost,
+        summed(x.bytes_read for x in layers),
+        summed(x.bytes_written for x in layers),
+        nodes,
+        tuple(stored.values()),
+    )
+
+
+def _keeps_going(body: Graph) -> bool:
+    """Whether the body's condition can only be what it was: true."""
+    if len(body.inputs) < 2 or not body.outputs:
+        return False
+    name = body.outputs[0].name
+    makers = {o: n for n in body.nodes for o in n.outputs}
+    for _ in range(len(body.nodes) + 1):
+        if name == body.inputs[1].name:
+            return True
+        maker = makers.get(name)
+        if maker is None:
+            content = folding.known(body).get(name)
+            return content is not None and bool(content.all())
+        if maker.op == "Identity":
+            name = maker.inputs[0]
+            continue
+        content = folding.known(body).get(name)
+        return content is not None and bool(content.all())
+    return False
+
+
+def _constant(node: Node) -> Tensor | None:
+    """What a Constant node holds, if that is a tensor of numbers."""
+    from explorer.engine.graph import Inline
+
+    value = node.attributes.get("value")
+    if isinstance(value, Tensor):
+        return value
+    for name, dtype, width in (("int", "int64", 8), ("float", "float32", 4)):
+        one, many = node.attributes.get(f"value_{name}"), node.attributes.get(f"value_{name}s")
+        if one is not None:
+            return Tensor(node.outputs[0], dtype, (), Inline(b"\0" * width))
+        if many is not None:
+            return Tensor(node.outputs[0], dtype, (len(many),), Inline(b"\0" * width * len(many)))
+    return None
+
+
+def _shown(node: Node) -> Mapping[str, Any]:
+    """Attributes as plain values."""
+    return {name: _plain(value) for name, value in node.attributes.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, Graph):
+        return f"graph of {len(value.nodes):,} nodes"
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    return value if isinstance(value, (int, float, str, bytes, type(None))) else str(type(value).__name__)
+
+
+def _sum(values: Any) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _scaled(value: int | None, trips: int | None) -> int | None:
+    if value == 0:
+        return 0
+    return None if value is None or trips is None else value * trips
+
+
+def _product(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if a == 1:
+        return b
+    return a if b == 1 else None
