@@ -287,7 +287,7 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> Cost:
-    """General matrix product, alpha A B + beta C: M x K x N MACs whatever is transposed, the rest elementwise.
+    """General matrix product, alpha A B + beta C: M x K x N MACs however transposed, the rest elementwise.
 
     Args:
         a: (M, K), or (K, M) with `trans_a`.

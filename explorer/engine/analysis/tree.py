@@ -176,44 +176,61 @@ def build(leaves: Sequence[Leaf], groups: Mapping[str, GroupFacts] | None = None
     """
     facts = groups or {}
     root = _grouped(leaves)
-    taken: Counter[str] = Counter()
+    taken = Counter(_group_paths(root))
     users: dict[Hashable, list[str]] = {}
-    rows: list[tuple[Layer, Leaf | GroupFacts]] = []
+    order: list[tuple[_Group | Leaf, int | None, int, str]] = []
     stack: list[tuple[_Group | Leaf, int | None, int]] = [(c, None, 0) for c in reversed(root.children)]
-    for path in _group_paths(root):
-        taken[path] += 1
     while stack:
         item, parent, depth = stack.pop()
-        at = len(rows)
         if isinstance(item, _Group):
-            scope = item.scope
-            known = facts.get(scope.path, GroupFacts())
-            row = Layer(
-                id=at,
-                parent=parent,
-                path=scope.path,
-                name=scope.name,
-                kind=known.kind or scope.kind,
-                depth=depth,
-                group=True,
-                calls=known.calls,
-                inputs=known.inputs,
-                outputs=known.outputs,
-                attributes=known.attributes,
-            )
-            stack.extend((child, at, depth + 1) for child in reversed(item.children))
-            rows.append((row, known))
+            path = item.scope.path
+            stack.extend((child, len(order), depth + 1) for child in reversed(item.children))
         else:
             path = _unique(item.layer.path, taken)
-            params = sum(elements for _, elements, _ in item.stored)
-            size = sum(nbytes for _, _, nbytes in item.stored)
-            row = replace(
-                item.layer, id=at, parent=parent, path=path, depth=depth, params=params, weight_bytes=size
-            )
             for identity, _, _ in item.stored:
                 users.setdefault(identity, []).append(path)
-            rows.append((row, item))
-    return _with_totals(rows, users)
+        order.append((item, parent, depth, path))
+    rows: list[tuple[Layer, Leaf | GroupFacts]] = []
+    for at, (item, parent, depth, path) in enumerate(order):
+        if isinstance(item, Leaf):
+            rows.append((_leaf_row(item, at, parent, depth, path, users), item))
+            continue
+        known = facts.get(path, GroupFacts())
+        row = Layer(
+            id=at,
+            parent=parent,
+            path=path,
+            name=item.scope.name,
+            kind=known.kind or item.scope.kind,
+            depth=depth,
+            group=True,
+            calls=known.calls,
+            inputs=known.inputs,
+            outputs=known.outputs,
+            attributes=known.attributes,
+        )
+        rows.append((row, known))
+    return _with_totals(rows)
+
+
+def _leaf_row(
+    leaf: Leaf, at: int, parent: int | None, depth: int, path: str, users: Mapping[Hashable, Sequence[str]]
+) -> Layer:
+    others: dict[str, None] = {}
+    for identity, _, _ in leaf.stored:
+        if len(users[identity]) > 1:
+            others.update(dict.fromkeys(users[identity][: SHARERS + 1]))
+    others.pop(path, None)
+    return replace(
+        leaf.layer,
+        id=at,
+        parent=parent,
+        path=path,
+        depth=depth,
+        params=sum(elements for _, elements, _ in leaf.stored),
+        weight_bytes=sum(size for _, _, size in leaf.stored),
+        shared_with=tuple(others)[:SHARERS],
+    )
 
 
 def _group_paths(root: _Group) -> Iterable[str]:
@@ -238,10 +255,8 @@ def _unique(path: str, taken: Counter[str]) -> str:
         taken[path] += 1
 
 
-def _with_totals(
-    rows: Sequence[tuple[Layer, Leaf | GroupFacts]], users: Mapping[Hashable, Sequence[str]]
-) -> tuple[Layer, ...]:
-    """Fills in totals, sharing and runs; rows come in pre-order, so children are summed backwards."""
+def _with_totals(rows: Sequence[tuple[Layer, Leaf | GroupFacts]]) -> tuple[Layer, ...]:
+    """Fills in totals and runs; rows come in pre-order, so children are summed backwards."""
     done: list[Layer] = [layer for layer, _ in rows]
     sums: dict[int, _Sum] = {}
     signatures: dict[Hashable, int] = {}
@@ -250,12 +265,6 @@ def _with_totals(
     for at in range(len(rows) - 1, -1, -1):
         layer, item = rows[at]
         if isinstance(item, Leaf):
-            shared = dict.fromkeys(
-                path for identity, _, _ in item.stored for path in users[identity][: SHARERS + 1]
-            )
-            shared.pop(layer.path, None)
-            if shared:
-                done[at] = layer = replace(layer, shared_with=tuple(shared)[:SHARERS])
             if layer.parent is not None:
                 sums.setdefault(layer.parent, _Sum()).add_layer(layer, item.stored)
             signature: Hashable = (layer.kind, layer.params, layer.macs, layer.activation_bytes)

@@ -304,12 +304,15 @@ class _Walker:
         self, node: Node, inputs: list[TensorInfo | None], outputs: list[TensorInfo], memo: Hashable
     ) -> Cost:
         key: Hashable = None
-        if memo is not None:
-            key = memo, tuple(None if i is None else i.shape for i in inputs), tuple(o.shape for o in outputs)
+        if memo is not None or not node.attributes:
+            key = (
+                memo or node.key,
+                tuple(None if i is None else i.shape for i in inputs),
+                tuple(o.shape for o in outputs),
+            )
             if key in self.costs:
                 return self.costs[key]
-        attributes = node.attributes
-        cost = rules.cost_of(rules.Call(node.op, node.domain, attributes, tuple(inputs), tuple(outputs)))
+        cost = rules.cost_of(rules.Call(node.op, node.domain, node.attributes, tuple(inputs), tuple(outputs)))
         if key is not None:
             self.costs[key] = cost
         return cost
