@@ -1,0 +1,124 @@
+"""Operators by type: how many, what they cost, and the range of values that each attribute takes.
+
+What a designer of hardware asks of a model: which kernel sizes, strides and channels must be supported.
+Works on facts alone, so that ONNX files and modules are answered alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from explorer.engine.analysis.tree import summed
+from explorer.facts import Analysis, Layer, OpStat, Range
+
+__all__ = ["operator_stats"]
+
+VALUES = 16
+"""How many distinct values of an attribute are listed."""
+
+_SPATIAL: Mapping[str, Any] = {"strides": 1, "dilations": 1, "pads": 0}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "Conv": {"group": 1},
+    "ConvTranspose": {"group": 1},
+    "QLinearConv": {"group": 1},
+    "ConvInteger": {"group": 1},
+    "MaxPool": {"ceil_mode": 0},
+    "AveragePool": {"ceil_mode": 0, "count_include_pad": 0},
+    "Gemm": {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
+}
+"""Values of attributes that a file may leave out (onnx operator specification)."""
+
+_AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
+
+
+def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
+    """One row per operator type, the costliest first, then the most frequent.
+
+    Counts are of runs in one forward pass: what stands in a loop's body counts as often as it runs.
+    A parameter that several operators of a type share counts once for the type. An operator's own
+    attributes are joined by `input_channels`, `input_height`, `input_width` where it has a window.
+    """
+    kinds: dict[str, list[Layer]] = {}
+    for layer in analysis.layers:
+        if not layer.group:
+            kinds.setdefault(layer.kind, []).append(layer)
+    stats = [
+        OpStat(
+            op=kind,
+            count=sum(layer.calls for layer in layers),
+            macs=summed(layer.macs for layer in layers),
+            params=_params(layers),
+            elementwise_ops=summed(layer.elementwise_ops for layer in layers),
+            attributes=_ranges(layers),
+        )
+        for kind, layers in kinds.items()
+    ]
+    stats.sort(key=lambda stat: (-(stat.macs or 0), -stat.count, stat.op))
+    return tuple(stats)
+
+
+def _params(layers: Sequence[Layer]) -> int:
+    counted: set[str] = set()
+    total = 0
+    for layer in layers:
+        if not counted.intersection(layer.shared_with):
+            total += layer.params
+        if layer.shared_with:
+            counted.add(layer.path)
+    return total
+
+
+def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:
+    seen: dict[str, Counter[Any]] = {}
+    for layer in layers:
+        for name, value in _attributes(layer).items():
+            # lists come back from JSON-like sources; a counter needs something hashable
+            key = tuple(value) if isinstance(value, list) else value
+            try:
+                seen.setdefault(name, Counter())[key] += layer.calls
+            except TypeError:
+                seen.setdefault(name, Counter())[str(value)] += layer.calls
+    return {name: _range(counts) for name, counts in seen.items()}
+
+
+def _attributes(layer: Layer) -> dict[str, Any]:
+    """The layer's attributes with defaults, and the size of its input where it has a window."""
+    given = dict(layer.attributes)
+    weight = layer.weights[0].shape if layer.weights else None
+    if layer.kind in ("Conv", "ConvTranspose") and "kernel_shape" not in given and weight is not None:
+        given["kernel_shape"] = tuple(weight[2:])
+    for name, value in _DEFAULTS.get(layer.kind, {}).items():
+        given.setdefault(name, value)
+    kernel = given.get("kernel_shape")
+    if isinstance(kernel, tuple):
+        for name, value in _SPATIAL.items():
+            if name == "pads" and given.get("auto_pad", "NOTSET") != "NOTSET":
+                continue
+            given.setdefault(name, (value,) * (len(kernel) * (2 if name == "pads" else 1)))
+    shape = layer.inputs[0].shape if layer.inputs else None
+    window = "kernel_shape" in given or "kernel_size" in given
+    if window and shape is not None and len(shape) in _AXES:
+        sizes = zip(("channels", *_AXES[len(shape)]), shape[1:], strict=True)
+        given.update({f"input_{name}": size for name, size in sizes if size is not None})
+    return given
+
+
+def _range(counts: Counter[Any]) -> Range:
+    values = list(counts)
+    low: Any = None
+    high: Any = None
+    if all(_is_number(v) for v in values):
+        low, high = min(values), max(values)
+    elif (
+        all(isinstance(v, tuple) and all(map(_is_number, v)) for v in values)
+        and len(set(map(len, values))) == 1
+    ):
+        low = tuple(min(column) for column in zip(*values, strict=True))
+        high = tuple(max(column) for column in zip(*values, strict=True))
+    return Range(low, high, len(values), tuple(counts.most_common(VALUES)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
