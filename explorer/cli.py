@@ -27,7 +27,7 @@ from explorer.units import printable
 if TYPE_CHECKING:
     from explorer.report.model import Block
 
-__all__ = ["main"]
+__all__ = ["Answer", "main"]
 
 DONE, DIFFERENT, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 

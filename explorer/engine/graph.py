@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
+    "AttributeRef",
     "Computed",
+    "DType",
     "Function",
     "Graph",
     "Inline",
@@ -37,6 +39,8 @@ __all__ = [
     "Tensor",
     "Value",
     "dtype_code",
+    "int64_tensor",
+    "tensor_from_array",
 ]
 
 

@@ -28,7 +28,7 @@ from explorer.facts import (
     to_json,
 )
 
-__all__ = ["diff", "info", "layers", "ops", "tile", "verification"]
+__all__ = ["diff", "info", "layers", "ops", "plan", "tile", "verification"]
 
 Document = dict[str, Any]
 

@@ -20,7 +20,7 @@ from explorer.errors import Cancelled, Misuse
 from explorer.facts import OutputEvidence
 from explorer.units import printable, shape_text
 
-__all__ = ["Mismatch", "Run", "compare", "pair_inputs", "reference", "run_all"]
+__all__ = ["Mismatch", "Run", "check_torch", "compare", "pair_inputs", "reference", "run_all"]
 
 Feeds = Mapping[str, Array]
 

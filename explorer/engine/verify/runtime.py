@@ -21,7 +21,7 @@ from explorer.engine.graph import Model, Value
 from explorer.errors import BadModel
 from explorer.units import printable
 
-__all__ = ["Array", "Session", "expose"]
+__all__ = ["Array", "Session", "expose", "one_line"]
 
 Array = np.ndarray[Any, Any]
 
