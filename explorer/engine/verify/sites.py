@@ -10,8 +10,9 @@ The limit is 8 u (|x| |W|), elementwise; u is the unit roundoff. Tiled sums stay
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ __all__ = ["LIMIT", "SiteRun", "run_site"]
 LIMIT = 8.0
 """What |error| / (u |x| |W|) may be: seen are 0.6 to 1, and a single weight off by 0.1 % exceeds 8."""
 
-_TOGETHER = 2048
+_TOGETHER = 1024
 """Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
 
 
@@ -156,7 +157,7 @@ def _logical(original: Original, x: Array) -> Array:
 
 
 class _Runner:
-    """Runs a site as one sub-model, or, where its nodes are too many, a few columns at a time."""
+    """Runs a site as one sub-model, or, where its nodes are too many for one, column by column."""
 
     def __init__(
         self, after: Model, site: SitePlan, original: Original, cancel: Callable[[], bool] | None
@@ -164,65 +165,173 @@ class _Runner:
         self.after = after
         self.site = site
         self.cancel = cancel
-        self.x = original.x
-        self.bias = original.bias if isinstance(original.bias, str) else ""
-        stop = [self.x, self.bias] if self.bias else [self.x]
-        nodes, _ = needed(after.graph.nodes, [site.output], stop=stop, known=after.graph.initializers)
-        calls = [after.functions.get(n.key) for n in nodes]
-        if len(nodes) == 1 and calls[0] is not None and len(calls[0].nodes) > _TOGETHER:
-            nodes = _opened(nodes[0], calls[0])
+        self.given = [original.x]
+        if isinstance(original.bias, str):
+            self.given.append(original.bias)
+        graph = after.graph
+        nodes, _ = needed(graph.nodes, [site.output], stop=self.given, known=graph.initializers)
+        function = after.functions.get(nodes[0].key) if len(nodes) == 1 else None
+        if function is not None and len(function.nodes) > _TOGETHER:
+            nodes = _opened(nodes[0], function)
         self.nodes = nodes
 
     def run(self, xs: Sequence[Array], bias: Array | None) -> list[Array]:
         """The site's output for each activation."""
-        fixed = {self.bias: bias} if self.bias and bias is not None else {}
-        stages = list(self._stages())
-        values: list[dict[str, Array]] = [{self.x: x, **fixed} for x in xs]
-        for nodes, inputs, outputs in stages:
-            if self.cancel is not None and self.cancel():
-                raise Cancelled
-            session = self._session(nodes, inputs, outputs, values[0])
-            for known in values:
-                known.update(session.run({name: known[name] for name in inputs}))
+        values: list[dict[str, Array]] = []
+        for x in xs:
+            values.append({self.given[0]: x})
+            if len(self.given) > 1 and bias is not None:
+                values[-1][self.given[1]] = bias
+        joins = [n for n in self.nodes if "Concat" in n.op and len(n.inputs) > 1]
+        looped = any(n.op == "Scan" for n in self.nodes)  # a Scan's columns are one body already
+        if len(self.nodes) <= _TOGETHER or looped or not joins:
+            self._stage(self.nodes, [self.site.output], values)
+        else:
+            self._in_columns(max(joins, key=lambda n: len(n.inputs)), values)
         return [known[self.site.output] for known in values]
 
-    def _stages(self) -> Iterator[tuple[list[Node], list[str], list[str]]]:
-        """(nodes, inputs, outputs) of each sub-model, in an order in which they can run."""
-        given = [self.x, self.bias] if self.bias else [self.x]
-        output = self.site.output
-        made = {o for n in self.nodes for o in n.outputs}
-        joins = [n for n in self.nodes if "Concat" in n.op and len(n.inputs) > 1]
-        if len(self.nodes) <= _TOGETHER or not joins:
-            yield self.nodes, self._used(self.nodes, given), [output]
-            return
-        join = max(joins, key=lambda n: len(n.inputs))
-        parts = [name for name in dict.fromkeys(join.inputs) if name in made]
-        each = max(1, _TOGETHER * len(parts) // len(self.nodes))
-        for at in range(0, len(parts), each):
-            group = parts[at : at + each]
-            nodes, _ = needed(self.nodes, group, stop=given)
-            yield nodes, self._used(nodes, given), group
-        tail, _ = needed(self.nodes, [output], stop=[*given, *parts])
-        yield tail, self._used(tail, [*given, *parts]), [output]
+    def _in_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
+        """What the columns share; each column; what comes behind them.
 
-    def _used(self, nodes: Sequence[Node], names: Sequence[str]) -> list[str]:
-        read = {name for node in nodes for name in reads(node)}
-        return [name for name in names if name in read]
+        Columns are alike, and a session of one serves all: the tiles are handed in.
+        """
+        parts = list(dict.fromkeys(join.inputs))
+        makers = {o: n for n in self.nodes for o in n.outputs if o}
+        users: dict[int, set[int]] = {}
+        for at, part in enumerate(parts):
+            for node in _cone(part, makers, set(self.given)):
+                users.setdefault(id(node), set()).add(at)
+        tail, _ = needed(self.nodes, [self.site.output], stop=[*self.given, *parts])
+        for node in tail:
+            users.setdefault(id(node), set()).update((-1, -2))  # never a column's own
+        columns: list[list[Node]] = [[] for _ in parts]
+        shared: list[Node] = []
+        behind = {id(n) for n in tail}
+        for node in self.nodes:
+            owners = users.get(id(node), set())
+            if len(owners) == 1:
+                columns[next(iter(owners))].append(node)
+            elif owners and id(node) not in behind:
+                shared.append(node)
+        moving = _reached(shared, self.given)
+        outside = {name for nodes in (*columns, tail) for n in nodes for name in reads(n)}
+        fixed = [n for n in shared if id(n) not in moving]
+        if fixed:
+            # cuts of the weight: once for all activations
+            wanted = outside | {name for n in shared if id(n) in moving for name in reads(n)}
+            once: list[dict[str, Array]] = [{}]
+            self._stage(fixed, [o for n in fixed for o in n.outputs if o in wanted], once)
+            for known in values:
+                known.update(once[0])
+        varying = [n for n in shared if id(n) in moving]
+        if varying:
+            self._stage(varying, [o for n in varying for o in n.outputs if o in outside], values)
+        sessions: dict[Any, Session] = {}
+        for part, nodes in zip(parts, columns, strict=True):
+            if self.cancel is not None and self.cancel():
+                raise Cancelled
+            if nodes:
+                self._column(part, nodes, values, sessions)
+        self._stage(tail, [self.site.output], values)
 
-    def _session(
-        self, nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str], known: Mapping[str, Array]
-    ) -> Session:
-        read = {name for node in nodes for name in reads(node)}
+    def _column(
+        self, part: str, nodes: Sequence[Node], values: list[dict[str, Array]], sessions: dict[Any, Session]
+    ) -> None:
+        """One column, in the session of the first column that is like it."""
+        names: dict[str, str] = {}
+        for node in nodes:
+            for name in (*node.inputs, *node.outputs):
+                if name:
+                    names.setdefault(name, f"v{len(names)}")
+        made = {o for n in nodes for o in n.outputs}
+        outer = [name for name in names if name not in made]
+        initializers = self.after.graph.initializers
+        tiles = {name: _aligned(initializers[name].array()) for name in outer if name in initializers}
+        inputs = [{n: tiles[n] if n in tiles else known[n] for n in outer} for known in values]
+        kinds = tuple((names[n], str(v.dtype), v.shape) for n, v in inputs[0].items())
+        key = (tuple(_signature(n, names) for n in nodes), kinds)
+        if key not in sessions:
+            alike = [
+                Node(
+                    n.op,
+                    [names.get(i, "") for i in n.inputs],
+                    [names.get(o, "") for o in n.outputs],
+                    domain=n.domain,
+                    overload=n.overload,
+                    attributes=n.attributes,
+                )
+                for n in nodes
+            ]
+            given = tuple(Value(*kind) for kind in kinds)
+            sessions[key] = self._session(alike, given, [names[part]])
+        for known, feeds in zip(values, inputs, strict=True):
+            result = sessions[key].run({names[n]: v for n, v in feeds.items()})
+            known[part] = result[names[part]]
+
+    def _stage(self, nodes: Sequence[Node], outputs: Sequence[str], values: list[dict[str, Array]]) -> None:
+        """Runs nodes for every activation and adds `outputs` to what is known of it."""
+        if self.cancel is not None and self.cancel():
+            raise Cancelled
+        made = {o for n in nodes for o in n.outputs}
+        read = dict.fromkeys(name for n in nodes for name in reads(n))
+        inputs = [name for name in read if name in values[0] and name not in made]
+        given = tuple(Value(n, str(values[0][n].dtype), values[0][n].shape) for n in inputs)
+        session = self._session(nodes, given, outputs)
+        for known in values:
+            known.update(session.run({name: known[name] for name in inputs}))
+
+    def _session(self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]) -> Session:
+        given = {v.name for v in inputs}
+        read = {name for node in nodes for name in reads(node)} - given
         initializers = self.after.graph.initializers
         graph = Graph(
             name="site",
             nodes=tuple(nodes),
-            inputs=tuple(Value(n, str(known[n].dtype), known[n].shape) for n in inputs),
+            inputs=inputs,
             outputs=tuple(Value(n, None, None) for n in outputs),
             initializers={n: initializers[n] for n in read if n in initializers},
         )
         part = dataclasses.replace(self.after, graph=graph, metadata={}, extra=())
         return Session(part, what=f"site '{self.site.name}'", optimise=False)
+
+
+def _cone(output: str, makers: Mapping[str, Node], stop: set[str]) -> list[Node]:
+    """The nodes that `output` depends on, not looking behind `stop`; in no order."""
+    found: dict[int, Node] = {}
+    pending = [output]
+    while pending:
+        name = pending.pop()
+        node = makers.get(name)
+        if node is not None and name not in stop and id(node) not in found:
+            found[id(node)] = node
+            pending.extend(reads(node))
+    return list(found.values())
+
+
+def _reached(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
+    """Ids of the nodes that depend on `names`."""
+    moving = set(names)
+    reached: set[int] = set()
+    for node in nodes:
+        if any(name in moving for name in reads(node)):
+            reached.add(id(node))
+            moving.update(node.outputs)
+    return reached
+
+
+def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
+    """What makes two nodes of different columns the same node; tensors and graphs never are."""
+    attributes = tuple(
+        (k, v if isinstance(v, (int, float, str, bytes, tuple)) else id(v))
+        for k, v in node.attributes.items()
+    )
+    wires = tuple(names.get(n, "") for n in (*node.inputs, "|", *node.outputs))
+    return node.op, node.domain, node.overload, wires, attributes
+
+
+def _aligned(array: Array) -> Array:
+    """A weight in a file may begin at any byte; the runtime wants whole words."""
+    return np.require(array, requirements=("C", "A"))
 
 
 def _opened(call: Node, function: Function) -> list[Node]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.engine.verify import tiled as t
 
 from explorer.engine.graph import Function, Model, Node
 from explorer.engine.verify import verify
 from explorer.facts import TileSpec
+from tests.engine.verify import tiled as t
 
 UNROLLED = TileSpec(tile=(4, 8, 8), form="unrolled")
 Spoil = Callable[[Model], Model]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from tests.engine.verify import tiled as t
 
-from explorer.engine.graph import Model
+from explorer.engine.graph import Function, Model, Node
 from explorer.engine.verify import recover_plan, verify
 from explorer.errors import Cancelled, Misuse
 from explorer.facts import Progress, TileSpec
+from tests.engine.verify import tiled as t
 
 
 def proved(source: Model, spec: TileSpec, **options: Any) -> None:
@@ -123,18 +123,31 @@ def test_rows_and_columns_scanned_when_a_body_would_grow_too_large(tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", ["unrolled", "lab"])
-def test_thousands_of_products_side_by_side_are_run_a_few_columns_at_a_time(
-    form: Any, tmp_path: Path
+@pytest.mark.parametrize("edges", t.EDGES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_thousands_of_products_side_by_side_are_run_a_column_at_a_time(
+    form: Any, edges: Any, dtype: Any, tmp_path: Path
 ) -> None:
-    source = t.linear(tmp_path / "m.onnx", 4, 64, 64)
-    after, plan = t.tiled(source, TileSpec(tile=(2, 2, 2), form=form))
-    assert plan.products == 2 * 32 * 32 * 1
-    bigger = t.linear(tmp_path / "n.onnx", 4, 64, 96)
-    after, plan = t.tiled(bigger, TileSpec(tile=(2, 2, 2), form=form))
-    evidence = verify(bigger, after, plan=plan)
+    source = t.linear(tmp_path / "m.onnx", 4, 63, 95, dtype=dtype, transB=1)
+    after, plan = t.tiled(source, TileSpec(tile=(2, 2, 2), form=form, edges=edges))
+    evidence = verify(source, after, plan=plan)
     assert evidence.passed, evidence.verdict
-    assert evidence.sites[0].tiles == 3072
+    assert evidence.sites[0].tiles == 2 * 32 * 48
     assert "in scan form" in evidence.outputs[0].reason
+
+
+@pytest.mark.parametrize("form", ["unrolled", "lab"])
+def test_a_wrong_function_body_is_found_a_column_at_a_time(form: Any, tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 64, 96)
+    rectified = (Node("MatMul", ["A", "B"], ["P"]), Node("Relu", ["P"], ["C"]))
+
+    def spoil(function: Function) -> Function:
+        return t.dataclasses.replace(function, nodes=rectified, record=None)
+
+    evidence = t.prove(source, TileSpec(tile=(2, 2, 2), form=form), lambda m: t.with_body(m, "2DMM", spoil))
+    assert not evidence.passed
+    assert evidence.sites[0].bound_ratio is not None
+    assert evidence.sites[0].bound_ratio > 8
 
 
 def test_dynamic_batch_is_taken_from_the_tiled_file(tmp_path: Path) -> None:
