@@ -154,7 +154,9 @@ class TorchModel:
         if self._graph is None:
             stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in self.source)
             path = os.path.join(folder, f"{stem}.onnx")
-            torch_module.export_onnx(self.loaded, self.options.input_shapes, path, on_progress=on_progress)
+            torch_module.export_onnx(
+                self.loaded, self.options.input_shapes, path, on_progress, dims=self.options.dims
+            )
             self._graph = validate(onnx_reader.read(path))
         return self._graph
 

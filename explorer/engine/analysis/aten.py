@@ -1,0 +1,457 @@
+"""What an ATen operator costs: a table from operator to rule, on the shared formulas of `macs`.
+
+The ATen level is where every way of writing a model in PyTorch comes together, so it is where an
+nn.Module is counted. Operators that carry multiply-accumulates have a row here; pointwise operators and
+reductions are recognised by the tags that torch itself gives them; what only moves data is listed. An
+operator that is none of these is unknown, which is said and never taken for 0.
+
+Operators whose output size depends on values (nonzero, nms, unique) cannot run without values. `BOUNDS`
+answers them with the largest output possible, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from explorer.engine.analysis import macs
+from explorer.engine.analysis.macs import Cost
+
+__all__ = ["AUXILIARY", "BOUNDS", "FUNCTIONS", "GATHERS", "RULES", "Rule", "answer", "cost", "function_cost"]
+
+Rule = Callable[[Sequence[Any], Mapping[str, Any], Any], Cost]
+"""Arguments, keyword arguments and result of a call to its cost."""
+
+
+def _shape(tensor: Any) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def _first(out: Any) -> Any:
+    return out[0] if isinstance(out, (tuple, list)) else out
+
+
+def _at(args: Sequence[Any], kwargs: Mapping[str, Any], index: int, name: str, default: Any = None) -> Any:
+    """An argument given by position or by name."""
+    return args[index] if index < len(args) else kwargs.get(name, default)
+
+
+def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    source, weight, bias = args[:3]
+    transposed = _at(args, kwargs, 6, "transposed", False)
+    if transposed:
+        return macs.conv_transpose(_shape(source), _shape(weight), _shape(out), bias=bias is not None)
+    return macs.conv(_shape(out), _shape(weight), bias=bias is not None)
+
+
+def _slow_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    return macs.conv(_shape(_first(out)), _shape(args[1]), bias=_at(args, kwargs, 3, "bias") is not None)
+
+
+def _deform_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    # the bilinear sampling of every tap takes 7 operations, as an interpolation does
+    weight = _shape(args[1])
+    cost = macs.conv(_shape(out), weight, bias=True)
+    source = _shape(args[0])
+    taps = (source[0], source[1], *_shape(out)[2:], *weight[2:])
+    return macs.adding(cost, "bilinear samples", taps, 7)
+
+
+def _product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    return macs.matmul(_shape(args[0]), _shape(args[1]))
+
+
+def _added_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    result = macs.matmul(_shape(args[1]), _shape(args[2]))
+    shape = _shape(out)
+    if kwargs.get("alpha", 1) != 1:
+        result = macs.adding(result, "alpha", shape)
+    beta = kwargs.get("beta", 1)
+    if beta not in (0, 1):
+        result = macs.adding(result, "beta", shape)
+    return macs.adding(result, "bias", shape) if beta != 0 else result
+
+
+def _summed_batch(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """addbmm: the products of all batches, summed into one."""
+    batch, rows, depth = _shape(args[1])
+    result = macs.matmul((rows, batch * depth), (batch * depth, _shape(args[2])[2]))
+    return macs.adding(result, "bias", _shape(out))
+
+
+def _linear(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    bias = _at(args, kwargs, 2, "bias") is not None
+    return macs.linear(_shape(args[0]), _shape(args[1])[0], bias=bias)
+
+
+def _fused_attention(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    query, key, value = (_shape(t) for t in args[:3])
+    causal = next((a for a in (*args[3:], kwargs.get("is_causal")) if isinstance(a, bool)), False)
+    return macs.attention(query[:-3], query[-3], query[-2], key[-2], query[-1], value[-1], causal=causal)
+
+
+def _trilinear(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """nn.Bilinear, x1 W x2 for every output feature: first x1 W, then each row of it with x2."""
+    first, second, features = int(args[0].shape[-1]), int(args[2].shape[-1]), int(out.shape[-1])
+    batch = int(out.numel()) // features if features else 0
+    left = macs.matmul((batch, first), (first, features * second))
+    right = macs.matmul((batch, features, second), (batch, second, 1))
+    return macs.total([left, right])
+
+
+def _distances(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """cdist: subtract, power and sum for every pair and coordinate; nothing is a product."""
+    return macs.elementwise("difference, power, sum", (*_shape(out), args[0].shape[-1]), 3)
+
+
+def _normalisation(kind: str) -> Rule:
+    per_element = macs.ELEMENTWISE[kind][0]
+
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+        return macs.elementwise(kind.replace("_", " "), _shape(_first(out)), per_element)
+
+    return rule
+
+
+def _batch_norm(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    # with running statistics it is a scale and a shift; without them (instance norm) it has to find them
+    flags = [a for a in args[5:6] if isinstance(a, bool)]
+    kind = "layer_norm" if flags and flags[0] else "batch_norm"
+    return _normalisation(kind)(args, kwargs, out)
+
+
+def _pool(name: str) -> Rule:
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+        kernel = _at(args, kwargs, 1, "kernel_size")
+        rank = int(name[-2])
+        dims = tuple(kernel) if len(kernel) == rank else tuple(kernel) * rank
+        return macs.pooling(name, _shape(_first(out)), dims)
+
+    return rule
+
+
+def _adaptive_pool(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    # windows overlap where sizes do not divide: their widths are summed, one axis at a time
+    wanted = tuple(_at(args, kwargs, 1, "output_size"))
+    source, target = _shape(args[0]), _shape(_first(out))
+    taps = 1
+    for size, cells in zip(source[-len(wanted) :], target[-len(wanted) :], strict=True):
+        taps *= sum(-(-((i + 1) * size) // cells) - (i * size) // cells for i in range(cells))
+    lead = target[: -len(wanted)]
+    return macs.elementwise("adaptive pooling, taps", (*lead, taps))
+
+
+def _interpolation(per_element: int) -> Rule:
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+        return macs.elementwise("interpolation", _shape(out), per_element)
+
+    return rule
+
+
+def _region_pool(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """roi_align: bilinear samples averaged in every cell; an adaptive sampling ratio counts as 2."""
+    ratio = next((a for a in args[5:6] if isinstance(a, int) and a > 0), 2)
+    return macs.elementwise("bilinear samples and mean", (*_shape(_first(out)), ratio * ratio), 8)
+
+
+def _free(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    return macs.FREE
+
+
+def _unary(what: str, per_element: int = 1) -> Rule:
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+        return macs.elementwise(what, _shape(_first(out)), per_element)
+
+    return rule
+
+
+def _reduction(what: str, per_element: int = 1) -> Rule:
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+        return macs.elementwise(what, _shape(args[0]), per_element)
+
+    return rule
+
+
+_MOVES = """
+    _cast_Float _cast_Half _local_scalar_dense _nested_tensor_from_mask _pack_padded_sequence
+    _pad_packed_sequence _reshape_alias _reshape_copy _to_copy _unique2 _unsafe_index _unsafe_index_put
+    _unsafe_view _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    affine_grid_generator alias arange argsort as_strided as_strided_ bernoulli bernoulli_ bucketize cat
+    channel_shuffle chunk clone complex constant_pad_nd contiguous copy copy_ detach detach_ diag diag_embed
+    diagonal diagonal_scatter dropout embedding empty empty_like empty_permuted empty_strided equal expand
+    expand_copy eye fill fill_ flip full full_like gather im2col imag index index_copy index_copy_
+    index_fill index_fill_ index_put index_put_ index_select is_same_size item kthvalue lift lift_fresh
+    lift_fresh_copy linspace logspace masked_scatter masked_select max_unpool2d multinomial narrow
+    native_dropout new_empty new_empty_strided new_full new_ones new_zeros nonzero normal_ one_hot ones
+    ones_like permute permute_copy pixel_shuffle pixel_unshuffle rand rand_like randint randn randn_like
+    randperm real reflection_pad1d reflection_pad2d reflection_pad3d repeat repeat_interleave
+    replication_pad1d replication_pad2d replication_pad3d reshape resize_ resolve_conj resolve_neg roll
+    rot90 scalar_tensor scatter searchsorted select select_copy select_scatter set_ slice slice_copy
+    slice_scatter sort split split_copy split_with_sizes squeeze squeeze_ squeeze_copy stack sym_numel
+    sym_size sym_storage_offset sym_stride t t_ take take_along_dim topk transpose transpose_ transpose_copy
+    tril tril_indices triu triu_indices unbind unbind_copy unfold uniform_ unique_dim unsafe_chunk
+    unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_ unsqueeze_copy upsample_nearest1d
+    upsample_nearest2d upsample_nearest3d view view_as_complex view_as_real view_copy zero_ zeros zeros_like
+""".split()  # noqa: SIM905
+
+_REDUCTIONS = """
+    all amax amin aminmax any argmax argmin bincount count_nonzero cummax cummin cumprod cumsum histc
+    logcumsumexp max mean median min nanmean nansum prod sum trace
+""".split()  # noqa: SIM905
+
+RULES: dict[str, Rule] = {
+    "aten::convolution": _convolution,
+    "aten::_convolution": _convolution,
+    "aten::convolution_overrideable": _convolution,
+    "aten::cudnn_convolution": _slow_convolution,
+    "aten::mkldnn_convolution": _slow_convolution,
+    "aten::_slow_conv2d_forward": _slow_convolution,
+    "aten::_conv_depthwise2d": _slow_convolution,
+    "torchvision::deform_conv2d": _deform_convolution,
+    "aten::mm": _product,
+    "aten::bmm": _product,
+    "aten::mv": _product,
+    "aten::dot": _product,
+    "aten::vdot": _product,
+    "aten::matmul": _product,
+    "aten::_int_mm": _product,
+    "aten::_scaled_mm": _product,
+    "aten::addmm": _added_product,
+    "aten::addmm_": _added_product,
+    "aten::_addmm_activation": _added_product,
+    "aten::baddbmm": _added_product,
+    "aten::baddbmm_": _added_product,
+    "aten::addmv": _added_product,
+    "aten::addbmm": _summed_batch,
+    "aten::linear": _linear,
+    "aten::_trilinear": _trilinear,
+    "aten::_cdist_forward": _distances,
+    "aten::_euclidean_dist": _distances,
+    "aten::_pdist_forward": _distances,
+    "aten::scaled_dot_product_attention": _fused_attention,
+    "aten::_scaled_dot_product_flash_attention": _fused_attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _fused_attention,
+    "aten::_scaled_dot_product_efficient_attention": _fused_attention,
+    "aten::_scaled_dot_product_cudnn_attention": _fused_attention,
+    "aten::_scaled_dot_product_attention_math": _fused_attention,
+    "aten::native_batch_norm": _batch_norm,
+    "aten::cudnn_batch_norm": _batch_norm,
+    "aten::_native_batch_norm_legit": _normalisation("batch_norm"),
+    "aten::_native_batch_norm_legit_no_training": _normalisation("batch_norm"),
+    "aten::_batch_norm_no_update": _normalisation("batch_norm"),
+    "aten::native_layer_norm": _normalisation("layer_norm"),
+    "aten::native_group_norm": _normalisation("layer_norm"),
+    "aten::_fused_rms_norm": _normalisation("rms_norm"),
+    "aten::rms_norm": _normalisation("rms_norm"),
+    "aten::_softmax": _normalisation("softmax"),
+    "aten::_safe_softmax": _normalisation("softmax"),
+    "aten::_masked_softmax": _normalisation("softmax"),
+    "aten::_log_softmax": _normalisation("log_softmax"),
+    "aten::logsumexp": _reduction("max, subtract, exp, sum", 4),
+    "aten::linalg_vector_norm": _reduction("power, sum", 2),
+    "aten::norm": _reduction("power, sum", 2),
+    "aten::var": _reduction("mean, subtract, square, sum", 4),
+    "aten::std": _reduction("mean, subtract, square, sum", 4),
+    "aten::var_mean": _reduction("mean, subtract, square, sum", 4),
+    "aten::std_mean": _reduction("mean, subtract, square, sum", 4),
+    "aten::max_pool2d_with_indices": _pool("max_pool2d"),
+    "aten::max_pool3d_with_indices": _pool("max_pool3d"),
+    "aten::max_pool2d": _pool("max_pool2d"),
+    "aten::avg_pool2d": _pool("avg_pool2d"),
+    "aten::avg_pool3d": _pool("avg_pool3d"),
+    "aten::_adaptive_avg_pool2d": _adaptive_pool,
+    "aten::_adaptive_avg_pool3d": _adaptive_pool,
+    "aten::adaptive_max_pool2d": _adaptive_pool,
+    "aten::adaptive_max_pool3d": _adaptive_pool,
+    "aten::upsample_linear1d": _interpolation(3),
+    "aten::upsample_bilinear2d": _interpolation(7),
+    "aten::_upsample_bilinear2d_aa": _interpolation(7),
+    "aten::upsample_trilinear3d": _interpolation(15),
+    "aten::upsample_bicubic2d": _interpolation(35),
+    "aten::_upsample_bicubic2d_aa": _interpolation(35),
+    "aten::grid_sampler_2d": _interpolation(7),
+    "aten::grid_sampler_3d": _interpolation(15),
+    "torchvision::roi_align": _region_pool,
+    "torchvision::nms": _free,
+    "aten::glu": _unary("gate, multiply", 2),
+    "aten::lerp": _unary("subtract, multiply, add", 3),
+    "aten::addcmul": _unary("multiply, add", 2),
+    "aten::addcdiv": _unary("divide, add", 2),
+    "aten::addr": _unary("multiply, add", 2),
+    "aten::_prelu_kernel": _unary("prelu"),
+    "aten::prelu": _unary("prelu"),
+    "aten::rrelu_with_noise": _unary("rrelu"),
+    "aten::log_sigmoid_forward": _unary("log_sigmoid"),
+    "aten::hardswish": _unary("hardswish"),
+    "aten::hardswish_": _unary("hardswish"),
+    "aten::masked_fill_": _unary("masked_fill"),
+    "aten::polar": _unary("polar", 2),
+    "aten::outer": _unary("multiply"),
+    "aten::linalg_cross": _unary("multiply, subtract", 3),
+    "aten::scatter_add": _reduction("add"),
+    "aten::scatter_add_": _reduction("add"),
+    "aten::index_add": _reduction("add"),
+    "aten::index_add_": _reduction("add"),
+    "aten::_embedding_bag": _free,
+    **{f"aten::{name}": _reduction(name) for name in _REDUCTIONS},
+    **{f"aten::{name}": _free for name in _MOVES},
+}
+"""Cost of an operator by its schema name. A row added here is all that a new operator needs."""
+
+GATHERS = frozenset(
+    f"aten::{name}"
+    for name in ("embedding", "index", "index_select", "gather", "_unsafe_index", "take", "_embedding_bag")
+)
+"""Operators that read rows of a table: as many bytes as they return, not the whole table."""
+
+AUXILIARY = frozenset(
+    f"aten::{name}"
+    for name in (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+        "native_layer_norm",
+        "native_group_norm",
+        "_fused_rms_norm",
+        "max_pool2d_with_indices",
+        "max_pool3d_with_indices",
+    )
+)
+"""Operators whose results after the first exist for the backward pass only and are no activations."""
+
+
+def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """What one call of an ATen operator costs.
+
+    Args:
+        func: The operator (an OpOverload).
+        args: Its arguments, tensors on any device.
+        kwargs: Its keyword arguments.
+        out: What it returned.
+
+    Returns:
+        Its cost; unknown, with the operator named, when there is no rule for it.
+    """
+    name = func._schema.name
+    # max and min are reductions with one operand and pointwise with two
+    if torch.Tag.pointwise in func.tags and name != "aten::clone":
+        rule = RULES.get(name)
+        if rule is None or name in ("aten::max", "aten::min"):
+            short = name.partition("::")[2].strip("_")
+            extra = short in ("add", "sub", "rsub") and kwargs.get("alpha", 1) != 1
+            return macs.elementwise(short, _shape(_first(out)), 1 + extra)
+        return rule(args, kwargs, out)
+    rule = RULES.get(name)
+    if rule is None and torch.Tag.reduction in func.tags:
+        rule = _reduction(name.partition("::")[2])
+    if rule is None and name.endswith("_"):
+        rule = RULES.get(name[:-1])
+    if rule is None:
+        return macs.unknown(f"no rule for the operator {name}")
+    return rule(args, kwargs, out)
+
+
+def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    query, key, value = (_shape(_at(args, kwargs, i, n)) for i, n in enumerate(("query", "key", "value")))
+    mask = _at(args, kwargs, 3, "attn_mask")
+    causal = bool(_at(args, kwargs, 5, "is_causal", False))
+    heads = query[-3] if len(query) > 2 else 1
+    # the tensors may be broadcast against each other; the output has the batch that results
+    return macs.attention(
+        _shape(out)[:-3],
+        heads,
+        query[-2],
+        key[-2],
+        query[-1],
+        value[-1],
+        causal=causal,
+        mask=mask is not None,
+    )
+
+
+FUNCTIONS: dict[str, Rule] = {"scaled_dot_product_attention": _attention}
+"""Functions whose formula is better said whole than as the sum of the operators below."""
+
+
+def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost | None:
+    """The cost of a function that `FUNCTIONS` knows, None of any other."""
+    rule = FUNCTIONS.get(name)
+    return rule(args, kwargs, out) if rule is not None and isinstance(out, torch.Tensor) else None
+
+
+def _all_indices(args: Sequence[Any]) -> Any:
+    source = args[0]
+    return source.new_empty((source.numel() if source.dim() else 1, source.dim()), dtype=torch.long)
+
+
+def _keep_all(args: Sequence[Any]) -> Any:
+    return args[0].new_empty((args[0].shape[0],), dtype=torch.long)
+
+
+def _one_distinct(args: Sequence[Any]) -> Any:
+    """One value: programs loop over distinct values, and as many rounds as elements would never end."""
+    source = args[0]
+    return (
+        source.new_empty((min(source.numel(), 1),)),
+        source.new_empty(source.shape, dtype=torch.long),
+        source.new_empty((min(source.numel(), 1),), dtype=torch.long),
+    )
+
+
+def _all_selected(args: Sequence[Any]) -> Any:
+    """Indexing with a mask returns at most every element that the mask covers."""
+    source, indices = args[0], list(args[1])
+    at = next((i for i, t in enumerate(indices) if _is_mask(t)), None)
+    if at is None:
+        return None
+    mask = indices[at]
+    if any(t is not None for i, t in enumerate(indices) if i != at):
+        return None
+    lead, rest = source.shape[:at], source.shape[at + mask.dim() :]
+    return source.new_empty((*lead, mask.numel(), *rest))
+
+
+def _is_mask(tensor: Any) -> bool:
+    return tensor is not None and tensor.dtype in (torch.bool, torch.uint8)
+
+
+def _masked(args: Sequence[Any]) -> Any:
+    return args[0].new_empty(
+        (math.prod(d for d in macs.broadcast(_shape(args[0]), _shape(args[1])) if isinstance(d, int)),)
+    )
+
+
+def _value(args: Sequence[Any]) -> Any:
+    kind = args[0].dtype
+    return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
+
+
+BOUNDS: dict[str, tuple[Callable[[Sequence[Any]], Any], str]] = {
+    "aten::nonzero": (_all_indices, "nonzero: every element taken as nonzero"),
+    "torchvision::nms": (_keep_all, "nms: every box taken as kept"),
+    "aten::_unique2": (_one_distinct, "unique: taken as one distinct value"),
+    "aten::unique_consecutive": (_one_distinct, "unique: taken as one distinct value"),
+    "aten::index": (_all_selected, "indexing with a mask: everything taken as selected"),
+    "aten::masked_select": (_masked, "masked_select: everything taken as selected"),
+    "aten::_local_scalar_dense": (_value, "the value of a tensor was asked for and taken as 1 or true"),
+    "aten::is_nonzero": (lambda args: True, "the value of a tensor was asked for and taken as true"),
+    "aten::equal": (lambda args: True, "two tensors were compared and taken as equal"),
+}
+"""Answers of operators that need values, and the assumption in words."""
+
+
+def answer(func: Any, args: Sequence[Any]) -> tuple[Any, str] | None:
+    """The upper bound of an operator that would need values, and what it assumes.
+
+    Returns:
+        None for an operator that runs without values.
+    """
+    row = BOUNDS.get(func._schema.name)
+    if row is None or not any(getattr(a, "is_meta", False) for a in args):
+        return None
+    result = row[0](args)
+    return None if result is None else (result, row[1])

@@ -1,0 +1,445 @@
+"""An nn.Module in, facts out: the layer tree and the totals from one run on the meta device.
+
+`module_trace` watches; here what it saw becomes rows. A leaf module is one row. Functional operators are
+rows of the module that calls them, except where they use the parameters of a module that is never
+called (attention that reads `self.qkv.weight`): then the work belongs to that module.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from explorer.engine.analysis import memory, tree
+from explorer.engine.analysis.module_trace import (
+    OPAQUE,
+    Row,
+    Stored,
+    Trace,
+    described,
+    is_leaf,
+    plain,
+    trace,
+)
+from explorer.errors import Cancelled
+from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_module import LoadedModule
+
+__all__ = ["analyse", "analyse_module"]
+
+FORMULAS = 4
+"""How many different formulas of one row are spelled out."""
+
+
+def analyse(
+    loaded: LoadedModule,
+    *,
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Analysis:
+    """Everything known of a loaded model.
+
+    Args:
+        loaded: From `torch_module.load`.
+        input_shapes: dtype (None: as the model's own) and shape by name of the input.
+        dims: Only 'batch', the first dimension of every input.
+        on_progress: Told about the modules that ran.
+        cancel: Asked at every module.
+
+    Raises:
+        Misuse: An input or dimension that the model does not have, or shapes that have to be given.
+        Cancelled: `cancel` said so.
+    """
+    if on_progress:
+        on_progress(Progress("building the model"))
+    model = loaded.meta()
+    bound = loaded.bind(input_shapes, dims)
+    args, kwargs = bound.arguments(device="meta")
+    with loaded.quiet():
+        return analyse_module(
+            model,
+            args,
+            kwargs,
+            source=loaded.source,
+            inputs=bound.inputs,
+            notes=(*loaded.notes, *bound.notes),
+            assumptions={"dims": bound.dims, "weights": loaded.weights_text},
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+
+def analyse_module(
+    model: nn.Module,
+    args: Iterable[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    source: str = "",
+    inputs: tuple[TensorInfo, ...] | None = None,
+    notes: tuple[str, ...] = (),
+    assumptions: Mapping[str, Any] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Analysis:
+    """Everything known of `model`, whose parameters live on the meta device, for one set of inputs.
+
+    Args:
+        model: Left as it was found: no hooks, the same train or eval state.
+        args: Positional arguments of its forward, tensors on the meta device.
+        kwargs: Keyword arguments.
+        source: What the user asked for.
+        inputs: Names of the inputs, where they are known better than from `args`.
+        notes: What is worth knowing about how the model was made.
+        assumptions: What was assumed to get the numbers.
+        on_progress: Told about the modules that ran.
+        cancel: Asked at every module.
+    """
+    expected = sum(1 for _ in model.modules())
+
+    def check(done: int) -> None:
+        if cancel and cancel():
+            raise Cancelled
+        if on_progress and done % 64 == 1:
+            on_progress(Progress("running on shapes", done, max(expected, done)))
+
+    seen = trace(model, tuple(args), dict(kwargs or {}), check=check)
+    named = dict(model.named_modules())
+    scopes = _Scopes(named)
+    rows = _settled(seen)
+    leaves = [_leaf(row, row.module or named.get(row.path), scopes.around(row.path)) for row in rows]
+    leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(seen, rows, named)]
+    if seen.failed:
+        where = seen.failed[0]
+        _failing(leaves, seen, scopes.around(f"{where}.forward"), type(named[where]).__name__)
+    leaves += [
+        _parameter(stored, scopes.around(f"{stored.owner}.{stored.name}")) for stored in _loose(seen, leaves)
+    ]
+    layers = tree.build(leaves, _groups(seen, named))
+    peak = memory.live_peak(_steps(seen), keep=seen.kept)
+    totals = tree.totals(
+        leaves,
+        peak_bytes=None if seen.failed else peak.bytes,
+        peak_at="" if seen.failed else peak.label,
+        peak_tensors=() if seen.failed else peak.tensors,
+        trainable_params=_trainable(seen.parameters, model),
+        stored=_facts(seen.parameters.values()),
+    )
+    totals = replace(
+        totals,
+        activation_bytes_sum=sum(row.activation for row in rows if row.path in named),
+        activation_bytes_functional=sum(row.activation for row in rows if row.path not in named),
+    )
+    if seen.failed:
+        where = seen.failed[0] or type(model).__name__
+        notes = (*notes, f"the model failed in {where}: {seen.failed[1]}")
+    notes = (*notes, *(f"{text} ({n:,} times)" for text, n in seen.assumed.items()))
+    outputs = described(seen.result, "output")
+    info = ModelInfo(
+        source=source or type(model).__name__,
+        format="torch",
+        inputs=inputs if inputs is not None else described(list(args), "input"),
+        outputs=outputs,
+        producer=f"torch {torch.__version__.partition('+')[0]}",
+        notes=notes,
+    )
+    return Analysis(Info(info, dict(assumptions or {}), totals), layers)
+
+
+# -- from what was seen to rows
+
+
+def _settled(seen: Trace) -> list[Row]:
+    """The rows as they are shown: parts stand for themselves or are merged, and work that uses the
+    parameters of a module that is never called moves to that module.
+    """
+    rows: list[Row] = []
+    for row in seen.rows:
+        if sum(1 for part in row.parts if part.macs) > 1:
+            rows.extend(row.parts)
+            continue
+        for part in row.parts:
+            _merge(part, row)
+        rows.append(row)
+    adopted: dict[str, Row] = {}
+    settled: list[Row] = []
+    for row in rows:
+        owners = {stored.owner for stored in row.stored.values()}
+        owner = next(iter(owners)) if len(owners) == 1 else None
+        if row.module is not None or not row.macs or owner is None or owner == row.caller:
+            settled.append(row)
+        elif owner in adopted:
+            _merge(row, adopted[owner])
+            adopted[owner].calls += row.calls
+        elif owner not in seen.modules:
+            row.path, row.name = owner, owner.rpartition(".")[2]
+            adopted[owner] = row
+            settled.append(row)
+        else:
+            settled.append(row)
+    return settled
+
+
+def _merge(part: Row, whole: Row) -> None:
+    """Books everything of `part` on `whole`."""
+    part.merged = whole
+    whole.macs += part.macs
+    whole.elementwise += part.elementwise
+    whole.read += part.read
+    whole.written += part.written
+    whole.stored.update(part.stored)
+    whole.formulas.update(part.formulas)
+    whole.free = whole.free or part.free
+    whole.bound = whole.bound or part.bound
+    whole.unknown = whole.unknown or part.unknown
+    whole.operators += part.operators
+    if whole.module is None:
+        whole.activation += part.activation
+
+
+class _Scopes:
+    """The modules around a row, by its path; the model itself is not one of them."""
+
+    def __init__(self, named: Mapping[str, nn.Module]) -> None:
+        self.named = named
+        self.known: dict[str, tuple[tree.Scope, ...]] = {"": ()}
+
+    def around(self, path: str) -> tuple[tree.Scope, ...]:
+        """Scopes of the row at `path`, outermost first."""
+        parent, _, _ = path.rpartition(".")
+        found = self.known.get(parent)
+        if found is None:
+            found = self.around(parent)
+            if parent in self.named:
+                name = parent.rpartition(".")[2]
+                found = (*found, tree.Scope(parent, name, type(self.named[parent]).__name__))
+            self.known[parent] = found
+        return found
+
+
+def _formula(row: Row) -> str:
+    """The different formulas of a row's operators, those that multiply if there are any."""
+    counted: Counter[str] = row.formulas
+    if row.macs:
+        counted = Counter({f: n for f, n in counted.items() if not f.endswith("elementwise") or ";" in f})
+    texts = [f"{n} x ({text})" if n > 1 else text for text, n in counted.items()]
+    if not texts:
+        return row.free or "0 (nothing to do in evaluation mode)"
+    rest = len(texts) - FORMULAS
+    return " + ".join(texts[:FORMULAS]) + (f" + {rest} more" if rest > 0 else "")
+
+
+def _leaf(row: Row, module: nn.Module | None, scopes: tuple[tree.Scope, ...]) -> tree.Leaf:
+    """A module or operator that ran."""
+    known = not row.unknown
+    status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
+    stored = tuple(row.stored.values())
+    layer = Layer(
+        id=0,
+        parent=None,
+        path=row.path,
+        name=row.name,
+        kind=type(module).__name__ if module is not None else row.kind,
+        depth=0,
+        group=False,
+        calls=row.calls,
+        inputs=row.inputs,
+        outputs=row.outputs,
+        weights=tuple(_weight(s, row.path) for s in stored),
+        macs=row.macs if known else None,
+        formula=_formula(row) if known else "",
+        elementwise_ops=row.elementwise if known else None,
+        bytes_read=row.read,
+        bytes_written=row.written,
+        activation_bytes=row.activation,
+        attributes=_attributes(module) if module is not None else row.attributes,
+        status=status,
+        reason=row.unknown or row.bound,
+    )
+    return tree.Leaf(scopes, layer, _facts(stored), row.calls)
+
+
+def _facts(stored: Iterable[Stored]) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
+    return tuple((s.identity, s.elements, s.bytes) for s in stored)
+
+
+def _weight(stored: Stored, path: str) -> TensorInfo:
+    """A parameter, called as its layer calls it, or by its whole path when it is another's."""
+    full = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
+    name = full.removeprefix(f"{path}.")
+    return replace(stored.info, name=name)
+
+
+def _silent(seen: Trace, rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
+    """Paths of the leaf modules that have no row, in the order of their registration."""
+    shown = {row.path for row in rows}
+    opaque = tuple(f"{path}." for path, module in named.items() if isinstance(module, OPAQUE))
+    expanded = {row.caller for row in rows if row.module is None}
+    return [
+        path
+        for path, module in named.items()
+        if path
+        and is_leaf(module)
+        and path not in shown
+        and path not in expanded
+        and not (opaque and path.startswith(opaque))
+    ]
+
+
+def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[tree.Scope, ...]) -> tree.Leaf:
+    """A leaf module that did not run: on purpose, or because the model failed before it."""
+    stored = [s for s in seen.parameters.values() if s.owner == path]
+    layer = Layer(
+        id=0,
+        parent=None,
+        path=path,
+        name=path.rpartition(".")[2],
+        kind=type(module).__name__,
+        depth=0,
+        group=False,
+        calls=0,
+        weights=tuple(s.info for s in stored),
+        formula="0 (does not run in evaluation mode)",
+        attributes=_attributes(module),
+        reason="it does not run in evaluation mode",
+    )
+    return tree.Leaf(
+        scopes, _unreached(layer, seen) if seen.failed else layer, _facts(stored), int(bool(seen.failed))
+    )
+
+
+def _unreached(layer: Layer, seen: Trace) -> Layer:
+    where = seen.failed[0] if seen.failed else ""
+    return replace(
+        layer,
+        macs=None,
+        elementwise_ops=None,
+        bytes_read=None,
+        bytes_written=None,
+        activation_bytes=None,
+        formula="",
+        status="unknown",
+        reason=f"not reached: the model failed in {where or 'its own forward'}",
+    )
+
+
+def _failing(leaves: list[tree.Leaf], seen: Trace, scopes: tuple[tree.Scope, ...], kind: str) -> None:
+    """Marks the layer at which the model failed; one with children gets a row of its own below it."""
+    if not seen.failed:
+        return
+    where, why = seen.failed
+    reason = f"failed here: {why}"
+    for at, leaf in enumerate(leaves):
+        if leaf.layer.path == where:
+            failed = replace(
+                leaf.layer, macs=None, elementwise_ops=None, formula="", status="unknown", reason=reason
+            )
+            leaves[at] = replace(leaf, layer=failed, nodes=max(leaf.nodes, 1))
+            return
+    layer = Layer(
+        id=0,
+        parent=None,
+        path=f"{where}.forward" if where else "forward",
+        name="forward",
+        kind=kind,
+        depth=0,
+        group=False,
+        macs=None,
+        elementwise_ops=None,
+        status="unknown",
+        reason=reason,
+    )
+    leaves.append(tree.Leaf(scopes, layer))
+
+
+def _loose(seen: Trace, leaves: Iterable[tree.Leaf]) -> list[Stored]:
+    """Parameters that no row uses, each once: they are stored, so they count and are shown."""
+    used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
+    return list({s.identity: s for s in seen.parameters.values() if s.identity not in used}.values())
+
+
+def _parameter(stored: Stored, scopes: tuple[tree.Scope, ...]) -> tree.Leaf:
+    path = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
+    reason = "no operator uses it in evaluation mode"
+    layer = Layer(
+        0, None, path, stored.name, "Parameter", 0, False, calls=0, weights=(stored.info,), reason=reason
+    )
+    return tree.Leaf(scopes, layer, _facts([stored]), 0)
+
+
+def _groups(seen: Trace, named: Mapping[str, nn.Module]) -> dict[str, tree.GroupFacts]:
+    """What is known of every module with children, or expanded into its operators."""
+    groups = {}
+    for path, module in named.items():
+        row = seen.modules.get(path)
+        groups[path] = tree.GroupFacts(
+            kind=type(module).__name__,
+            calls=row.calls if row else 0,
+            inputs=row.inputs if row else (),
+            outputs=row.outputs if row else (),
+            attributes=_attributes(module),
+        )
+    return groups
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """What the module was constructed with, as far as it still says so: kernel_size, stride, ...
+
+    The names are those of its constructor's parameters, so that a layer of any origin shows its own.
+    """
+    found: dict[str, Any] = {}
+    for name in _constructor(type(module)):
+        value = getattr(module, name, None)
+        if isinstance(value, torch.Tensor):
+            found[name] = True
+        elif isinstance(value, (bool, int, float, str)) or (
+            isinstance(value, (tuple, list)) and all(isinstance(v, (bool, int, float, str)) for v in value)
+        ):
+            found[name] = plain(value)
+        elif value is None and name == "bias" and "bias" in module._parameters:
+            found[name] = False
+    return found
+
+
+_CONSTRUCTORS: dict[type, tuple[str, ...]] = {}
+
+
+def _constructor(kind: type[nn.Module]) -> tuple[str, ...]:
+    """Names of the parameters of a module's constructor, and of torch's own one behind it."""
+    names = _CONSTRUCTORS.get(kind)
+    if names is None:
+        found: dict[str, None] = {}
+        for base in kind.__mro__:
+            if base is nn.Module:
+                break
+            if "__init__" in vars(base):
+                found.update(dict.fromkeys(list(inspect.signature(vars(base)["__init__"]).parameters)[1:]))
+        names = _CONSTRUCTORS[kind] = tuple(n for n in found if n not in ("device", "dtype", "training"))
+    return names
+
+
+def _trainable(parameters: Mapping[str, Stored], model: nn.Module) -> int:
+    named = dict(model.named_parameters(remove_duplicate=False))
+    trained = {s.identity: s.elements for path, s in parameters.items() if named[path].requires_grad}
+    return sum(trained.values())
+
+
+def _steps(seen: Trace) -> list[memory.Step]:
+    """The operators in execution order, under the names of the rows that they ended up in."""
+    steps = []
+    for event in seen.events:
+        row = event.row
+        while row.merged is not None:
+            row = row.merged
+        outputs = [(key, replace(info, name=row.path), size) for key, info, size in event.outputs]
+        steps.append(memory.Step(row.path, event.inputs, outputs))
+    return steps

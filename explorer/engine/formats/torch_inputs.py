@@ -1,0 +1,312 @@
+"""What goes into an nn.Module: names, types and shapes of its inputs, and tensors of them.
+
+An nn.Module does not say what it takes. In this order: what the user gave; what came with the model
+(`example_input_array`, `dummy_inputs`, or inputs that the callable returned beside it); torchvision's own
+input size; what the first layer implies, tried out on the meta device. What was assumed is said.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from explorer.errors import Misuse, nearest
+from explorer.facts import TensorInfo
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from explorer.engine.formats.torch_module import LoadedModule
+
+__all__ = ["Bound", "bind"]
+
+Size = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The inputs of one use of a model.
+
+    Attributes:
+        inputs: In the order in which the model takes them.
+        dims: {'batch': n} where the first dimension is a batch of our choosing.
+        notes: What was guessed.
+        positional: How many of the inputs go by position; the others go by name.
+        images: The model takes a list of images (detection): the batch is split into them.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    dims: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    positional: int = 0
+    images: bool = False
+
+    def arguments(self, *, device: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
+        """Tensors to call the model with: without values on 'meta', seeded random ones on 'cpu'."""
+        import torch
+
+        made: list[torch.Tensor] = []
+        chance = torch.Generator().manual_seed(seed)
+        for info in self.inputs:
+            kind = getattr(torch, info.dtype or "float32")
+            shape = [int(d) for d in info.shape or () if isinstance(d, int)]
+            if device == "meta":
+                made.append(torch.empty(shape, dtype=kind, device="meta"))
+            elif kind.is_floating_point or kind.is_complex:
+                made.append(torch.rand(shape, generator=chance, dtype=torch.float32).to(kind))
+            else:
+                made.append(torch.randint(0, 2, shape, generator=chance).to(kind))
+        return self.call(made)
+
+    def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments that carry `tensors`, one per input, into the model."""
+        if self.images:
+            return [list(tensors[0].unbind(0))], {}
+        rest = zip(self.inputs[self.positional :], tensors[self.positional :], strict=True)
+        return list(tensors[: self.positional]), {info.name: tensor for info, tensor in rest}
+
+
+def bind(
+    loaded: LoadedModule,
+    input_shapes: Mapping[str, tuple[str | None, Any]],
+    dims: Mapping[str, int],
+) -> Bound:
+    """Settles the inputs of a model.
+
+    Args:
+        loaded: The model; it is built on the meta device.
+        input_shapes: dtype (None: the model's own, else float32) and shape by input name.
+        dims: Only 'batch', the first dimension of every input.
+
+    Raises:
+        Misuse: An input or dimension does not exist, or a shape is neither given nor to be guessed.
+    """
+    for name in dims:
+        if name != "batch":
+            raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=nearest(name, ["batch"]))
+    model = loaded.meta()
+    required, optional, variadic = _parameters(model)
+    known = [*required, *optional]
+    for name in input_shapes:
+        if name not in known and not variadic:
+            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, known))
+    found = _own(loaded, model, required)
+    own_shapes = not input_shapes
+    for name, (dtype, shape) in input_shapes.items():
+        found[name] = TensorInfo(name, _dtype(name, dtype, found), _shape(name, shape), "declared")
+    notes: tuple[str, ...] = ()
+    missing = [n for n in required if n not in found]
+    if missing:
+        guessed = _guess(loaded, model, missing[0]) if len(missing) == 1 and not found else None
+        if guessed is None:
+            raise _unknown_shape(loaded, missing[0], required)
+        found[missing[0]], note = guessed
+        notes = (note,)
+    if variadic and not found:
+        raise _unknown_shape(loaded, "x", ["x"])
+    order = [n for n in known if n in found] + [n for n in found if n not in known]
+    inputs = tuple(found[name] for name in order)
+    if "batch" in dims:
+        inputs = tuple(replace(i, shape=(dims["batch"], *(i.shape or ())[1:])) for i in inputs if i.shape)
+    prefix = 0
+    while prefix < len(order) and (order[prefix] not in known or order[prefix] == known[prefix]):
+        prefix += 1
+    batch = inputs[0].shape[0] if inputs and inputs[0].shape and (own_shapes or "batch" in dims) else None
+    bound = Bound(
+        inputs,
+        {"batch": batch} if isinstance(batch, int) else {},
+        notes,
+        prefix,
+        images=_takes_images(loaded, model),
+    )
+    loaded.bound = bound
+    return bound
+
+
+def _unknown_shape(loaded: LoadedModule, name: str, required: Sequence[str]) -> Misuse:
+    others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
+    return Misuse(
+        f"the shape of the input '{name}' is not known{others}",
+        where=loaded.source,
+        hint=f"give it, for instance --input-shape {name}:1,3,224,224",
+    )
+
+
+def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
+    """Names of the inputs that a model must have, of those that it may have, and whether it takes any
+    number of them.
+    """
+    required: list[str] = []
+    optional: list[str] = []
+    variadic = False
+    for p in inspect.signature(model.forward).parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            variadic = True
+        elif p.kind is not p.VAR_KEYWORD:
+            (required if p.default is p.empty else optional).append(p.name)
+    return required, optional, variadic
+
+
+def _dtype(name: str, dtype: str | None, found: Mapping[str, TensorInfo]) -> str:
+    import torch
+
+    if dtype is None:
+        return (found[name].dtype if name in found else None) or "float32"
+    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+        kinds = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
+        raise Misuse(
+            f"torch has no type '{dtype}'", where=f"--input-shape {name}", hint=nearest(dtype, kinds)
+        )
+    return dtype
+
+
+def _shape(name: str, shape: Sequence[Any]) -> Size:
+    if any(not isinstance(d, int) or d < 1 for d in shape):
+        raise Misuse("every dimension must be a positive number", where=f"--input-shape {name}")
+    return tuple(shape)
+
+
+# -- what a model says of itself
+
+
+def _own(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dict[str, TensorInfo]:
+    """The inputs that are known without the user, by name."""
+    if loaded.torchvision:
+        shapes = _torchvision_shapes(loaded, model, len(required))
+        names = required or ["x"]
+        return {n: TensorInfo(n, "float32", s, "declared") for n, s in zip(names, shapes, strict=False)}
+    for example in (loaded.example, getattr(model, "example_input_array", None), _dummy(model)):
+        named = dict(_examples(example, required))
+        if named:
+            return named
+    return {}
+
+
+def _dummy(model: nn.Module) -> Any:
+    try:
+        return getattr(model, "dummy_inputs", None)
+    except Exception:
+        return None
+
+
+def _examples(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorInfo]]:
+    import torch
+
+    from explorer.engine.analysis.module_trace import dtype_name
+
+    if isinstance(example, Mapping):
+        items = list(example.items())
+    elif isinstance(example, (tuple, list)):
+        items = [(names[i] if i < len(names) else f"input{i}", value) for i, value in enumerate(example)]
+    else:
+        items = [(names[0] if names else "x", example)]
+    for name, value in items:
+        if isinstance(value, torch.Tensor):
+            yield str(name), TensorInfo(str(name), dtype_name(value.dtype), tuple(value.shape), "declared")
+
+
+# -- torchvision's own sizes
+
+_FRAMES = 16
+"""Frames of a video: what torchvision trained its video models with."""
+_FLOW = (520, 960)
+"""Height and width of an optical flow pair, as torchvision's reference evaluates them."""
+
+
+def _torchvision_shapes(loaded: LoadedModule, model: nn.Module, inputs: int) -> list[Size]:
+    """One shape per input of a torchvision model."""
+    kind = type(model).__module__
+    if ".optical_flow" in kind:
+        return [(1, 3, *_FLOW)] * 2
+    if ".detection" in kind:
+        return [(1, 3, *_detection_size(model))]
+    height, width = _image_size(loaded.source, model)
+    if ".video" in kind:
+        return [(1, 3, _FRAMES, height, width)]
+    return [(1, 3, height, width)] * max(inputs, 1)
+
+
+def _detection_size(model: Any) -> tuple[int, int]:
+    transform = getattr(model, "transform", None)
+    fixed = getattr(transform, "fixed_size", None)
+    if fixed:
+        return int(fixed[1]), int(fixed[0])
+    side = int(getattr(transform, "min_size", (800,))[-1])
+    return side, side
+
+
+def _image_size(name: str, model: Any) -> tuple[int, int]:
+    """Height and width of what torchvision feeds a model: its own attribute, else the crop of its first
+    trained weights.
+    """
+    from torchvision import models
+
+    own = getattr(model, "image_size", None)
+    if isinstance(own, int):
+        return own, own
+    for weights in models.get_model_weights(name):
+        options = getattr(weights.transforms, "keywords", {})
+        size = options.get("crop_size") or options.get("resize_size")
+        if size:
+            sides = list(size) if isinstance(size, (list, tuple)) else [size]
+            return int(sides[0]), int(sides[-1])
+    return 224, 224
+
+
+def _takes_images(loaded: LoadedModule, model: nn.Module) -> bool:
+    return loaded.torchvision and ".detection" in type(model).__module__
+
+
+# -- what the first layer implies
+
+_SIDES = (224, 32, 28, 64, 128, 299, 256, 96, 48, 16, 8)
+_LENGTHS = (128, 64, 32, 16, 256, 512, 8)
+
+
+def _candidates(layer: Any) -> tuple[str, list[Size]]:
+    """Input type and shapes that could go into a layer, likeliest first; no shapes if it says nothing."""
+    from torch import nn
+
+    # the last name of the row is the attribute that holds the channels or features
+    table: list[tuple[Any, str, str, list[Size]]] = [
+        (nn.Linear, "float32", "in_features", [(1,), (1, 16)]),
+        (nn.BatchNorm1d, "float32", "num_features", [(1,)]),
+        (nn.Conv1d, "float32", "in_channels", [(1, n) for n in _LENGTHS]),
+        ((nn.Conv2d, nn.BatchNorm2d), "float32", "in_channels", [(1, n, n) for n in _SIDES]),
+        (nn.Conv3d, "float32", "in_channels", [(1, _FRAMES, n, n) for n in (112, 224, 64, 32)]),
+        (nn.RNNBase, "float32", "input_size", [(1, 16)]),
+        (nn.LayerNorm, "float32", "normalized_shape", [(1,), (1, 16)]),
+    ]
+    if isinstance(layer, nn.Embedding):
+        return "int64", [(1, n) for n in _LENGTHS]
+    for kinds, dtype, attribute, sizes in table:
+        if isinstance(layer, kinds):
+            width = getattr(layer, attribute, None) or getattr(layer, "num_features", None)
+            features = tuple(width) if isinstance(width, (tuple, list)) else (int(width or 1),)
+            last = isinstance(layer, (nn.Linear, nn.RNNBase, nn.LayerNorm))
+            if isinstance(layer, nn.RNNBase) and not layer.batch_first:
+                return dtype, [(16, 1, *features)]
+            return dtype, [(*s, *features) if last else (s[0], *features, *s[1:]) for s in sizes]
+    return "", []
+
+
+def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInfo, str] | None:
+    """The first shape that the first layer allows and with which the model runs."""
+    import torch
+
+    first = next((m for m in model.modules() if _candidates(m)[1]), None)
+    dtype, shapes = _candidates(first)
+    for shape in shapes:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        try:
+            with loaded.quiet(), torch.no_grad():
+                model(tensor)
+        except Exception:
+            continue
+        text = "x".join(map(str, shape))
+        note = f"input {name}: {text} guessed from the first layer ({type(first).__name__})"
+        return TensorInfo(name, dtype, shape, "inferred"), note
+    return None

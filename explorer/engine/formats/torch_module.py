@@ -1,0 +1,409 @@
+"""Opening an nn.Module: a torchvision model by its name, or what `package.module:callable` returns.
+
+A model is built twice at most, and only when asked: on the meta device for the analysis, where a 70 B
+model costs nothing, and with real weights when it is to be exported or run. Random weights are seeded,
+so the same command makes the same file. What a constructor or an import prints goes nowhere: standard
+output belongs to the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import importlib.util
+import inspect
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from explorer.engine.formats import torch_inputs
+from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse, nearest
+from explorer.facts import Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from explorer.engine.formats.torch_inputs import Bound
+
+__all__ = ["LoadedModule", "export_onnx", "load", "run", "said"]
+
+INSTALL = "pip install 'explorer-nn[torch]'"
+
+
+@dataclass(slots=True)
+class LoadedModule:
+    """A model that can be built.
+
+    Attributes:
+        source: What the user asked for.
+        build: Makes the module, on the device that is current.
+        weights_text: Where the weights come from, for a person.
+        seed: Of the random weights.
+        notes: What is worth knowing about how the model is made.
+        trained: Whether the weights have values that `build` alone does not give (then the model is built
+            once, and its twin on the meta device is made from that).
+        torchvision: Whether it is one of torchvision's.
+        example: Inputs that came with the model.
+        bound: The inputs that were settled last.
+    """
+
+    source: str
+    build: Callable[[], nn.Module]
+    weights_text: str
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+    trained: bool = False
+    torchvision: bool = False
+    example: Any = None
+    bound: Bound | None = None
+    _meta: nn.Module | None = field(default=None, repr=False)
+    _real: nn.Module | None = field(default=None, repr=False)
+
+    def meta(self) -> nn.Module:
+        """The model on the meta device, in evaluation mode: shapes without weights.
+
+        A constructor that reads the values of its tensors cannot run there; then the model is built on
+        the CPU and its tensors are replaced.
+        """
+        import torch
+
+        if self._meta is None:
+            if self.trained or self._real is not None:
+                self._meta = _without_values(self.materialise())
+            else:
+                try:
+                    with self.quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
+                        torch.manual_seed(self.seed)
+                        self._meta = self.build()
+                    if any(not p.is_meta for p in self._meta.parameters()):
+                        self._meta = _without_values(self._meta)
+                except ExplorerError:
+                    raise
+                except Exception:
+                    self._meta = _without_values(self.materialise())
+            self._meta.eval()
+        return self._meta
+
+    def materialise(self) -> nn.Module:
+        """The model with its weights on the CPU, in evaluation mode; the same for the same seed.
+
+        Raises:
+            BadModel: The constructor fails.
+        """
+        import torch
+
+        if self._real is None:
+            try:
+                with self.quiet(), torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(self.seed)
+                    self._real = self.build()
+            except ExplorerError:
+                raise
+            except Exception as error:
+                raise BadModel(f"building the model failed: {said(error)}", where=self.source) from error
+            self._real.eval()
+        return self._real
+
+    def bind(
+        self,
+        input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
+        dims: Mapping[str, int] | None = None,
+    ) -> Bound:
+        """The inputs to use: the user's, else the model's own; see `torch_inputs.bind`."""
+        return torch_inputs.bind(self, input_shapes or {}, dims or {})
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Nothing that the model's code, torch or an exporter says reaches the terminal."""
+        with _silence():
+            yield
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    level = logging.root.manager.disable
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(level)
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line, without a traceback."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+def _require(package: str, source: str) -> Any:
+    """Imports torch or torchvision.
+
+    Raises:
+        MissingExtra: It is not installed, or is broken.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        name = (error.name or package).partition(".")[0]
+        raise MissingExtra(
+            f"this needs {name}, which is not installed", where=source, hint=f"type: {INSTALL}"
+        ) from error
+    except (ImportError, OSError) as error:
+        raise MissingExtra(
+            f"{package} is installed but cannot be imported ({said(error)})",
+            where=source,
+            hint=f"repair it, for instance with: {INSTALL}",
+        ) from error
+
+
+def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedModule:
+    """Opens a model; nothing is built yet.
+
+    Args:
+        source: A torchvision model's name, or `package.module:callable`, the callable (or nn.Module)
+            found in the module; the current folder is searched too. `path/file.py:callable` works as well.
+        weights: torchvision's name of trained weights ('DEFAULT', 'IMAGENET1K_V1'); None for random ones.
+        seed: Of random weights.
+
+    Raises:
+        MissingExtra: torch or torchvision is not installed.
+        Misuse: There is no such model, module, callable or set of weights.
+        BadModel: The module or the callable fails.
+    """
+    _require("torch", source)
+    if ":" in source:
+        if weights is not None:
+            raise Misuse(
+                "trained weights by name are torchvision's only",
+                where="--weights",
+                hint=f"let {source} load its own",
+            )
+        return _from_callable(source, seed)
+    return _from_torchvision(source, weights, seed)
+
+
+# -- torchvision
+
+_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "googlenet": ({"aux_logits": False, "init_weights": True}, "built without the auxiliary heads"),
+    "inception_v3": ({"init_weights": True}, ""),
+}
+"""Arguments of a constructor, and what to say about them: GoogLeNet as it is used, without the heads
+that serve training only (torchvision's trained one is without them too)."""
+
+
+def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule:
+    _require("torchvision", name)
+    from torchvision import models
+
+    known = models.list_models()
+    if name not in known:
+        raise Misuse(
+            "no file and no torchvision model has this name", where=name, hint=nearest(name.lower(), known)
+        )
+    options, note = _OPTIONS.get(name, ({}, ""))
+    builder = models.get_model_builder(name)
+    chosen = None if weights is None else _weights(name, weights)
+    if chosen is None and "weights_backbone" in inspect.signature(builder).parameters:
+        options = {**options, "weights_backbone": None}
+
+    def build() -> nn.Module:
+        if chosen is None:
+            module: nn.Module = builder(weights=None, **options)
+            return module
+        try:
+            trained: nn.Module = builder(weights=chosen, progress=False)
+        except Exception as error:
+            raise ExplorerError(
+                f"the weights {weights} could not be fetched ({said(error)})",
+                where=name,
+                hint="check the network, or leave --weights out for random ones",
+            ) from error
+        return trained
+
+    return LoadedModule(
+        source=name,
+        build=build,
+        weights_text=f"random, seed {seed}" if chosen is None else f"torchvision {weights}",
+        seed=seed,
+        notes=(note,) if note and chosen is None else (),
+        trained=chosen is not None,
+        torchvision=True,
+    )
+
+
+def _weights(name: str, weights: str) -> Any:
+    from torchvision import models
+
+    kinds = models.get_model_weights(name)
+    known = list(kinds.__members__)
+    if weights not in known:
+        raise Misuse(
+            f"{name} has no weights called '{weights}'",
+            where="--weights",
+            hint=nearest(weights.upper(), known) or f"torchvision has none for {name}",
+        )
+    return kinds[weights]
+
+
+# -- package.module:callable
+
+
+def _from_callable(source: str, seed: int) -> LoadedModule:
+    from torch import nn
+
+    path, _, attribute = source.rpartition(":")
+    with _silence():
+        module = _imported(path, source)
+    target: Any = module
+    for piece in attribute.split("."):
+        if not hasattr(target, piece):
+            public = [n for n in dir(target) if not n.startswith("_") and callable(getattr(target, n, None))]
+            hint = nearest(piece, public) or "give package.module:callable"
+            raise Misuse(f"{path} has no '{piece}'", where=source, hint=hint)
+        target = getattr(target, piece)
+    if not callable(target):
+        raise Misuse(
+            f"'{attribute}' is a {type(target).__name__}, not a callable that returns an nn.Module",
+            where=source,
+        )
+    loaded = LoadedModule(source, lambda: nn.Identity(), f"random, seed {seed}", seed)
+    if isinstance(target, nn.Module):
+        # the user's own object is never touched: a copy on the meta device is analysed, and it is run as is
+        loaded.build, loaded.trained, loaded.weights_text = (lambda: target), True, "as the module has them"
+        return loaded
+
+    def build() -> nn.Module:
+        made = target()
+        # a callable may hand over its example inputs beside the module
+        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
+            made, loaded.example = made
+        if not isinstance(made, nn.Module):
+            kind = type(made).__name__
+            raise Misuse(f"'{attribute}' returned a {kind}, not an nn.Module", where=source)
+        return made
+
+    loaded.build = build
+    return loaded
+
+
+def _imported(path: str, source: str) -> Any:
+    """The module at a dotted name (the current folder first) or in a .py file.
+
+    Raises:
+        Misuse: There is none.
+        BadModel: Its code fails.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path:
+        # for good: the model's own imports may come later, inside its functions
+        sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        if path.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
+            if spec is None or spec.loader is None or not os.path.isfile(path):
+                raise Misuse("there is no such file", where=path)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+            return module
+        return importlib.import_module(path)
+    except ExplorerError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if path == missing or path.startswith(f"{missing}."):
+            hint = nearest(path, [n[:-3] for n in os.listdir(folder) if n.endswith(".py")])
+            raise Misuse(
+                f"there is no module '{missing}' here or installed", where=source, hint=hint
+            ) from error
+        raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
+    except (Exception, SystemExit) as error:
+        raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
+
+
+def _without_values(model: nn.Module) -> nn.Module:
+    """A copy of `model` whose parameters and buffers lie on the meta device; `model` stays as it is.
+
+    Tensors that share storage share it in the copy too, so tied weights stay tied.
+    """
+    import torch
+
+    storages: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_meta:
+            memo[id(tensor)] = tensor
+            continue
+        storage = tensor.untyped_storage()
+        twin = storages.get(storage._cdata)
+        if twin is None:
+            empty = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+            twin = storages[storage._cdata] = empty.untyped_storage()
+        bare = torch.empty(0, dtype=tensor.dtype, device="meta")
+        bare.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
+        if isinstance(tensor, torch.nn.Parameter):
+            bare = torch.nn.Parameter(bare, tensor.requires_grad)
+        memo[id(tensor)] = bare
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return copy.deepcopy(model, memo)
+
+
+def export_onnx(
+    loaded: LoadedModule,
+    input_shapes: Mapping[str, tuple[str | None, Any]] | None,
+    path: str,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    dims: Mapping[str, int] | None = None,
+) -> None:
+    """Writes the model as an ONNX file; see `torch_export.export`."""
+    from explorer.engine.formats import torch_export
+
+    torch_export.export(loaded, loaded.bind(input_shapes, dims), path, on_progress)
+
+
+def run(loaded: LoadedModule, inputs: Sequence[np.ndarray], *, dtype: str | None = None) -> list[np.ndarray]:
+    """The model's own outputs in evaluation mode, in the order of its ONNX export.
+
+    Args:
+        loaded: From `load`.
+        inputs: One array per input, in the order of `bind().inputs`.
+        dtype: 'float64' runs weights and floating-point inputs in double precision; None or 'float32' as
+            the model is.
+
+    Raises:
+        BadModel: The model fails on these inputs.
+    """
+    import torch
+
+    from explorer.engine.analysis.module_trace import tensors
+
+    bound = loaded.bound or loaded.bind()
+    model = loaded.materialise()
+    given = [torch.from_numpy(a.copy() if not a.flags.writeable else a) for a in inputs]
+    if dtype == "float64":
+        model = copy.deepcopy(model).double()
+        given = [t.double() if t.is_floating_point() else t for t in given]
+    args, kwargs = bound.call(given)
+    try:
+        with loaded.quiet(), torch.no_grad():
+            result = model(*args, **kwargs)
+    except Exception as error:
+        raise BadModel(f"the model failed: {said(error)}", where=loaded.source) from error
+    return [t.detach().numpy() for _, t in tensors(result)]
