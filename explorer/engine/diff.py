@@ -1,0 +1,363 @@
+"""What changed between two graphs, ours or not.
+
+Nodes are paired up (`diff_match`), each pair is compared (`diff_describe`), a tiled site is one row
+(`diff_sites`). Here the pieces become one fact: rows in the order of the graphs, a summary by operator,
+and the verdict.
+
+What counts as equal: two graphs are equal if every difference is a name inside them. A node that was
+renamed, or whose values or weights were, is listed as 'renamed', counts as unchanged and does not make
+the graphs unequal, because both compute the same from the same inputs. Names of the graph's inputs and
+outputs are another matter: they are what a caller types, so a new one is a change. Producer, doc
+strings, metadata and imports that no operator uses are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from explorer.engine.diff_describe import Describer, tensor_change
+from explorer.engine.diff_forms import Forms
+from explorer.engine.diff_match import Matching, Side, match
+from explorer.engine.diff_sites import SitePair, pair_sites
+from explorer.engine.graph import Model, Value
+from explorer.engine.transforms.forms import DOMAIN
+from explorer.errors import Cancelled
+from explorer.facts import Analysis, Diff, NodeDiff, OpDiff, Progress
+from explorer.units import shape_text
+
+__all__ = ["diff"]
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+_INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
+"""What stands for the operator in rows about the graph itself."""
+
+_STEP = 1024
+
+
+def diff(
+    before: Model,
+    after: Model,
+    *,
+    before_analysis: Analysis,
+    after_analysis: Analysis,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Diff:
+    """What was added, removed, changed, tiled and kept.
+
+    Args:
+        before: One graph, as `validate` returns it.
+        after: The other.
+        before_analysis: Where the totals of the first come from.
+        after_analysis: Where the totals of the second come from.
+        on_progress: Told the phase and the nodes compared.
+        cancel: Asked between steps; True stops.
+
+    Returns:
+        Rows for what differs: changes of the operator sets and inputs first, then nodes in the order of
+        `before` with the added ones where they stand in `after`, then outputs and functions. Besides
+        'changed', 'added', 'removed' and 'renamed' a row may be 'tiled', or 'merged' where `before` is
+        the tiled side. The summary counts each node of `before` once as changed, unchanged or removed,
+        and of `after` as added what has no counterpart; the nodes of a tiled site are part of the
+        product that they replace. Inputs and outputs of the graph are counted too, as 'Input' and
+        'Output'.
+
+    Raises:
+        Cancelled: `cancel` said so.
+    """
+
+    def tell(phase: str, done: int = 0, total: int = 0) -> None:
+        if cancel is not None and cancel():
+            raise Cancelled
+        if on_progress is not None:
+            on_progress(Progress(phase, done, total))
+
+    tell("indexing both graphs")
+    one, other = Side(before), Side(after)
+    forms = Forms(cancel)
+    sites = pair_sites(one, other, forms)
+    inputs = _paired_values(one.inputs, other.inputs)
+    outputs = _paired_values(one.outputs, other.outputs)
+    joined = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
+    joined += [site.tie for site in sites]
+    ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
+    closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
+    matching = match(one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=tell)
+    describer = Describer(one, other, forms, matching, set(joined))
+
+    tally = _Tally()
+    rows = [*_opset_rows(before, after, bool(sites))]
+    for row, op in _value_rows(inputs, other.inputs, _INPUT, lambda a, b: []):
+        tally.count(row, op)
+        rows += [row] if row else []
+    rows += _node_rows(one, other, matching, describer, sites, closed, tally, tell)
+
+    def source(a: str, b: str) -> list[str]:
+        return _source_changes(a, b, describer)
+
+    for row, op in _value_rows(outputs, other.outputs, _OUTPUT, source):
+        tally.count(row, op)
+        rows += [row] if row else []
+    rows += _function_rows(before, after, describer, closed)
+    for row in rows:
+        if row.op_before in (_OPSET, _FUNCTION) or row.op_after in (_OPSET, _FUNCTION):
+            tally.count(row, row.op_before or row.op_after or "")
+    return Diff(
+        before=before_analysis.info.model.source or before.path,
+        after=after_analysis.info.model.source or after.path,
+        equal=all(row.status == "renamed" for row in rows),
+        summary=tally.summary(),
+        nodes=tuple(rows),
+        totals_before=before_analysis.info.totals,
+        totals_after=after_analysis.info.totals,
+    )
+
+
+class _Tally:
+    """Counts what became of the nodes, by operator."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counter[str]] = {}
+
+    def add(self, op: str, fate: str, count: int = 1) -> None:
+        self.counts.setdefault(op, Counter())[fate] += count
+
+    def count(self, row: NodeDiff | None, op: str) -> None:
+        """One row about `op`; None is a pair without a difference."""
+        status = "unchanged" if row is None or row.status == "renamed" else row.status
+        self.add(op, status)
+
+    def summary(self) -> tuple[OpDiff, ...]:
+        """Operators with the most nodes first, the graph's own rows last."""
+        found = []
+        for op, fates in self.counts.items():
+            changed, unchanged, removed = fates["changed"], fates["unchanged"], fates["removed"]
+            total = changed + unchanged + removed
+            found.append(OpDiff(op, total, changed, unchanged, fates["added"], removed))
+        own = (_INPUT, _OUTPUT, _OPSET, _FUNCTION)
+        found.sort(key=lambda o: (own.index(o.op) if o.op in own else -1, -(o.total + o.added), o.op))
+        return tuple(found)
+
+
+Tell = Callable[[str, int, int], None]
+
+
+def _node_rows(
+    before: Side,
+    after: Side,
+    matching: Matching,
+    describer: Describer,
+    sites: Sequence[SitePair],
+    closed: tuple[set[int], set[int]],
+    tally: _Tally,
+    tell: Tell,
+) -> list[NodeDiff]:
+    """Rows of nodes, with where they stand: an added node behind the pair that it follows."""
+    placed: list[tuple[tuple[int, int, int], NodeDiff]] = []
+    for site in sites:
+        placed.append(((min(site.before), 0, 0), site.row))
+        for i in site.before:
+            tally.add(before.nodes[i].op, "changed")
+    folded = _folded(before, matching.before, closed[0])
+    total = len(before.nodes)
+    for a, b in enumerate(matching.before):
+        if a % _STEP == 0:
+            tell("comparing nodes", a, total)
+        node = before.nodes[a]
+        if b is not None:
+            row = describer.row(a, b)
+            tally.count(row, node.op)
+            if row is not None:
+                placed.append(((a, 0, 0), row))
+        elif a not in closed[0]:
+            what = "part of a tiled weight now" if a in folded else ""
+            row = NodeDiff("removed", node.label, None, what, node.op, None)
+            tally.count(row, node.op)
+            placed.append(((a, 0, 0), row))
+    unfolded = _folded(after, matching.after, closed[1])
+    # the furthest partner so far, so that one moved node does not drag the added ones about
+    partner_of_site = {i: min(site.before) for site in sites for i in site.after}
+    behind = -1
+    for b, partner in enumerate(matching.after):
+        node = after.nodes[b]
+        if partner is not None:
+            behind = max(behind, partner)
+        elif b in closed[1]:
+            behind = max(behind, partner_of_site[b])
+        else:
+            what = "part of a tiled weight before" if b in unfolded else ""
+            row = NodeDiff("added", None, node.label, what, None, node.op)
+            tally.count(row, node.op)
+            placed.append(((behind, 1, b), row))
+    placed.sort(key=lambda entry: entry[0])
+    return [row for _, row in placed]
+
+
+def _folded(side: Side, partners: Sequence[int | None], closed: set[int]) -> set[int]:
+    """Nodes without a partner that only served a tiled site: the Transpose of its weight."""
+    found: set[int] = set()
+    if not closed:
+        return found
+    ends = {value.name for value in side.outputs}
+    for i in range(len(side.nodes) - 1, -1, -1):
+        if partners[i] is not None or i in closed:
+            continue
+        names = side.nodes[i].outputs
+        users = [user for name in names for user, _ in side.users.get(name, ())]
+        if users and not ends.intersection(names) and all(u in closed or u in found for u in users):
+            found.add(i)
+    return found
+
+
+Pair = tuple[Value | None, Value | None]
+
+
+def _paired_values(before: Sequence[Value], after: Sequence[Value]) -> list[Pair]:
+    """Inputs or outputs that correspond: by name, then in order where type and shape agree."""
+    by_name = {value.name: value for value in after}
+    partner: dict[str, Value] = {v.name: by_name[v.name] for v in before if v.name in by_name}
+    taken = {v.name for v in partner.values()}
+    rest = [v for v in before if v.name not in partner]
+    others = [v for v in after if v.name not in taken]
+    for value in rest:
+        same = next((o for o in others if (o.dtype, o.shape) == (value.dtype, value.shape)), None)
+        if same is None and len(rest) == len(others) == 1:
+            same = others[0]
+        if same is not None:
+            partner[value.name] = same
+            others.remove(same)
+            rest = [v for v in rest if v.name not in partner]
+    pairs: list[Pair] = [(v, partner.get(v.name)) for v in before]
+    return pairs + [(None, v) for v in others]
+
+
+def _value_rows(
+    pairs: Sequence[Pair], after: Sequence[Value], op: str, further: Callable[[str, str], list[str]]
+) -> Iterator[tuple[NodeDiff | None, str]]:
+    """A row for each input or output, None where nothing differs."""
+    moved = _moved(pairs, after)
+    for a, b in pairs:
+        if a is None or b is None:
+            value = a or b
+            assert value is not None
+            what = f"{value.dtype or '?'} {shape_text(value.shape)}"
+            status = "removed" if b is None else "added"
+            yield (
+                NodeDiff(
+                    status,
+                    a.name if a else None,
+                    b.name if b else None,
+                    what,
+                    op if a else None,
+                    op if b else None,
+                ),
+                op,
+            )
+            continue
+        changes = []
+        if a.name != b.name:
+            changes.append(f"name {a.name} -> {b.name}")
+        if a.dtype != b.dtype:
+            changes.append(f"type {a.dtype or '?'} -> {b.dtype or '?'}")
+        if a.shape != b.shape:
+            changes.append(f"shape {shape_text(a.shape)} -> {shape_text(b.shape)}")
+        if a.name in moved:
+            changes.append("position {} -> {}".format(*moved[a.name]))
+        changes += further(a.name, b.name)
+        if not changes:
+            yield None, op
+            continue
+        match, confidence = ("name", 1.0) if a.name == b.name else ("structure", 0.8)
+        yield NodeDiff("changed", a.name, b.name, "; ".join(changes), op, op, match, confidence), op
+
+
+def _moved(pairs: Sequence[Pair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
+    """Positions of those that stand in another order than before; a caller may count on it."""
+    if any(a is None or b is None for a, b in pairs):
+        # an added one moves all behind it, which says nothing of them
+        return {}
+    place = {value.name: i for i, value in enumerate(after)}
+    both = [(i, a.name, place[b.name]) for i, (a, b) in enumerate(pairs) if a and b]
+    return {name: (i, at) for i, name, at in both if i != at}
+
+
+def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
+    """Whether a graph output comes from somewhere else."""
+    if describer.same_value(a, b):
+        return []
+    before, after = describer.before, describer.after
+    if a in before.stored and b in after.stored:
+        change = tensor_change(a, before.stored[a], after.stored[b], describer.forms)
+        return [change] if change else []
+
+    def giver(side: Side, name: str) -> str:
+        place = side.producer.get(name)
+        return side.nodes[place[0]].label if place else name
+
+    was, now = giver(before, a), giver(after, b)
+    return [f"given by {was} -> {now}" if was != now else f"given by another {now}"]
+
+
+def _opset_rows(before: Model, after: Model, tiled: bool) -> Iterator[NodeDiff]:
+    used = _domains(before) | _domains(after)
+    for domain in dict.fromkeys((*before.opsets, *after.opsets)):
+        was, now = before.opsets.get(domain), after.opsets.get(domain)
+        if was == now or domain not in used or (tiled and domain == DOMAIN):
+            continue
+        name = domain or "ai.onnx"
+        status = "added" if was is None else "removed" if now is None else "changed"
+        what = f"opset {was or 'none'} -> {now or 'none'}"
+        yield NodeDiff(
+            status,
+            name if was is not None else None,
+            name if now is not None else None,
+            what,
+            _OPSET if was is not None else None,
+            _OPSET if now is not None else None,
+            "name" if status == "changed" else "",
+        )
+
+
+def _domains(model: Model) -> set[str]:
+    bodies = (model.graph.nodes, *(f.nodes for f in model.functions.values()))
+    return {node.domain for nodes in bodies for node in nodes}
+
+
+def _function_rows(
+    before: Model, after: Model, describer: Describer, closed: tuple[set[int], set[int]]
+) -> Iterator[NodeDiff]:
+    """Local functions that came, went, or mean something else; a tiled site's own are part of its row."""
+    silent = _only_in_sites(before, closed[0]) | _only_in_sites(after, closed[1])
+    for key in dict.fromkeys((*before.functions, *after.functions)):
+        _, name, _ = key
+        if key not in after.functions:
+            if key not in silent:
+                yield NodeDiff("removed", name, None, _nodes_text(before, key), _FUNCTION, None)
+        elif key not in before.functions:
+            if key not in silent:
+                yield NodeDiff("added", None, name, _nodes_text(after, key), None, _FUNCTION)
+        elif describer.function_differs(key):
+            what = f"body: {_nodes_text(before, key)} -> {_nodes_text(after, key)}"
+            yield NodeDiff("changed", name, name, what, _FUNCTION, _FUNCTION, "name")
+
+
+def _nodes_text(model: Model, key: tuple[str, str, str]) -> str:
+    count = len(model.functions[key].nodes)
+    return f"{count:,} node{'' if count == 1 else 's'}"
+
+
+def _only_in_sites(model: Model, closed: set[int]) -> set[tuple[str, str, str]]:
+    """The tile operators that no node outside of the tiled sites calls."""
+    if not closed:
+        return set()
+    called: set[tuple[str, str, str]] = set()
+    pending = [node.key for i, node in enumerate(model.graph.nodes) if i not in closed]
+    while pending:
+        key = pending.pop()
+        if key in model.functions and key not in called:
+            called.add(key)
+            pending += [node.key for node in model.functions[key].nodes]
+    return {key for key in model.functions if key not in called and key[0] == DOMAIN}

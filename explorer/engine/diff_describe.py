@@ -1,0 +1,253 @@
+"""What differs between two nodes that were matched, in words, and how sure the match is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorer.engine.diff_forms import Forms, body_tensors, tensors
+from explorer.engine.diff_match import Matching, Side
+from explorer.engine.graph import AttributeRef, Graph, Node, Span, Tensor
+from explorer.engine.validate import subgraphs
+from explorer.errors import BadModel
+from explorer.facts import NodeDiff
+from explorer.units import shape_text
+
+__all__ = ["Describer", "tensor_change"]
+
+_SHOWN = 8
+"""Values of a list or tensor that are written out; a longer one is told by its size."""
+
+
+class Describer:
+    """Says of matched nodes and values whether, and in what, they differ.
+
+    Args:
+        before: The first graph.
+        after: The second graph.
+        forms: What equal attributes and weights are.
+        matching: Which node is which.
+        equal_values: Pairs of values that are the same though no matched nodes give them: graph
+            inputs and the outputs of tiled sites.
+    """
+
+    def __init__(
+        self,
+        before: Side,
+        after: Side,
+        forms: Forms,
+        matching: Matching,
+        equal_values: set[tuple[str, str]],
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.forms = forms
+        self.matching = matching
+        self.equal_values = equal_values
+        self._functions: dict[tuple[str, str, str], bool] = {}
+
+    def row(self, a: int, b: int) -> NodeDiff | None:
+        """The row of a matched pair; None if nothing differs, names included."""
+        one, other = self.before.nodes[a], self.after.nodes[b]
+        itself = self.operator(one, other)
+        weights, links, agreeing, renames = self.inputs(a, b)
+        changes = [*itself, *links, *weights]
+        named = list(filter(None, (self.names(one, other), *renames)))
+        if not changes and not named:
+            return None
+        match, confidence = self.evidence(a, b, not itself, not weights, agreeing)
+        return NodeDiff(
+            status="changed" if changes else "renamed",
+            before=one.label,
+            after=other.label,
+            what="; ".join(changes or named),
+            op_before=one.op,
+            op_after=other.op,
+            match=match,
+            confidence=confidence,
+        )
+
+    def operator(self, one: Node, other: Node) -> list[str]:
+        """Differences of operator and attributes."""
+        if one.key != other.key:
+            there, here = _operator_name(one, other), _operator_name(other, one)
+            return [f"operator {there} -> {here}"]
+        found = []
+        if self.function_differs(one.key):
+            found.append(f"function {one.op} differs")
+        if sum(map(bool, one.outputs)) != sum(map(bool, other.outputs)):
+            found.append(f"outputs {sum(map(bool, one.outputs))} -> {sum(map(bool, other.outputs))}")
+        return found + self.attributes(one, other)
+
+    def attributes(self, one: Node, other: Node) -> list[str]:
+        """Differences of attributes, each with both values where they are short."""
+        if _same_record(one, other):
+            return []
+        found = []
+        left, right = one.attributes, other.attributes
+        for name in dict.fromkeys((*left, *right)):
+            if name not in left:
+                found.append(f"attribute {name} not given -> {_value_text(right[name])}")
+            elif name not in right:
+                found.append(f"attribute {name} {_value_text(left[name])} -> not given")
+            elif not self.same_attribute(left[name], right[name]):
+                was, now = _value_text(left[name]), _value_text(right[name])
+                found.append(
+                    f"attribute {name} {was} -> {now}" if was != now else f"attribute {name}: content differs"
+                )
+        return found
+
+    def same_attribute(self, left: Any, right: Any) -> bool:
+        """Whether two attribute values are the same; tensors by every byte."""
+        forms = self.forms
+        if forms.attribute(self.before.model, left) != forms.attribute(self.after.model, right):
+            return False
+        # the form holds a sample of a tensor: now every byte
+        pairs = zip(tensors(left), tensors(right), strict=True)
+        return all(forms.equal_content(a, b) for a, b in pairs)
+
+    def function_differs(self, key: tuple[str, str, str]) -> bool:
+        """Whether a local function of this name means something else on the two sides."""
+        if key not in self._functions:
+            one, other = self.before.model.functions.get(key), self.after.model.functions.get(key)
+            forms = self.forms
+            if one is None or other is None:
+                differs = one is not other  # neither: a plain operator
+            elif forms.function(self.before.model, key) != forms.function(self.after.model, key):
+                differs = True
+            else:
+                pairs = zip(body_tensors(one.nodes), body_tensors(other.nodes), strict=True)
+                called = {n.key for n in one.nodes if n.key in self.before.model.functions}
+                differs = any(not forms.equal_content(a, b) for a, b in pairs) or any(
+                    self.function_differs(callee) for callee in sorted(called)
+                )
+            self._functions[key] = differs
+        return self._functions[key]
+
+    def inputs(self, a: int, b: int) -> tuple[list[str], list[str], float, list[str]]:
+        """Differences of weights, of connections, the share of links that agree, and renamed weights."""
+        weights: list[str] = []
+        links: list[str] = []
+        renames: list[str] = []
+        left, right = self.before.takes[a], self.after.takes[b]
+        agreeing = asked = 0
+        for slot in range(max(len(left), len(right))):
+            va = left[slot] if slot < len(left) else ""
+            vb = right[slot] if slot < len(right) else ""
+            if va in self.before.stored and vb in self.after.stored:
+                change = tensor_change(va, self.before.stored[va], self.after.stored[vb], self.forms)
+                if change:
+                    weights.append(change)
+                elif va != vb:
+                    renames.append(f"weight {va} is now {vb}")
+                continue
+            if not va and not vb:
+                continue
+            asked += 1
+            if self.same_value(va, vb):
+                agreeing += 1
+            else:
+                links.append(f"input {slot}: {va or 'none'} -> {vb or 'none'}")
+        for slot in range(min(len(self.before.nodes[a].outputs), len(self.after.nodes[b].outputs))):
+            users = self.before.users.get(self.before.nodes[a].outputs[slot], ())
+            others = {i for i, _ in self.after.users.get(self.after.nodes[b].outputs[slot], ())}
+            asked += max(len(users), len(others))
+            agreeing += sum(self.matching.before[i] in others for i, _ in users)
+        return weights, links, agreeing / asked if asked else 1.0, renames
+
+    def same_value(self, va: str, vb: str) -> bool:
+        """Whether two values are given by matched nodes, or are the same input of the graph."""
+        if (va, vb) in self.equal_values:
+            return True
+        one, other = self.before.producer.get(va), self.after.producer.get(vb)
+        if one is None or other is None:
+            return False
+        return one[1] == other[1] and self.matching.before[one[0]] == other[0]
+
+    def names(self, one: Node, other: Node) -> str:
+        """What is called otherwise, of the node itself."""
+        if one.name != other.name:
+            return f"{one.label} is now {other.label}"
+        if one.outputs != other.outputs:
+            pairs = zip(one.outputs, other.outputs, strict=False)
+            return ", ".join(f"output {x} is now {y}" for x, y in pairs if x != y)
+        return ""
+
+    def evidence(
+        self, a: int, b: int, same_self: bool, same_weights: bool, agreeing: float
+    ) -> tuple[str, float]:
+        """How a pair was matched and how sure that is.
+
+        A name shared with the same operator is certain. Without one: half for the operator, an eighth
+        each for equal attributes and equal weights, a quarter times the share of links that agree, and
+        a tenth off where equals were told apart by order only.
+        """
+        one, other = self.before.nodes[a], self.after.nodes[b]
+        same_operator = one.key == other.key
+        if one.name and one.name == other.name:
+            return "name", 1.0 if same_operator else 0.8
+        if same_operator and one.outputs == other.outputs and any(one.outputs):
+            return "outputs", 0.95
+        score = (0.5 if same_operator else 0.2) + 0.125 * same_self + 0.125 * same_weights + 0.25 * agreeing
+        if a in self.matching.guessed:
+            score *= 0.9
+        return "structure", round(min(score, 0.95), 2)
+
+
+def tensor_change(name: str, before: Tensor, after: Tensor, forms: Forms) -> str:
+    """What differs between two weights in words; '' if every byte is the same."""
+    was, now = shape_text(before.shape), shape_text(after.shape)
+    if before.dtype != after.dtype:
+        return f"weight {name} {was} {before.dtype} -> {now} {after.dtype}"
+    if before.shape != after.shape:
+        return f"weight {name} {was} {before.dtype} -> {now}"
+    return "" if forms.equal_content(before, after) else f"weight {name} values differ"
+
+
+def _operator_name(node: Node, beside: Node) -> str:
+    """The operator, with its domain where that is what differs."""
+    if node.op != beside.op:
+        return node.op
+    return f"{node.domain or 'ai.onnx'}::{node.op}" + (f":{node.overload}" if node.overload else "")
+
+
+def _same_record(one: Node, other: Node) -> bool:
+    """Whether two nodes are encoded by the same bytes, names included: then nothing need be decoded."""
+    a, b = one.record, other.record
+    if not isinstance(a, Span) or not isinstance(b, Span) or a.size != b.size:
+        return not one.attributes and not other.attributes
+    if subgraphs(one):
+        # captured values of the same name may be others; they are compared as inputs, bodies as forms
+        return False
+    return a.source.map[a.offset : a.offset + a.size] == b.source.map[b.offset : b.offset + b.size]
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, float):
+        # as float32 has it: 0.1, not 0.10000000149011612
+        short = float(f"{value:.7g}")
+        return repr(short)
+    if isinstance(value, (str, bytes)):
+        text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+        return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
+    if isinstance(value, (tuple, list)):
+        shown = ", ".join(map(_value_text, value[:_SHOWN]))
+        return f"[{shown}, ... {len(value):,} values]" if len(value) > _SHOWN else f"[{shown}]"
+    if isinstance(value, Tensor):
+        return _tensor_text(value)
+    if isinstance(value, Graph):
+        return f"a graph of {len(value.nodes):,} node{'' if len(value.nodes) == 1 else 's'}"
+    if isinstance(value, AttributeRef):
+        return f"@{value.name}"
+    return str(value) if isinstance(value, (int, Mapping)) else "?"
+
+
+def _tensor_text(tensor: Tensor) -> str:
+    kind = f"{tensor.dtype} {shape_text(tensor.shape)}"
+    if tensor.elements > _SHOWN:
+        return kind
+    try:
+        values = tensor.array().reshape(-1).tolist()
+    except (BadModel, ImportError):
+        return kind
+    return f"{kind} {_value_text(values)}" if tensor.shape else f"{kind} {_value_text(values[0])}"

@@ -1,0 +1,292 @@
+"""When are two attributes, weights or function bodies the same, whatever their names?
+
+Everything that a diff compares is brought to a canonical form here: names of values inside a subgraph
+or function are replaced by their order of appearance, numbers keep their type, tensors are told apart
+by type, shape and a sample of their bytes. Equal forms get the same small integer, so that matching
+compares integers only. The sample tells weights apart without reading them; whether two weights are
+really equal is decided by `Forms.equal_content`, which reads both, a slab at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from explorer.engine.graph import AttributeRef, Function, Graph, Inline, Model, Node, Payload, Span, Tensor
+from explorer.engine.validate import subgraphs
+from explorer.engine.wire import fields
+from explorer.errors import Cancelled
+
+__all__ = ["Forms", "body_tensors", "captured", "tensors"]
+
+Form = tuple[Any, ...]
+
+_WHOLE = 4096
+"""Payloads up to this many bytes are their own sample."""
+
+_SAMPLES = 8
+_SAMPLE = 64
+_CHUNK = 1 << 20
+
+
+class Forms:
+    """Canonical forms of both models of a diff, numbered together.
+
+    Args:
+        cancel: Asked between slabs of weights; True stops the comparison.
+    """
+
+    def __init__(self, cancel: Callable[[], bool] | None = None) -> None:
+        self.cancel = cancel
+        self._ids: dict[Form, int] = {}
+        self._functions: dict[tuple[int, tuple[str, str, str]], int] = {}
+        self._samples: dict[int, Form] = {}
+        self._equal: dict[tuple[int, int], bool] = {}
+        # ids of objects are keys above: the objects must live as long
+        self._kept: list[object] = []
+
+    def number(self, form: Form) -> int:
+        """The integer that stands for `form`, the same for equal forms."""
+        return self._ids.setdefault(form, len(self._ids))
+
+    def operator(self, model: Model, node: Node) -> int:
+        """What the node computes, attributes aside: its operator, or the body of its function."""
+        if node.key in model.functions:
+            return self.number(("call", *node.key, self.function(model, node.key)))
+        return self.number(("op", *node.key))
+
+    def function(self, model: Model, key: tuple[str, str, str]) -> int:
+        """A local function's meaning: its body with the functions that it calls put in."""
+        memo = id(model), key
+        if memo not in self._functions:
+            self._kept.append(model)
+            body = model.functions[key]
+            form = self._body(model, body.nodes, body.inputs, body.outputs, {}, [])
+            rest = body.attributes, self._mapping(model, body.defaults, {}, []), _opsets(body)
+            self._functions[memo] = self.number(("function", form, *rest))
+        return self._functions[memo]
+
+    def attributes(self, model: Model, node: Node) -> int:
+        """All attributes of a node, names of captured values left out (see `captured`)."""
+        if not node.attributes:
+            return -1
+        return self.number(self._mapping(model, node.attributes, {}, []))
+
+    def attribute(self, model: Model, value: Any) -> int:
+        """One attribute's value."""
+        return self.number(self._value(model, value, {}, []))
+
+    def sample(self, tensor: Tensor) -> Form:
+        """Type, shape and some bytes of a tensor: equal tensors have equal samples."""
+        found = self._samples.get(id(tensor))
+        if found is None:
+            self._kept.append(tensor)
+            found = self._samples[id(tensor)] = (tensor.dtype, tensor.shape, _sample(tensor))
+        return found
+
+    def equal_content(self, before: Tensor, after: Tensor) -> bool:
+        """Whether two tensors of the same type and shape hold the same bytes.
+
+        Raises:
+            Cancelled: `cancel` said so.
+        """
+        key = id(before), id(after)
+        if key not in self._equal:
+            self._kept += (before, after)
+            self._equal[key] = self._same_bytes(before, after)
+        return self._equal[key]
+
+    def _same_bytes(self, before: Tensor, after: Tensor) -> bool:
+        a, b = _payload(before), _payload(after)
+        if a is None or b is None:
+            return a is b
+        if a is b or (isinstance(a, Span) and a == b):
+            return True
+        if a.size != b.size or self.sample(before) != self.sample(after):
+            return False
+        if a.size <= _WHOLE:
+            return True  # the sample is all of it
+        if isinstance(a, Span) and isinstance(b, Span):
+            return self._same_spans(a, b)
+        left, right = _chunks(a), _chunks(b)
+        for one, other in zip(left, right, strict=True):
+            if self.cancel is not None and self.cancel():
+                raise Cancelled
+            if one != other:
+                return False
+        return True
+
+    def _same_spans(self, a: Span, b: Span) -> bool:
+        left, right = a.source.map, b.source.map
+        for at in range(0, a.size, _CHUNK):
+            if self.cancel is not None and self.cancel():
+                raise Cancelled
+            stop = min(at + _CHUNK, a.size)
+            # two copies and a memcmp: comparing memoryviews goes element by element
+            if left[a.offset + at : a.offset + stop] != right[b.offset + at : b.offset + stop]:
+                return False
+            a.release(at, stop)
+            b.release(at, stop)
+        return True
+
+    def _mapping(
+        self, model: Model, values: Mapping[str, Any], names: dict[str, Form], free: list[str]
+    ) -> Form:
+        return tuple((name, self._value(model, values[name], names, free)) for name in sorted(values))
+
+    def _value(self, model: Model, value: Any, names: dict[str, Form], free: list[str]) -> Form:
+        if isinstance(value, float):
+            # by its bits: NaN equals itself, and -0.0 is not 0.0
+            return "f", struct.pack("<d", value)
+        if isinstance(value, (int, str, bytes)):
+            return type(value).__name__, value
+        if isinstance(value, (tuple, list)):
+            return "many", tuple(self._value(model, item, names, free) for item in value)
+        if isinstance(value, Tensor):
+            return "tensor", self.sample(value)
+        if isinstance(value, AttributeRef):
+            return "ref", value.name
+        if isinstance(value, Graph):
+            return "graph", self._graph(model, value, names, free)
+        if isinstance(value, Span):
+            return "span", bytes(value.view())
+        return "none", repr(value)
+
+    def _graph(self, model: Model, graph: Graph, outer: dict[str, Form], free: list[str]) -> Form:
+        names = dict(outer)
+        for value in graph.inputs:
+            names[value.name] = ("in", len(names))
+        stored = []
+        for name, tensor in graph.initializers.items():
+            names[name] = ("weight", len(names))
+            stored.append(self.sample(tensor))
+        declared = tuple((v.dtype, v.shape) for v in graph.inputs)
+        outputs = [v.name for v in graph.outputs]
+        return declared, tuple(stored), self._body(model, graph.nodes, (), outputs, names, free)
+
+    def _body(
+        self,
+        model: Model,
+        nodes: Sequence[Node],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        names: dict[str, Form],
+        free: list[str],
+    ) -> Form:
+        names = dict(names)
+        for name in inputs:
+            names[name] = ("in", len(names))
+
+        def place(name: str) -> Form:
+            if not name:
+                return ()
+            if name not in names:
+                # a value from around the node: which one is for the caller to compare
+                names[name] = ("free", len(free))
+                free.append(name)
+            return names[name]
+
+        forms: list[Form] = []
+        for i, node in enumerate(nodes):
+            takes = tuple(place(name) for name in node.inputs)
+            for slot, name in enumerate(node.outputs):
+                if name:
+                    names[name] = ("node", i, slot, len(names))
+            attributes = self._mapping(model, node.attributes, names, free) if node.attributes else ()
+            forms.append((self.operator(model, node), takes, len(node.outputs), attributes))
+        return tuple(forms), tuple(place(name) for name in outputs)
+
+
+def _opsets(function: Function) -> Form:
+    return tuple(sorted(function.opsets.items()))
+
+
+def captured(node: Node) -> tuple[str, ...]:
+    """Names of the values around a node that its subgraphs use, in order of first use."""
+    found: dict[str, None] = {}
+    for _, graph in sorted(subgraphs(node), key=lambda pair: pair[0]):
+        _captured(graph, set(), found)
+    return tuple(found)
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor in an attribute's value, those in subgraphs included, in canonical order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+    elif isinstance(value, Graph):
+        yield from value.initializers.values()
+        yield from body_tensors(value.nodes)
+
+
+def body_tensors(nodes: Sequence[Node]) -> Iterator[Tensor]:
+    """Every tensor in the attributes of `nodes`, in canonical order."""
+    for node in nodes:
+        for name in sorted(node.attributes):
+            yield from tensors(node.attributes[name])
+
+
+def _captured(graph: Graph, around: set[str], found: dict[str, None]) -> None:
+    known = around | {v.name for v in graph.inputs} | set(graph.initializers)
+    for node in graph.nodes:
+        known.update(node.outputs)
+    for node in graph.nodes:
+        found.update((name, None) for name in node.inputs if name and name not in known)
+        for _, inner in subgraphs(node):
+            _captured(inner, known, found)
+    found.update((v.name, None) for v in graph.outputs if v.name and v.name not in known)
+
+
+def _payload(tensor: Tensor) -> Payload | None:
+    """The bytes that make a tensor; the reader keeps strings and sparse data only as their record."""
+    record = tensor.record
+    if tensor.dtype != "string" or record is None:
+        return tensor.payload
+    data = record.source.map
+    found = [
+        bytes(data[at:end])
+        for number, wire, _, at, end in fields(data, record.offset, record.offset + record.size)
+        if number == 6 and wire == 2
+    ]
+    return Inline(b"".join(struct.pack("<Q", len(text)) + text for text in found))
+
+
+def _sample(tensor: Tensor) -> bytes:
+    payload = _payload(tensor)
+    if payload is None:
+        return b""
+    size = payload.size
+    if size <= _WHOLE:
+        return bytes(payload.view())
+    places = [i * (size - _SAMPLE) // (_SAMPLES - 1) for i in range(_SAMPLES)]
+    if isinstance(payload, (Span, Inline)):
+        view = payload.view()
+        return b"".join(bytes(view[at : at + _SAMPLE]) for at in places)
+    # made as it is read, whatever we ask for: keep only the places
+    out = bytearray()
+    begin = 0
+    for piece in payload.pieces():
+        data = memoryview(piece).cast("B")
+        for at in places:
+            first, last = max(at, begin), min(at + _SAMPLE, begin + len(data))
+            if first < last:
+                out += data[first - begin : last - begin]
+        begin += len(data)
+    return bytes(out)
+
+
+def _chunks(payload: Payload) -> Iterator[bytes]:
+    """The bytes in chunks of one size, so that two payloads in different pieces can be compared."""
+    rest = bytearray()
+    for piece in payload.pieces():
+        data = memoryview(piece).cast("B")
+        for at in range(0, len(data), _CHUNK):
+            rest += data[at : at + _CHUNK]
+            while len(rest) >= _CHUNK:
+                yield bytes(rest[:_CHUNK])
+                del rest[:_CHUNK]
+    if rest:
+        yield bytes(rest)

@@ -1,0 +1,456 @@
+"""Which node of one graph is which node of the other.
+
+Names decide first, as a reader would: the node's, then its output value's. Numbers that an exporter
+gave ('Conv_17') shift when a node is inserted, so such a name counts only if what it names agrees.
+What is left is matched by structure. Every node gets a colour from its operator, attributes and
+weights; the colour is refined by the neighbours' colours for a few rounds (Weisfeiler and Lehman,
+1968), with nodes that are matched already as fixed points; colours that occur once on both sides
+match. From every match its neighbours are matched in turn. That is done three times, each time asking
+for less: everything equal; weights of the same shape; only the operator. Each step is linear in the
+number of nodes and edges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from explorer.engine.diff_forms import Forms, captured
+from explorer.engine.graph import Model, Node, Value
+from explorer.engine.validate import subgraphs
+
+__all__ = ["Matching", "Side", "match"]
+
+_ROUNDS = 3
+
+_ABSENT, _STORED, _OPEN = -1, -2, -3
+"""Colours of what an input can be besides a node's output: left out, a weight, nothing we know."""
+
+_COUNTED = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
+_NO_NAMES = frozenset({"", "n", "node", "val", "op", "value", "tmp", "t"})
+
+
+class Side:
+    """One graph of a diff, indexed.
+
+    Attributes:
+        takes: Per node the values it uses: inputs without trailing absent ones, then what its
+            subgraphs capture.
+        producer: Per value the node and output that give it.
+        users: Per value the nodes and inputs that take it.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.nodes: Sequence[Node] = model.graph.nodes
+        self.stored = model.graph.initializers
+        self.inputs: Sequence[Value] = model.graph.feeds
+        self.outputs: Sequence[Value] = model.graph.outputs
+        self.producer: dict[str, tuple[int, int]] = {}
+        self.users: dict[str, list[tuple[int, int]]] = {}
+        self.takes: list[tuple[str, ...]] = []
+        for i, node in enumerate(self.nodes):
+            for slot, name in enumerate(node.outputs):
+                if name:
+                    self.producer[name] = i, slot
+            takes = node.inputs
+            if takes and not takes[-1]:
+                count = len(takes)
+                while count and not takes[count - 1]:
+                    count -= 1
+                takes = takes[:count]
+            if subgraphs(node):
+                takes = (*takes, *captured(node))
+            self.takes.append(takes)
+            for slot, name in enumerate(takes):
+                if name:
+                    self.users.setdefault(name, []).append((i, slot))
+
+
+class Matching:
+    """Pairs of nodes, each with how it was found.
+
+    Attributes:
+        before: Per node of the first graph its partner, None while it has none.
+        after: The same the other way.
+        how: Per matched node of the first graph 'name', 'outputs' or 'structure'.
+        guessed: Nodes of the first graph that had equals, so that another pairing was as good.
+        ties: Values known to correspond though no node gives them: graph inputs, outputs, sites.
+    """
+
+    def __init__(self, before: Side, after: Side) -> None:
+        self.before: list[int | None] = [None] * len(before.nodes)
+        self.after: list[int | None] = [None] * len(after.nodes)
+        self.how: dict[int, str] = {}
+        self.guessed: set[int] = set()
+        self.ties: list[tuple[str, str]] = []
+
+    def add(self, a: int, b: int, how: str) -> None:
+        """Pairs node `a` of the first graph with `b` of the second; neither has a partner."""
+        self.before[a], self.after[b] = b, a
+        self.how[a] = how
+
+
+def match(
+    before: Side,
+    after: Side,
+    forms: Forms,
+    *,
+    closed: tuple[set[int], set[int]],
+    ties: Iterable[tuple[str, str]],
+    on_phase: Callable[[str], None] | None = None,
+) -> Matching:
+    """Pairs up the nodes of two graphs.
+
+    Args:
+        before: The first graph.
+        after: The second graph.
+        forms: What equal attributes and weights are.
+        closed: Nodes of each that take no part: they belong to a tiled site.
+        ties: Values that correspond: inputs and outputs of the graphs, outputs of tiled sites.
+        on_phase: Told what is being done.
+
+    Returns:
+        The matching; every node has at most one partner.
+    """
+    tell = on_phase or (lambda _: None)
+    work = _Work(before, after, forms, closed, list(ties))
+    tell("matching names")
+    work.by_name(lambda node: node.name, "name")
+    work.by_name(lambda node: next((o for o in node.outputs if o), ""), "outputs")
+    for kind in ("everything", "shapes", "operator"):
+        if not work.unfinished():
+            break
+        tell("matching structure")
+        work.by_structure(kind)
+    if work.unfinished():
+        work.leftover_names()
+        work.in_place()
+    return work.found
+
+
+class _Work:
+    def __init__(
+        self,
+        before: Side,
+        after: Side,
+        forms: Forms,
+        closed: tuple[set[int], set[int]],
+        ties: list[tuple[str, str]],
+    ) -> None:
+        self.sides = before, after
+        self.forms = forms
+        self.closed = closed
+        self.found = Matching(before, after)
+        self.found.ties = ties
+        # a tie is a colour that both sides share
+        self.tied: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        for i, (a, b) in enumerate(ties):
+            number = forms.number(("tie", i))
+            self.tied[0].setdefault(a, number)
+            self.tied[1].setdefault(b, number)
+
+    def open(self, side: int) -> list[int]:
+        """Nodes of one side that have no partner and may get one."""
+        partners = self.found.after if side else self.found.before
+        closed = self.closed[side]
+        return [i for i, partner in enumerate(partners) if partner is None and i not in closed]
+
+    def unfinished(self) -> bool:
+        return bool(self.open(0)) and bool(self.open(1))
+
+    def by_name(self, name_of: Callable[[Node], str], how: str) -> None:
+        before, after = self.sides
+        left = _unique(before.nodes, self.open(0), name_of)
+        right = _unique(after.nodes, self.open(1), name_of)
+        for name, a in left.items():
+            b = right.get(name)
+            if b is None:
+                continue
+            one, other = before.nodes[a], after.nodes[b]
+            if _is_counted(name, one.op):
+                # the number may have shifted: only if all around it has the same names as well
+                if not self.looks_same(a, b):
+                    continue
+            elif one.key != other.key and how != "name":
+                continue
+            self.found.add(a, b, how)
+
+    def looks_same(self, a: int, b: int) -> bool:
+        before, after = self.sides
+        one, other = before.nodes[a], after.nodes[b]
+        if (one.key, one.outputs, before.takes[a]) != (other.key, other.outputs, after.takes[b]):
+            return False
+        return self.weights(0, a, self.forms.sample) == self.weights(1, b, self.forms.sample)
+
+    def weights(self, side: int, i: int, of: Callable[[Any], Hashable]) -> tuple[Hashable, ...]:
+        """What `of` says of each weight that a node takes, with the input's position."""
+        graph = self.sides[side]
+        stored = graph.stored
+        return tuple((k, of(stored[name])) for k, name in enumerate(graph.takes[i]) if name in stored)
+
+    def signature(self, side: int, i: int, kind: str) -> int:
+        """The node by itself, as closely as `kind` asks."""
+        graph = self.sides[side]
+        node = graph.nodes[i]
+        if kind == "operator":
+            return self.forms.number(("op only", *node.key))
+        operator = self.forms.operator(graph.model, node)
+        if kind == "shapes":
+            shapes = self.weights(side, i, lambda t: (t.dtype, t.shape))
+            return self.forms.number(("shapes", operator, shapes))
+        attributes = self.forms.attributes(graph.model, node)
+        weights = self.weights(side, i, self.forms.sample)
+        return self.forms.number(("everything", operator, attributes, weights, len(node.outputs)))
+
+    def by_structure(self, kind: str) -> None:
+        own: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        for side in (0, 1):
+            for i in self.open(side):
+                own[side][i] = self.signature(side, i, kind)
+        if kind == "operator":
+            # an operator alone says too little: only beside what is matched
+            self.spread(self.frontier(), own)
+            self.spread(self.frontier(), own, greedy=True)
+            return
+        rounds = [own]
+        for _ in range(_ROUNDS):
+            rounds.append((self.refine(0, rounds[-1][0]), self.refine(1, rounds[-1][1])))
+        for depth in range(_ROUNDS, -1, -1):
+            left, right = (_classes(rounds[depth][side], self.partners(side)) for side in (0, 1))
+            pairs = []
+            for colour, members in left.items():
+                others = right.get(colour, ())
+                if len(members) == len(others) == 1 and (depth or self.is_telling(members[0], kind)):
+                    pairs.append((members[0], others[0]))
+            self.take(pairs)
+            self.spread(pairs + self.frontier() if depth == _ROUNDS else pairs, own)
+        # as many on both sides and nothing to tell them apart: any pairing is right
+        left, right = (_classes(rounds[_ROUNDS][side], self.partners(side)) for side in (0, 1))
+        for colour, members in left.items():
+            others = right.get(colour, ())
+            if len(members) == len(others) > 1:
+                pairs = list(zip(members, others, strict=True))
+                self.found.guessed.update(a for a, _ in pairs)
+                self.take(pairs)
+                self.spread(pairs, own)
+
+    def partners(self, side: int) -> Sequence[int | None]:
+        return self.found.after if side else self.found.before
+
+    def is_telling(self, a: int, kind: str) -> bool:
+        """Whether a node is known by itself: it has a weight of its own, of which every bit agrees."""
+        if kind != "everything":
+            return False
+        before = self.sides[0]
+        return any(before.stored[name].elements > 1 for name in before.takes[a] if name in before.stored)
+
+    def take(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for a, b in pairs:
+            if self.found.before[a] is None and self.found.after[b] is None:
+                self.found.add(a, b, "structure")
+
+    def colour(self, side: int, name: str, own: Mapping[int, int]) -> Hashable:
+        """What is known of a value that a node takes."""
+        if not name:
+            return _ABSENT
+        graph = self.sides[side]
+        if name in graph.stored:
+            return _STORED
+        place = graph.producer.get(name)
+        if place is not None:
+            i, slot = place
+            partner = self.partners(side)[i]
+            if partner is not None:
+                return "pair", (partner if side else i), slot
+            if i in own:
+                return own[i], slot
+        return self.tied[side].get(name, _OPEN)
+
+    def refine(self, side: int, own: Mapping[int, int]) -> dict[int, int]:
+        """Colours of a round from those of the round before."""
+        graph, partners = self.sides[side], self.partners(side)
+        number = self.forms.number
+        refined: dict[int, int] = {}
+        for i, colour in own.items():
+            above = tuple(self.colour(side, name, own) for name in graph.takes[i])
+            below = []
+            for slot, name in enumerate(graph.nodes[i].outputs):
+                seen: list[tuple[int, int, int]] = []
+                for user, at in graph.users.get(name, ()):
+                    partner = partners[user]
+                    if partner is not None:
+                        seen.append((0, partner if side else user, at))
+                    elif user in own:
+                        seen.append((1, own[user], at))
+                    else:
+                        seen.append((2, 0, at))
+                seen.sort()
+                below.append((slot, self.tied[side].get(name, _OPEN), tuple(seen)))
+            refined[i] = number(("round", colour, above, tuple(below)))
+        return refined
+
+    def frontier(self) -> list[tuple[int, int]]:
+        """Pairs with a neighbour that has no partner, where spreading has something to do."""
+        before = self.sides[0]
+        near: dict[int, None] = {}
+        for i in self.open(0):
+            for name in before.takes[i]:
+                place = before.producer.get(name)
+                if place is not None:
+                    near[place[0]] = None
+            for name in before.nodes[i].outputs:
+                near.update((user, None) for user, _ in before.users.get(name, ()))
+        partners = self.found.before
+        return [(a, b) for a in near if (b := partners[a]) is not None]
+
+    def spread(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        own: tuple[Mapping[int, int], Mapping[int, int]],
+        *,
+        greedy: bool = False,
+    ) -> None:
+        """Matches the neighbours of pairs, and their neighbours, as long as signatures agree.
+
+        Among several neighbours that look the same none is chosen, unless `greedy`: then in order.
+        """
+        before, after = self.sides
+        queue = deque(pairs)
+
+        def found(a: int, b: int) -> None:
+            self.found.add(a, b, "structure")
+            queue.append((a, b))
+
+        for va, vb in self.found.ties:
+            self.spread_up(va, vb, own, found)
+            self.spread_down(va, vb, own, found, greedy)
+        while queue:
+            a, b = queue.popleft()
+            one, other = before.nodes[a], after.nodes[b]
+            for va, vb in zip(one.outputs, other.outputs, strict=False):
+                self.spread_down(va, vb, own, found, greedy)
+            for va, vb in zip(before.takes[a], after.takes[b], strict=False):
+                self.spread_up(va, vb, own, found)
+
+    def spread_up(
+        self,
+        va: str,
+        vb: str,
+        own: tuple[Mapping[int, int], Mapping[int, int]],
+        found: Callable[[int, int], None],
+    ) -> None:
+        """The nodes that give two corresponding values."""
+        left, right = self.sides[0].producer.get(va), self.sides[1].producer.get(vb)
+        if left is None or right is None or left[1] != right[1]:
+            return
+        a, b = left[0], right[0]
+        if self.found.before[a] is None and self.found.after[b] is None:
+            colour = own[0].get(a)
+            if colour is not None and colour == own[1].get(b):
+                found(a, b)
+
+    def spread_down(
+        self,
+        va: str,
+        vb: str,
+        own: tuple[Mapping[int, int], Mapping[int, int]],
+        found: Callable[[int, int], None],
+        greedy: bool,
+    ) -> None:
+        """The nodes that take two corresponding values, at the same input."""
+        left = self.users(0, va, own[0])
+        right = self.users(1, vb, own[1]) if left else {}
+        for key, members in left.items():
+            others = right.get(key, [])
+            alone = len(members) == len(others) == 1
+            if not alone and not greedy:
+                continue
+            for a, b in zip(members, others, strict=False):
+                # one of them may just have been matched through its other input
+                if self.found.before[a] is None and self.found.after[b] is None:
+                    if not alone:
+                        self.found.guessed.add(a)
+                    found(a, b)
+
+    def users(self, side: int, name: str, own: Mapping[int, int]) -> dict[tuple[int, int], list[int]]:
+        partners = self.partners(side)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for i, slot in self.sides[side].users.get(name, ()):
+            if partners[i] is None and i in own:
+                groups.setdefault((own[i], slot), []).append(i)
+        return groups
+
+    def leftover_names(self) -> None:
+        """Numbered names that nothing contradicted."""
+        before, after = self.sides
+        right = _unique(after.nodes, self.open(1), lambda node: node.name)
+        for name, a in _unique(before.nodes, self.open(0), lambda node: node.name).items():
+            b = right.get(name)
+            if b is not None and before.nodes[a].key == after.nodes[b].key:
+                self.found.add(a, b, "name")
+
+    def in_place(self) -> None:
+        """Another operator between the same neighbours: replaced, not removed and added."""
+        keys: list[dict[Hashable, list[int]]] = [{}, {}]
+        for side in (0, 1):
+            graph = self.sides[side]
+            for i in self.open(side):
+                above = [
+                    colour
+                    for name in graph.takes[i]
+                    if (colour := self.colour(side, name, {})) not in (_ABSENT, _STORED)
+                ]
+                below = set()
+                for slot, name in enumerate(graph.nodes[i].outputs):
+                    if name in self.tied[side]:
+                        below.add((slot, "tie", self.tied[side][name]))
+                    for user, _ in graph.users.get(name, ()):
+                        partner = self.partners(side)[user]
+                        below.add((slot, "pair", -1 if partner is None else (partner if side else user)))
+                if above and below and _OPEN not in above and all(end[2] != -1 for end in below):
+                    keys[side].setdefault((tuple(above), frozenset(below)), []).append(i)
+        for key, members in keys[0].items():
+            others = keys[1].get(key, [])
+            if len(members) == len(others) == 1:
+                self.found.add(members[0], others[0], "structure")
+
+
+def _unique(nodes: Sequence[Node], among: Iterable[int], name_of: Callable[[Node], str]) -> dict[str, int]:
+    """Names that one node of `among` has, and which."""
+    found: dict[str, int] = {}
+    twice: set[str] = set()
+    for i in among:
+        name = name_of(nodes[i])
+        if name in found:
+            twice.add(name)
+        elif name:
+            found[name] = i
+    for name in twice:
+        del found[name]
+    return found
+
+
+def _classes(colours: Mapping[int, int], partners: Sequence[int | None]) -> dict[int, list[int]]:
+    """Nodes without a partner by their colour."""
+    classes: dict[int, list[int]] = {}
+    for i, colour in colours.items():
+        if partners[i] is None:
+            classes.setdefault(colour, []).append(i)
+    return classes
+
+
+def _is_counted(name: str, op: str) -> bool:
+    """Whether a name only numbers nodes or values: 'Conv_17', 'node_Conv_17', 'input.8', '123'.
+
+    'conv1' is a name that somebody gave, as is a name with a path before it.
+    """
+    found = _COUNTED.fullmatch(name)
+    if found is None:
+        return False
+    prefix, base, separator = found.groups()
+    if prefix or separator == ".":
+        return True
+    return base in _NO_NAMES or (bool(separator) and base.lower() == op.lower())

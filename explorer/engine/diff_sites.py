@@ -1,0 +1,196 @@
+"""A tiled site as one thing: the product that it was, and the many nodes that it is now.
+
+Without this a diff of AlexNet before and after tiling lists thousands of added nodes. The nodes of a
+site carry its name as metadata; what they hold is counted through local functions and Scan bodies.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from explorer.engine.diff_forms import Forms
+from explorer.engine.diff_match import Side
+from explorer.engine.graph import Graph, Model, Node, Tensor
+from explorer.engine.transforms.forms import DOMAIN, MNK_KEY, SITE_KEY
+from explorer.engine.transforms.tile import PLAN_KEY
+from explorer.facts import NodeDiff
+
+__all__ = ["SitePair", "pair_sites"]
+
+_PRODUCT = "2DMM_"
+
+
+@dataclass(frozen=True, slots=True)
+class SitePair:
+    """A site that differs: its nodes on each side, the value that both give, and its row."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    tie: tuple[str, str]
+    row: NodeDiff
+
+
+def pair_sites(before: Side, after: Side, forms: Forms) -> list[SitePair]:
+    """The sites that are tiled on one side only, or on both but differently."""
+    left, right = _groups(before), _groups(after)
+    pairs: list[SitePair] = []
+    for site in dict.fromkeys((*left, *right)):
+        if site in left and site in right:
+            if _signature(before, left[site], forms) != _signature(after, right[site], forms):
+                pairs.append(_row("tiled", site, before, left[site], after, right[site]))
+        elif site in right:
+            origin = _origin(before, site, _output(after, right[site]), left)
+            if origin is not None:
+                pairs.append(_row("tiled", site, before, [origin], after, right[site]))
+        else:
+            origin = _origin(after, site, _output(before, left[site]), right)
+            if origin is not None:
+                pairs.append(_row("merged", site, before, left[site], after, [origin]))
+    return pairs
+
+
+def _groups(side: Side) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, node in enumerate(side.nodes):
+        site = node.metadata.get(SITE_KEY) if node.metadata else None
+        if site:
+            groups.setdefault(site, []).append(i)
+    return groups
+
+
+def _origin(side: Side, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
+    """The node that a site was: by its name, else by the value that it gives."""
+    named = [i for i, node in enumerate(side.nodes) if node.label == site]
+    place = side.producer.get(output)
+    found = named[0] if len(named) == 1 else place[0] if place else None
+    return None if found is None or side.nodes[found].metadata.get(SITE_KEY) in groups else found
+
+
+def _output(side: Side, members: Sequence[int]) -> str:
+    """The value that a site's nodes give to the rest of the graph."""
+    inside = set(members)
+    ends = {value.name for value in side.outputs}
+    for i in reversed(members):
+        for name in side.nodes[i].outputs:
+            if name in ends or any(user not in inside for user, _ in side.users.get(name, ())):
+                return name
+    return next(iter(side.nodes[members[-1]].outputs), "")
+
+
+def _signature(side: Side, members: Sequence[int], forms: Forms) -> list[tuple[object, ...]]:
+    return sorted(
+        (
+            side.nodes[i].name,
+            side.nodes[i].op,
+            forms.operator(side.model, side.nodes[i]),
+            forms.attributes(side.model, side.nodes[i]),
+            tuple(side.stored[n].shape for n in side.takes[i] if n in side.stored),
+        )
+        for i in members
+    )
+
+
+def _row(
+    status: str, site: str, before: Side, left: Sequence[int], after: Side, right: Sequence[int]
+) -> SitePair:
+    named = before.nodes[left[0]].label if len(left) == 1 else site
+    named_after = after.nodes[right[0]].label if len(right) == 1 and status == "merged" else site
+    one, one_op, one_inside = _side_text(before, site, left)
+    other, other_op, other_inside = _side_text(after, site, right)
+    row = NodeDiff(
+        status=status,
+        before=named,
+        after=named_after,
+        what=f"{one} -> {other}",
+        op_before=one_op,
+        op_after=other_op,
+        match="name" if named == named_after else "outputs",
+        confidence=1.0 if named == named_after else 0.95,
+        children=tuple((one_inside if status == "merged" else other_inside).most_common()),
+    )
+    return SitePair(tuple(left), tuple(right), (_output(before, left), _output(after, right)), row)
+
+
+def _side_text(side: Side, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
+    """A site on one side in words, its operator, and what is in it."""
+    first = side.nodes[members[0]]
+    if SITE_KEY not in first.metadata:
+        return first.op, first.op, Counter({first.op: 1})
+    inside, exact = count_inside(side.model, [side.nodes[i] for i in members])
+    operators = [op for op in inside if op.startswith(_PRODUCT)]
+    products = sum(inside[op] for op in operators) if exact and operators else _planned(side.model, site)
+    marked = (side.nodes[i].op for i in members if MNK_KEY in side.nodes[i].metadata)
+    op = operators[0] if operators else next(marked, first.op)
+    if products is None:
+        return f"products by {op}", op, inside
+    return f"{products:,} product{'' if products == 1 else 's'}", op, inside
+
+
+def _planned(model: Model, site: str) -> int | None:
+    """Products of a site as the plan in the model's metadata has it; None if it says nothing sound."""
+    try:
+        sites = json.loads(model.metadata.get(PLAN_KEY, "null"))["sites"]
+        return next(int(entry["products"]) for entry in sites if entry["name"] == site)
+    except (ValueError, TypeError, KeyError, StopIteration):
+        return None
+
+
+def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], bool]:
+    """Operators in `nodes`, bodies included, and whether every trip count was known.
+
+    A tile operator (a function that calls no other of its domain) counts as itself; a function of
+    tile operators is opened. A Scan's body counts once per trip.
+    """
+    memo: dict[tuple[str, str, str], tuple[Counter[str], bool]] = {}
+
+    def body(nodes: Sequence[Node], shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], bool]:
+        found: Counter[str] = Counter()
+        exact = True
+        for node in nodes:
+            function = model.functions.get(node.key)
+            graph = node.attributes.get("body") if node.op in ("Scan", "Loop") else None
+            if function is not None and any(inner.domain == DOMAIN for inner in function.nodes):
+                if node.key not in memo:
+                    memo[node.key] = body(function.nodes, {})
+                inside, sure = memo[node.key]
+                found.update(inside)
+                exact &= sure
+                continue
+            found[node.op] += 1
+            _note_shape(node, shapes)
+            if isinstance(graph, Graph):
+                inside, sure = body(graph.nodes, shapes)
+                trips = _trips(node, shapes)
+                exact &= sure and trips is not None
+                for op, count in inside.items():
+                    found[op] += count * (1 if trips is None else trips)
+        return found, exact
+
+    stored = model.graph.initializers
+    taken = {name for node in nodes for name in node.inputs if name in stored}
+    return body(nodes, {name: stored[name].shape for name in taken})
+
+
+def _note_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Keeps the shapes that a Reshape to constant sizes gives: Scans run over those."""
+    if node.op == "Constant":
+        value = node.attributes.get("value")
+        if isinstance(value, Tensor) and value.dtype == "int64" and value.payload and value.elements <= 8:
+            data = bytes(value.payload.view())
+            shapes["=" + node.outputs[0]] = struct.unpack(f"<{len(data) // 8}q", data)
+    elif node.op == "Reshape" and len(node.inputs) > 1 and "=" + node.inputs[1] in shapes:
+        shapes[node.outputs[0]] = shapes["=" + node.inputs[1]]
+
+
+def _trips(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+    """How often a Scan's body runs: the length of what it scans."""
+    count = node.attributes.get("num_scan_inputs")
+    if node.op != "Scan" or not isinstance(count, int) or not 0 < count <= len(node.inputs):
+        return None
+    shape = shapes.get(node.inputs[-count])
+    axes = node.attributes.get("scan_input_axes") or (0,)
+    return shape[axes[0]] if shape and axes[0] < len(shape) and shape[axes[0]] >= 0 else None
