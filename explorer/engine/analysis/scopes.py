@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from explorer.engine.analysis.tree import Scope
 from explorer.engine.graph import Node
 
-__all__ = ["Place", "place"]
+__all__ = ["Place", "place", "relative"]
 
 NAMES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -35,8 +35,27 @@ class Place:
     name: str
 
 
-def place(nodes: Sequence[Node]) -> list[Place]:
+def relative(name: str, inside: str) -> str:
+    """`name` without the pieces at its front that the path `inside` has as well.
+
+    Exporters give nodes in the body of an If or Loop, and tilings those in a Scan, names that begin at
+    the root of the model.
+    """
+    if not inside or not name.startswith("/"):
+        return name
+    own, around = name.split("/"), inside.split("/")
+    same = 0
+    while same < min(len(own) - 1, len(around)) and own[same] == around[same]:
+        same += 1
+    return "/".join(own[same:])
+
+
+def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
     """The place of every node, in the same order.
+
+    Args:
+        nodes: Of the main graph, of a function, or of the body of a node.
+        inside: For a body, the path of the node that it belongs to.
 
     A group that would hold a single node is left out and gives the node its name: `features.0` with one
     Conv in it is the Conv called `0`. Nodes that a tiling made for one site stand together under the
@@ -47,7 +66,7 @@ def place(nodes: Sequence[Node]) -> list[Place]:
     known: dict[tuple[str, str], Place] = {}
     numbers: Counter[str] = Counter()
     for index, node in enumerate(nodes):
-        site = node.metadata.get(SITE, "") if node.metadata else ""
+        site = node.metadata.get(SITE, "") if node.metadata and not inside else ""
         units.append(site or index)
         if site:
             key = SITE, site
@@ -55,13 +74,13 @@ def place(nodes: Sequence[Node]) -> list[Place]:
                 known[key] = _from_name(site)
             found.append(known[key])
             continue
-        scopes = node.metadata.get(NAMES, "") if node.metadata else ""
+        written = node.metadata.get(NAMES, "") if node.metadata else ""
         number = numbers[node.op]
         numbers[node.op] += 1
-        if scopes:
-            found.append(_from_metadata(scopes, node.metadata.get(CLASSES, ""), node, known))
+        if written:
+            found.append(_from_metadata(written, node.metadata.get(CLASSES, ""), node, known))
         elif node.name:
-            found.append(_from_name(node.name))
+            found.append(_from_name(relative(node.name, inside)))
         else:
             output = next((o for o in node.outputs if o), "")
             inside = _from_name(output).scopes if "/" in output else ()

@@ -16,7 +16,7 @@ from typing import Any
 from explorer.engine.analysis import folding, macs, rules
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Step
-from explorer.engine.analysis.scopes import Place, place
+from explorer.engine.analysis.scopes import Place, place, relative
 from explorer.engine.analysis.shapes import Inference, Shapes, substituted
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, summed
 from explorer.engine.graph import DTYPES, Function, Graph, Model, Node, Span, Tensor, dtype_code
@@ -36,7 +36,7 @@ SHOWN = 32
 """How many tensors going into or out of a group are named."""
 
 _ALIASES = frozenset(
-    "Identity Transpose Cast Reshape Squeeze Unsqueeze Flatten DequantizeLinear Dropout".split()  # noqa: SIM905
+    ("Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "DequantizeLinear")
 )
 """Operators that hand a stored tensor on as the same parameter in another guise."""
 
@@ -76,6 +76,7 @@ class _Frame:
         keys: Names that stand for a value of the caller.
         scopes: Groups around the body.
         prefix: In front of every path.
+        inside: For the body of a node, that node's path: names in it may begin with the same pieces.
         trips: How often the body runs.
         bound: Whether that is an upper bound.
         number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
@@ -88,6 +89,7 @@ class _Frame:
     keys: dict[str, Hashable] = field(default_factory=dict)
     scopes: tuple[Scope, ...] = ()
     prefix: str = ""
+    inside: str = ""
     trips: Dim = 1
     bound: bool = False
     number: int = 0
@@ -97,6 +99,10 @@ class _Frame:
         """Who the value is, whatever it is called here."""
         found = self.keys.get(name)
         return found if found is not None else ((self.number, name) if self.number else name)
+
+    def path(self, node: Node) -> str:
+        """Where the node stands, from the root of the model."""
+        return f"{self.prefix}{relative(node.label, self.inside)}"
 
     def info(self, name: str) -> TensorInfo:
         """The value's type and shape; unknown ones if nothing is known."""
@@ -164,7 +170,7 @@ class _Walker:
         self.taken: Counter[str] = Counter()
         self.sizes: dict[Hashable, int] = {}
         self.costs: dict[Hashable, Cost] = {}
-        self.places: dict[int, tuple[Sequence[Node], list[Place]]] = {}
+        self.places: dict[tuple[int, str], tuple[Sequence[Node], list[Place]]] = {}
         self.closed: dict[int, tuple[Shapes, _Closed]] = {}
         self.edges: list[tuple[tuple[Scope, ...], list[tuple[Hashable, TensorInfo]], list[Hashable]]] = []
 
@@ -172,9 +178,10 @@ class _Walker:
 
     def body(self, frame: _Frame, nodes: Sequence[Node], out: Walk) -> None:
         """Walks the nodes of a graph or body."""
-        if id(nodes) not in self.places:
-            self.places[id(nodes)] = nodes, place(nodes)
-        spots = self.places[id(nodes)][1]
+        key = id(nodes), frame.inside
+        if key not in self.places:
+            self.places[key] = nodes, place(nodes, frame.inside)
+        spots = self.places[key][1]
         for index, (node, spot) in enumerate(zip(nodes, spots, strict=True)):
             self.visited += 1
             if not self.visited & 511:
@@ -192,7 +199,7 @@ class _Walker:
 
     def inner(self, frame: _Frame, node: Node, spot: Place, kind: str) -> tuple[tuple[Scope, ...], str]:
         """The scopes and the path prefix of a body that opens below `node`."""
-        path = f"{frame.prefix}{node.label}"
+        path = frame.path(node)
         self.taken[path] += 1
         if self.taken[path] > 1:
             path = f"{path}#{self.taken[path]}"
@@ -258,7 +265,7 @@ class _Walker:
         cost = self.cost(node, inputs, outputs, memo)
         stored, params = self.parameters(frame, node, inputs)
         self.hand_on(frame, node)
-        read, written, made = self.traffic(frame, node, inputs, outputs)
+        read, written, made = self.traffic(frame, node, inputs, outputs, params)
         trips = frame.trips
         if trips != 1:
             cost = macs.times(cost, trips, "iterations")
@@ -268,7 +275,7 @@ class _Walker:
         count = trips if isinstance(trips, int) else 1
         scale = trips if isinstance(trips, int) else None
         weights = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
-        path = f"{frame.prefix}{node.label}"
+        path = frame.path(node)
         layer = Layer(
             id=0,
             parent=None,
@@ -295,7 +302,9 @@ class _Walker:
         entries = {s.identity: (s.identity, s.elements, s.size) for s in stored}
         out.leaves.append(Leaf(scopes, layer, tuple(entries.values()), nodes=count))
         read_keys = [
-            (frame.key(n), i) for n, i in zip(node.inputs, inputs, strict=True) if i and n not in frame.stored
+            (frame.key(n), i)
+            for n, i in zip(node.inputs, inputs, strict=True)
+            if i is not None and n not in frame.stored and not (extra and n in extra)
         ]
         out.steps.append(Step(path, [k for k, _ in read_keys], made))
         self.edges.append((scopes, read_keys, [k for k, _, _ in made]))
@@ -354,16 +363,25 @@ class _Walker:
                 frame.stored[node.outputs[0]] = tuple(entries)
 
     def traffic(
-        self, frame: _Frame, node: Node, inputs: list[TensorInfo | None], outputs: list[TensorInfo]
+        self,
+        frame: _Frame,
+        node: Node,
+        inputs: list[TensorInfo | None],
+        outputs: list[TensorInfo],
+        params: set[str],
     ) -> tuple[int | None, int | None, list[tuple[Hashable, TensorInfo, int]]]:
         """Bytes read and written once, and the tensors made, with keys."""
         if node.op == "Constant" and not node.domain:
             return 0, 0, []
         sizes: dict[str, int | None] = {}
         if node.op not in _UNREAD:
-            for name, info in zip(node.inputs, inputs, strict=True):
-                if info is not None and name not in sizes:
-                    sizes[name] = nbytes(info)
+            for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
+                if info is None or name in sizes:
+                    continue
+                setting = index in rules.SETTINGS.get(node.op, ()) or info.shape == ()
+                if setting and name in frame.stored and name not in params:
+                    continue  # limits, axes and scalars are part of the instruction
+                sizes[name] = nbytes(info)
         written = [nbytes(o) for o in outputs]
         if node.op == "Gather" and node.inputs and node.inputs[0] in frame.stored:
             # the table is resident: only the rows looked up are read
@@ -406,6 +424,7 @@ class _Walker:
             keys=keys,
             scopes=scopes,
             prefix=prefix,
+            inside="",
             number=self.number(),
         )
         self.body(below, nodes, out)
@@ -493,7 +512,7 @@ class _Walker:
         }
         outputs = [frame.info(n) for n in node.outputs if n]
         made = [(frame.key(o.name), o, nbytes(o) or 0) for o in outputs]
-        path = f"{frame.prefix}{node.label}"
+        path = frame.path(node)
         layer = Layer(
             id=0,
             parent=None,
@@ -653,7 +672,14 @@ class _Walker:
         stored = {n: s for n, s in frame.stored.items() if n not in own}
         stored.update(_stored(body, (number,)))
         return replace(
-            frame, shapes=shapes, stored=stored, keys=keys, scopes=scopes, prefix=f"{path}/", number=number
+            frame,
+            shapes=shapes,
+            stored=stored,
+            keys=keys,
+            scopes=scopes,
+            prefix=f"{path}/",
+            inside=path,
+            number=number,
         )
 
     def finish(self, frame: _Frame, node: Node, scopes: tuple[Scope, ...], out: Walk) -> None:

@@ -45,6 +45,9 @@ PROTOBUF_LIMIT = (1 << 31) - 1
 _SMALL = 1024
 """Payloads below this many bytes stay inside a skeleton: shapes, axes, scalars."""
 
+_LARGEST_SIZES = 1 << 16
+"""64-bit integers up to this many bytes stay inside a skeleton for shape inference."""
+
 _LARGE = 1 << 20
 
 
@@ -260,6 +263,12 @@ def _keep(_: Tensor) -> None:
     return None
 
 
+def _left_out(tensor: Tensor) -> tuple[str, int] | None:
+    # the sizes of a Split into hundreds of tiles are beyond 1 KB, and inference must see them
+    whole = tensor.dtype == "int64" and tensor.nbytes <= _LARGEST_SIZES
+    return None if whole else ("", 0)
+
+
 def encode(model: Model) -> bytes:
     """The whole model as bytes, weights included. For small models and tests."""
     return _join(_Encoder(_keep).model(model))
@@ -272,13 +281,13 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
         model: The model.
         folder: Where onnxruntime will look for external data. Payloads of 1 KB and more that lie in a
             file in that folder are referred to there (a .onnx file serves as its own external data);
-            others stay inside. None: payloads of 1 KB and more are left out, for shape inference.
+            others stay inside. None: payloads of 1 KB and more (64-bit integers: 64 KB) are left out, for shape inference.
 
     Note:
         Nodes that carry a large Constant are copied as they are.
     """
     if folder is None:
-        return _join(_Encoder(lambda _: ("", 0)).model(model))
+        return _join(_Encoder(_left_out).model(model))
     root = os.path.realpath(folder)
 
     def refer(tensor: Tensor) -> tuple[str, int] | None:
