@@ -129,7 +129,7 @@ def _info(given: argparse.Namespace, line: ProgressLine) -> Answer:
 
     with Session(given.models[0], **_session_options(given)) as session:
         fact = session.open(on_progress=line)
-    return Answer(DONE, lambda: _document().info(fact), lambda: _model_page().info(fact))
+    return Answer(DONE, lambda: _document().info(fact), lambda: _pages("model").info(fact))
 
 
 def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
@@ -138,7 +138,7 @@ def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
     with Session(given.models[0], **_session_options(given)) as session:
         session.open(on_progress=line)
         fact = session.analysis()
-    return Answer(DONE, lambda: _document().layers(fact), lambda: _model_page().layers(fact))
+    return Answer(DONE, lambda: _document().layers(fact), lambda: _pages("model").layers(fact))
 
 
 def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
@@ -147,7 +147,7 @@ def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
     with Session(given.models[0], **_session_options(given)) as session:
         fact = session.open(on_progress=line)
         stats = session.ops()
-    return Answer(DONE, lambda: _document().ops(fact, stats), lambda: _model_page().ops(fact, stats))
+    return Answer(DONE, lambda: _document().ops(fact, stats), lambda: _pages("model").ops(fact, stats))
 
 
 def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
@@ -176,7 +176,7 @@ def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
     return Answer(
         DIFFERENT if differs else DONE,
         lambda: _document().tile(result, model, _tool()),
-        lambda: _tiling_page().tile(result, source, change),
+        lambda: _pages("tiling").tile(result, source, change),
     )
 
 
@@ -187,7 +187,7 @@ def _verify(given: argparse.Namespace, line: ProgressLine) -> Answer:
     fact = verify_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **_session_options(given))
     code = DONE if fact.passed else DIFFERENT
     return Answer(
-        code, lambda: _document().verification(fact, _tool()), lambda: _tiling_page().verification(fact)
+        code, lambda: _document().verification(fact, _tool()), lambda: _pages("evidence").verification(fact)
     )
 
 
@@ -197,7 +197,7 @@ def _diff(given: argparse.Namespace, line: ProgressLine) -> Answer:
     a, b = given.models
     fact = diff_files(a, b, on_progress=line, **_session_options(given))
     code = DONE if fact.equal else DIFFERENT
-    return Answer(code, lambda: _document().diff(fact, _tool()), lambda: _tiling_page().diff(fact))
+    return Answer(code, lambda: _document().diff(fact, _tool()), lambda: _pages("changes").diff(fact))
 
 
 _RUN: dict[str, Callable[[argparse.Namespace, ProgressLine], Answer]] = {
@@ -249,16 +249,11 @@ def _document() -> Any:
     return document
 
 
-def _model_page() -> Any:
-    from explorer.report import model
+def _pages(module: str) -> Any:
+    """A module that makes text; it needs rich, so it is imported only when text is wanted."""
+    from importlib import import_module
 
-    return model
-
-
-def _tiling_page() -> Any:
-    from explorer.report import tiling
-
-    return tiling
+    return import_module(f"explorer.report.{module}")
 
 
 def _tool() -> str:

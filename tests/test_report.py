@@ -29,7 +29,7 @@ from explorer.facts import (
     Totals,
     Verification,
 )
-from explorer.report import model, tiling
+from explorer.report import changes, evidence, model, tiling
 from explorer.report.layout import Column, Line, Page, Prose, Span, Table
 from explorer.report.model import Block
 
@@ -313,7 +313,7 @@ def test_a_tiling_that_failed_its_proof_says_so_and_points_at_no_file() -> None:
 
 
 def test_the_evidence_stands_beside_the_verdict() -> None:
-    report = text(tiling.verification(PROOF))
+    report = text(evidence.verification(PROOF))
     assert "equal" in report
     assert "no less accurate" in report
     site = row_with("classifier.1", report)
@@ -326,7 +326,7 @@ def test_a_difference_is_named_with_its_place_and_its_reason() -> None:
     bad_site = replace(SITE_PROOF, passed=False, structure="tile (0, 0, 3) is transposed", reason="")
     bad_output = replace(OUTPUT_PROOF, passed=False, nonfinite=2, max_abs=float("nan"), reason="2 new NaN")
     found = replace(PROOF, passed=False, verdict="different", sites=(bad_site,), outputs=(bad_output,))
-    report = text(tiling.verification(found))
+    report = text(evidence.verification(found))
     assert "DIFFERENT" in report
     assert "tile (0, 0, 3) is transposed" in report
     assert "2 new NaN" in report
@@ -336,12 +336,12 @@ def test_a_difference_is_named_with_its_place_and_its_reason() -> None:
 
 def test_what_could_not_be_compared_is_a_question_mark() -> None:
     unknown = replace(OUTPUT_PROOF, rms_before=None, rms_after=None, mse=None, reference="the run failed")
-    report = text(tiling.verification(replace(PROOF, outputs=(unknown,))))
+    report = text(evidence.verification(replace(PROOF, outputs=(unknown,))))
     assert "? -> ?" in row_with("float32 [1, 1000]", report)
 
 
 def test_a_diff_counts_by_operator_and_explains_every_row() -> None:
-    report = text(tiling.diff(CHANGE))
+    report = text(changes.diff(CHANGE))
     assert row_with("Gemm ", report).split() == ["Gemm", "3", "1", "2", "-", "-"]
     assert "Gemm -> 9,216 products" in row_with("tiled ", report)
     assert "9,216 2DMM_64x64x64" in report, "a tiled row opens"
@@ -354,7 +354,7 @@ def test_a_diff_counts_by_operator_and_explains_every_row() -> None:
 
 def test_identical_models_list_nothing() -> None:
     same = replace(CHANGE, equal=True, nodes=(), summary=(OpDiff("Gemm", 3, 0, 3, 0, 0),))
-    report = text(tiling.diff(same))
+    report = text(changes.diff(same))
     assert "identical" in report
     assert "Gemm" not in report
 
@@ -389,8 +389,8 @@ def test_nothing_from_a_model_file_reaches_the_terminal_as_an_escape_or_as_marku
         tiling.tile(
             TileResult(replace(PLAN, sites=(evil_site,)), HOSTILE, evil_proof, 1, ""), HOSTILE, evil_diff
         ),
-        tiling.verification(evil_proof),
-        tiling.diff(evil_diff),
+        evidence.verification(evil_proof),
+        changes.diff(evil_diff),
     ]
     for blocks in reports:
         for width in (None, 80):

@@ -1,0 +1,155 @@
+"""The evidence that two models compute the same, in text: `explorer verify`, and the proof of `tile`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from explorer.facts import SiteEvidence, Verification
+from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.model import Block
+from explorer.units import exact_text, seconds_text, shape_text
+
+__all__ = ["evidence", "verification"]
+
+
+def verification(fact: Verification) -> list[Block]:
+    """The answer of `explorer verify`: the verdict in words, then the evidence."""
+    return [
+        Line((Span(fact.before, STRONG), Span("   against   ", DIM), Span(fact.after, STRONG))),
+        Line(),
+        *evidence(fact),
+    ]
+
+
+def evidence(fact: Verification) -> list[Block]:
+    """The verdict, clause by clause, and the tables that it rests on."""
+    blocks: list[Block] = _verdict_lines(fact)
+    if fact.sites:
+        blocks += [Line(), _site_table(fact.sites)]
+    if fact.outputs:
+        blocks += [Line(), _output_table(fact)]
+    failed = [
+        *((site.name, site.reason or site.structure) for site in fact.sites if not site.passed),
+        *((out.name, out.reason) for out in (*fact.outputs, *fact.torch) if not out.passed),
+    ]
+    if failed:
+        rows = [(Span(name, BAD), reason) for name, reason in failed]
+        blocks += [Line(), Table((Column("why", shrink=True), Column("")), rows)]
+    return [*blocks, Line(), Prose("; ".join(_how(fact)), DIM)]
+
+
+def _verdict_lines(fact: Verification) -> list[Block]:
+    """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
+    claim, _, grounds = fact.verdict.partition(": ")
+    style = f"bold {GOOD}" if fact.passed else BAD
+    if not fact.passed:
+        return [Prose("DIFFERENT", style), Prose(fact.verdict, indent=4)]
+    return [Prose(claim, style), *(Prose(ground, indent=4) for ground in grounds.split("; ") if ground)]
+
+
+def _how(fact: Verification) -> list[str]:
+    """How the evidence was gained, so that it can be gained again."""
+    parts = []
+    if fact.seeds:
+        many = "" if len(fact.seeds) == 1 else "s"
+        parts.append(f"{len(fact.seeds)} draw{many}, seed{many} {', '.join(map(str, fact.seeds))}")
+    parts += fact.inputs
+    measured = [site.rms_before for site in fact.sites] + [out.rms_before for out in fact.outputs]
+    if any(rms is not None for rms in measured):
+        parts.append("RMS errors are against a float64 run")
+    return [*parts, seconds_text(fact.seconds)]
+
+
+def _site_table(sites: Sequence[SiteEvidence]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            site.name,
+            exact_text(site.tiles) if not site.structure else Span("wrong", BAD),
+            exact_text(site.rows),
+            _float_text(site.max_abs),
+            _float_text(site.mse),
+            _cosine_text(site.cosine),
+            _ratio(site.bound_ratio, site.limit),
+            _pair(site.rms_before, site.rms_after),
+            _verdict(site.passed, site.nonfinite),
+        )
+        for site in sites
+    ]
+    columns = (
+        Column("site", shrink=True),
+        Column("tiles bit-equal", "right"),
+        Column("rows run", "right", drop=4),
+        Column("max error", "right"),
+        Column("MSE", "right", drop=3),
+        Column("cosine", "right", drop=5),
+        Column("of its bound", "right", drop=1),
+        Column("RMS error, was -> is", "right", drop=2),
+        Column(""),
+    )
+    return Table(columns, rows)
+
+
+def _output_table(fact: Verification) -> Table:
+    found = [("before", out) for out in fact.outputs] + [("PyTorch", out) for out in fact.torch]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            out.name,
+            Span(f"{out.dtype} {shape_text(out.shape)}", DIM),
+            Span(against, DIM) if fact.torch else "",
+            Span("0, bit for bit", GOOD) if out.equal else _float_text(out.max_abs),
+            _float_text(out.max_rel),
+            _float_text(out.mse),
+            _cosine_text(out.cosine),
+            _pair(out.rms_before, out.rms_after),
+            _verdict(out.passed, out.nonfinite),
+        )
+        for against, out in found
+    ]
+    columns = (
+        Column("output", shrink=True),
+        Column("", drop=4),
+        Column("against"),
+        Column("max error", "right"),
+        Column("relative", "right", drop=3),
+        Column("MSE", "right", drop=2),
+        Column("cosine", "right", drop=5),
+        Column("RMS error, was -> is", "right", drop=1),
+        Column(""),
+    )
+    return Table(columns, rows)
+
+
+def _float_text(value: float | None) -> Cell:
+    if value is None:
+        return Span("?", NOTE)
+    if not math.isfinite(value):
+        return Span(str(value), BAD)
+    return f"{value:.1e}" if value else "0"
+
+
+def _cosine_text(value: float | None) -> Cell:
+    if value is None or not math.isfinite(value):
+        return _float_text(value)
+    return f"{value:.9f}"
+
+
+def _ratio(value: float | None, limit: float) -> Cell:
+    if value is None or not math.isfinite(value):
+        return _float_text(value)
+    return f"{value:.2f} of {limit:g}"
+
+
+def _pair(before: float | None, after: float | None) -> Cell:
+    return (_float_text_of(before), " -> ", _float_text_of(after))
+
+
+def _float_text_of(value: float | None) -> str | Span:
+    cell = _float_text(value)
+    return cell if isinstance(cell, (str, Span)) else ""
+
+
+def _verdict(passed: bool, nonfinite: int) -> Cell:
+    if nonfinite:
+        return Span(f"{nonfinite:,} NaN or Inf", BAD)
+    return Span("ok", GOOD) if passed else Span("DIFFERENT", BAD)
