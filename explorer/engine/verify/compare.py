@@ -31,6 +31,10 @@ not hide an error in small ones."""
 
 _BIN_ELEMENTS = 16
 
+_AMPLIFIED = 64.0
+"""How many times the effect of one rounding of the inputs the error of a whole run may be: every layer
+adds roundings of its own."""
+
 
 def unit_roundoff(dtype: str) -> float:
     """The u of a float type: the largest relative error of one rounding (2**-24 for float32)."""
@@ -48,6 +52,8 @@ class Comparison:
 
     Attributes:
         roundoff: u of the output's type.
+        sensitivity: RMS change of `before` when its inputs move by one unit in the last place: what the
+            model makes of a single rounding.
         elements: Elements compared that are finite on both sides.
         judged: Those of them for which there was a float64 result.
         nonfinite: NaN or Inf in `after` where `before` has none, or another one.
@@ -55,6 +61,7 @@ class Comparison:
     """
 
     roundoff: float
+    sensitivity: float = 0.0
     elements: int = 0
     judged: int = 0
     nonfinite: int = 0
@@ -159,26 +166,42 @@ class Comparison:
         if not self.judged:
             return False
         scale = self._rms("true") or self._rms("old") or 0.0
-        return (self.rms_before or 0.0) <= min(4096 * self.roundoff, 0.05) * scale
+        expected = max(min(4096 * self.roundoff, 0.05) * scale, _AMPLIFIED * self.sensitivity)
+        return (self.rms_before or 0.0) <= expected
 
-    def judge(self) -> str:
-        """'' if `after` is no less accurate than `before`, else why it is not, in words."""
+    def judge(self, *, both: bool = False) -> str:
+        """Empty if `after` is no less accurate than `before`, else why it is not, in words.
+
+        Args:
+            both: Nor may `before` be less accurate than `after`: neither is the original of the other.
+        """
         broken = self._broken()
         if broken or self.equal:
             return broken
-        before, after, scale = self.rms_before or 0.0, self.rms_after or 0.0, self._rms("true") or 0.0
+        worse = self._worse(
+            ("before", self.rms_before, self.max_before), ("after", self.rms_after, self.max_after)
+        )
+        if not worse and both:
+            worse = self._worse(
+                ("after", self.rms_after, self.max_after), ("before", self.rms_before, self.max_before)
+            )
+        return worse
+
+    def _worse(self, floor: tuple[str, float | None, float], tried: tuple[str, float | None, float]) -> str:
+        """In what the errors of `tried` exceed those of `floor` by more than chance."""
         slack = _SLACK + _SAMPLE_SLACK / max(self.judged, 1)
         rounding = 2 * self.roundoff
-        if after > slack * before + rounding * scale:
-            return f"RMS error against float64 {after:.2e}, of the original {before:.2e}"
-        if self.max_after > slack * self.max_before + rounding * self.largest:
-            return (
-                f"largest error against float64 {self.max_after:.2e}, of the original {self.max_before:.2e}"
-            )
+        (_, rms_floor, max_floor), (side, rms, largest) = floor, tried
+        rms_floor, rms, scale = rms_floor or 0.0, rms or 0.0, self._rms("true") or 0.0
+        if rms > slack * rms_floor + rounding * scale:
+            return f"RMS error against float64 {rms:.2e}, of the original {rms_floor:.2e}"
+        if largest > slack * max_floor + rounding * self.largest:
+            return f"largest error against float64 {largest:.2e}, of the original {max_floor:.2e}"
         for exponent, (count, old, new) in self._bins.items():
             if count < _BIN_ELEMENTS:
                 continue
-            a, b = (old / count) ** 0.5, (new / count) ** 0.5
+            a, b = math.sqrt(old / count), math.sqrt(new / count)
+            a, b = (a, b) if side == "after" else (b, a)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
             if b > (_SLACK + _SAMPLE_SLACK / count) * a + rounding * top:
                 return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
@@ -191,7 +214,7 @@ class Comparison:
             return broken
         gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
         # roundings are independent: they add up as the square root of their number
-        noise = self.roundoff * depth**0.5 * scale
+        noise = max(self.roundoff * math.sqrt(depth) * scale, self.sensitivity)
         if gap > _SLACK * noise:
             return f"RMS difference {gap:.2e}, expected of rounding at most {_SLACK * noise:.2e}"
         return ""

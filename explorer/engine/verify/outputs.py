@@ -31,10 +31,18 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Outputs of one model: for each draw, in the order of `names`."""
+    """Outputs of one model.
+
+    Attributes:
+        names: Of the outputs.
+        draws: For each draw, the outputs in the order of `names`.
+        sensitivity: RMS change of each output when the first draw's inputs move by one unit in the last
+            place; empty if that was not tried.
+    """
 
     names: tuple[str, ...]
     draws: tuple[tuple[Any, ...], ...]
+    sensitivity: tuple[float, ...] = ()
 
 
 def pair_inputs(before: Model, after: Model) -> dict[str, str]:
@@ -70,8 +78,17 @@ def _declared(value: Value) -> str:
     return f"'{printable(value.name)}' {value.dtype or '?'} {shape_text(value.shape)}"
 
 
-def run_all(model: Model, feeds: Sequence[Feeds], what: str, step: Callable[[], None]) -> Run:
+def run_all(
+    model: Model, feeds: Sequence[Feeds], what: str, step: Callable[[], None], *, shake: bool = False
+) -> Run:
     """Runs a model on every draw; the session is given up afterwards.
+
+    Args:
+        model: The model.
+        feeds: Inputs by name, for each draw.
+        what: How messages call it.
+        step: Called before each draw.
+        shake: Also run the first draw with its inputs moved.
 
     Raises:
         BadModel: onnxruntime cannot load or run it.
@@ -82,7 +99,29 @@ def run_all(model: Model, feeds: Sequence[Feeds], what: str, step: Callable[[], 
         step()
         results = session.run(one)
         draws.append(tuple(results[name] for name in session.outputs))
-    return Run(session.outputs, tuple(draws))
+    if not shake:
+        return Run(session.outputs, tuple(draws))
+    results = session.run({name: _moved(value) for name, value in feeds[0].items()})
+    pairs = zip(draws[0], (results[name] for name in session.outputs), strict=True)
+    return Run(session.outputs, tuple(draws), tuple(_change(a, b) for a, b in pairs))
+
+
+def _change(old: Any, new: Any) -> float:
+    """RMS difference of two outputs of a float type; 0 for everything else."""
+    if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
+        return 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = (new.astype(np.float64) - old.astype(np.float64)).reshape(-1)
+    gap = gap[np.isfinite(gap)]
+    return float(np.sqrt(np.mean(gap * gap))) if gap.size else 0.0
+
+
+def _moved(value: Array) -> Array:
+    """Floats by one unit in the last place, up and down in turn; everything else as it is."""
+    if value.dtype.kind != "f":
+        return value
+    towards = np.where(np.arange(value.size) % 2, np.inf, -np.inf).reshape(value.shape)
+    return np.asarray(np.nextafter(value, towards.astype(value.dtype)))
 
 
 def reference(
@@ -117,6 +156,8 @@ def compare(
     reference_text: str,
     depth: int,
     note: str = "",
+    *,
+    both: bool = False,
 ) -> tuple[OutputEvidence, ...]:
     """Evidence for every output.
 
@@ -127,6 +168,7 @@ def compare(
         reference_text: What they are, or why there are none.
         depth: Roundings on the way, for the noise where there is no float64 result.
         note: Put in front of every reason.
+        both: Neither side is the original of the other: each must be as accurate.
     """
     order = _pair_outputs(before.names, after.names)
     if order is None:
@@ -136,7 +178,9 @@ def compare(
         old = [draw[at] for draw in before.draws]
         new = [draw[order[at]] for draw in after.draws]
         true = [r.get(name) for r in references] or [None] * len(old)
-        made.append(_evidence(name, old, new, true, reference_text, depth, note))
+        sensitivity = before.sensitivity[at] if before.sensitivity else 0.0
+        noise = _Noise(reference_text, depth, sensitivity, both)
+        made.append(_evidence(name, old, new, true, noise, note))
     return tuple(made)
 
 
@@ -184,13 +228,22 @@ def _nothing(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """What is known of the noise of one output; see `compare` and `Run`."""
+
+    reference: str
+    depth: int
+    sensitivity: float
+    both: bool
+
+
 def _evidence(
     name: str,
     old: Sequence[Any],
     new: Sequence[Any],
     true: Sequence[Array | None],
-    reference_text: str,
-    depth: int,
+    noise: _Noise,
     note: str,
 ) -> OutputEvidence:
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
@@ -208,11 +261,11 @@ def _evidence(
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
         return _nothing(name, kind, shape, note + reason, passed=not differing)
-    comparison = Comparison(unit_roundoff(kind))
+    comparison = Comparison(unit_roundoff(kind), noise.sensitivity)
     for a, b, reference_ in zip(old, new, true, strict=True):
         fits = reference_ is not None and reference_.shape == a.shape
         comparison.add(a, b, reference_ if fits else None)
-    return _floats(name, kind, shape, comparison, reference_text, depth, note)
+    return _floats(name, kind, shape, comparison, noise, note)
 
 
 def _floats(
@@ -220,14 +273,14 @@ def _floats(
     kind: str,
     shape: tuple[int, ...],
     comparison: Comparison,
-    reference_text: str,
-    depth: int,
+    noise: _Noise,
     note: str,
 ) -> OutputEvidence:
+    reference_text = noise.reference
     judged = comparison.judged and comparison.plausible
     if comparison.judged and not judged:
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
-    fault = comparison.judge() if judged else comparison.judge_by_depth(depth)
+    fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
     if fault:
         reason = fault
     elif comparison.equal:

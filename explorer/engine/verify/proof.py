@@ -269,7 +269,7 @@ class _Job:
             self.tell("running the whole model", done, total)
             done += 1
 
-        old = outputs.run_all(self.before, feeds, "the original", step)
+        old = outputs.run_all(self.before, feeds, "the original", step, shake=True)
         true, text = outputs.reference(self.before, feeds, self.cancel, step)
         done = 2 * len(feeds)
         with self._runnable(plan, found) as (model, note):
@@ -287,8 +287,8 @@ class _Job:
             given = torch_run([one[d.name] for d in self.drawn])
             outputs.check_torch(given, len(old.names))
             theirs.append(tuple(np.asarray(v) for v in given))
-        beside = outputs.Run(old.names, tuple(theirs))
-        return whole, outputs.compare(beside, new, true, text, depth, note)
+        beside = outputs.Run(old.names, tuple(theirs), old.sensitivity)
+        return whole, outputs.compare(beside, new, true, text, depth, note, both=True)
 
     @contextlib.contextmanager
     def _runnable(self, plan: Plan | None, found: Mapping[str, Original]) -> Iterator[tuple[Model, str]]:

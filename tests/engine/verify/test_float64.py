@@ -1,0 +1,123 @@
+"""The float64 run is the truth that errors are measured against, so it must agree with the runtime."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from explorer.engine.formats import onnx_reader
+from explorer.engine.graph import Model
+from explorer.engine.verify import float64
+from explorer.engine.verify.inputs import draw, plan_inputs
+from explorer.engine.verify.runtime import Session
+from explorer.errors import Cancelled
+from tests.engine.verify import tiled as t
+
+
+def agrees(model: Model, tolerance: float = 2e-6, **dims: int) -> None:
+    feeds = draw(plan_inputs(model, dims), 0)
+    true = float64.run(model, feeds)
+    for name, value in Session(model, what="it").run(feeds).items():
+        assert true[name].dtype == np.float64
+        assert true[name].shape == value.shape
+        scale = max(float(np.abs(value).max()), 1e-30)
+        assert float(np.abs(true[name] - value).max()) <= tolerance * scale
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("lenet", {}),
+        ("mobilenet_small", {}),
+        ("bert_tiny", {"batch": 2, "sequence": 9}),
+        ("three_inputs", {}),
+        ("jsc_tiny", {}),
+    ],
+)
+def test_the_sample_models(name: str, dims: dict[str, int], sample: Callable[[str], Path]) -> None:
+    agrees(onnx_reader.read(str(sample(name))), **dims)
+
+
+def one(path: Path, op: str, x: tuple[int, ...], weights: dict[str, np.ndarray], **attributes: Any) -> Model:
+    node = helper.make_node(op, ["x", *weights], ["y"], **attributes)
+    return t.model(path, [node], {"x": x}, weights)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((2, 3, 9, 8), (4, 3, 3, 3), {}),
+        ((2, 3, 9, 8), (4, 3, 3, 2), {"strides": [2, 3], "pads": [1, 0, 2, 1]}),
+        ((2, 4, 9, 8), (6, 2, 3, 3), {"group": 2, "dilations": [2, 1]}),
+        ((2, 4, 9, 8), (8, 1, 3, 3), {"group": 4, "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((2, 3, 9, 8), (4, 3, 2, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        ((2, 3, 9, 8), (4, 3, 2, 3), {"auto_pad": "SAME_LOWER"}),
+        ((2, 3, 9), (4, 3, 3), {"pads": [1, 1]}),
+        ((1, 3, 5, 6, 7), (4, 3, 2, 2, 2), {"strides": [1, 2, 1]}),
+        ((2, 3, 9, 8), (4, 3, 1, 1), {"strides": [2, 2]}),
+    ],
+)
+def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], attributes: Any, tmp_path: Path) -> None:
+    weights = {"w": t.weight(*w), "b": t.weight(w[0], seed=1)}
+    agrees(one(tmp_path / "m.onnx", "Conv", x, weights, **attributes))
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kernel_shape": [3, 2]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+    ],
+)
+def test_pooling(op: str, attributes: dict[str, Any], tmp_path: Path) -> None:
+    agrees(one(tmp_path / "m.onnx", op, (2, 3, 10, 8), {}, **attributes))
+
+
+def test_average_pooling_that_counts_its_padding(tmp_path: Path) -> None:
+    attributes = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}
+    agrees(one(tmp_path / "m.onnx", "AveragePool", (2, 3, 10, 8), {}, **attributes))
+
+
+@pytest.mark.parametrize(("a", "b"), itertools.product((0, 1), (0, 1)))
+def test_gemm_and_matmul(a: int, b: int, tmp_path: Path) -> None:
+    agrees(t.linear(tmp_path / "m.onnx", 5, 70, 9, transA=a, transB=b, alpha=0.5, beta=2.0))
+    shapes = {(0, 0): ((2, 3, 70), (70, 9)), (0, 1): ((70,), (70, 9)), (1, 0): ((3, 70), (70,))}
+    x, w = shapes.get((a, b), ((2, 3, 70), (2, 70, 9)))
+    agrees(one(tmp_path / "n.onnx", "MatMul", x, {"w": t.weight(*w)}))
+
+
+def test_functions_loops_and_branches(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    for form in ("lab", "scan"):
+        after, _ = t.tiled(source, t.TileSpec(tile=(2, 4, 3), form=form))  # type: ignore[arg-type]
+        agrees(after)
+
+
+def test_products_in_slabs_are_exact_in_either_memory_order() -> None:
+    x = t.weight(3, 4000, dtype=np.float64)
+    for weight in (t.weight(4000, 1500), t.weight(1500, 4000).T):
+        exact, bound = float64.product(x, weight)
+        np.testing.assert_allclose(exact, x @ weight.astype(np.float64), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(bound, np.abs(x) @ np.abs(weight.astype(np.float64)), rtol=1e-12)
+
+
+def test_random_operators_have_no_truth(tmp_path: Path) -> None:
+    node = helper.make_node("RandomNormalLike", ["x"], ["y"])
+    model = t.model(tmp_path / "m.onnx", [node], {"x": (2, 2)}, {})
+    with pytest.raises(float64.NoReference, match="draws random numbers"):
+        float64.run(model, {"x": np.zeros((2, 2), np.float32)})
+
+
+def test_it_stops_when_asked(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    with pytest.raises(Cancelled):
+        float64.run(source, draw(plan_inputs(source), 0), lambda: True)
