@@ -172,7 +172,7 @@ def test_a_size_that_is_none(complaint: Complaint, dim: str) -> None:
 
 def test_a_wrong_input(complaint: Complaint) -> None:
     assert "did you mean 'input'?" in complaint("info", "lenet.onnx", "--input-shape", "imput:1,1,28,28")
-    for text in ("input", "input:", "input:1,x", "input:f31:1x1x28x28", "input:1,1,0,28", "input:-1"):
+    for text in ("input", "input:", "input:1,x", "input:f31:1x1x28x28", "input:-1"):
         assert "--input-shape" in complaint("info", "lenet.onnx", "--input-shape", text), text
 
 
@@ -351,7 +351,7 @@ def test_a_graph_that_cannot_run(folder: Path, complaint: Complaint, case: str) 
 def test_an_operator_of_a_domain_that_nobody_knows(
     folder: Path, complaint: Complaint, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    nodes = [node("Twist", ["x"], ["a"], "com.example"), node("MatMul", ["a", "w"], ["y"])]
+    nodes = [node("MatMul", ["x", "w"], ["a"]), node("Twist", ["a"], ["y"], "com.example")]
     model = saved(folder, nodes, opsets=(("", 17), ("com.example", 1)))
     # it can be looked at, and what is unknown is said
     assert main(["layers", model]) == 0
