@@ -181,7 +181,7 @@ class _Reader:
             if wire != 2:
                 extra.append(self.span(begin, end))
             elif number == 1:
-                nodes.append(self.node(begin, at, end, depth))
+                nodes.append(self.node(at, end, depth))
             elif number == 2:
                 name = self.text(at, end)
             elif number == 5:
@@ -199,7 +199,7 @@ class _Reader:
                 extra.append(self.span(begin, end))
         return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
 
-    def node(self, begin: int, start: int, stop: int, depth: int) -> Node:
+    def node(self, start: int, stop: int, depth: int) -> Node:
         data = self.data
         inputs: list[str] = []
         outputs: list[str] = []
@@ -238,7 +238,7 @@ class _Reader:
             domain=domain,
             overload=overload,
             metadata=metadata,
-            record=self.span(begin, stop),
+            record=self.span(start, stop),
             decode=decode if attributes else None,
         )
 
@@ -299,7 +299,7 @@ class _Reader:
         nodes: list[Node] = []
         opsets: dict[str, int] = {}
         metadata: dict[str, str] = {}
-        for number, wire, begin, at, end in fields(self.data, start, stop):
+        for number, wire, _, at, end in fields(self.data, start, stop):
             if wire != 2:
                 continue
             if number == 1:
@@ -311,7 +311,7 @@ class _Reader:
             elif number == 6:
                 attributes.append(self.text(at, end))
             elif number == 7:
-                nodes.append(self.node(begin, at, end, 1))
+                nodes.append(self.node(at, end, 1))
             elif number == 9:
                 key, version = self.opset(at, end)
                 opsets[key] = version

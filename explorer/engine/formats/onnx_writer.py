@@ -106,10 +106,7 @@ class _Encoder:
     def graph(self, graph: Graph) -> _Parts:
         parts = _Parts()
         for node in graph.nodes:
-            if node.record is not None:
-                parts.add(node.record if node.record.size >= _SMALL else bytes(node.record.view()))
-            else:
-                parts.message(1, self.node(node))
+            parts.message(1, self.node(node))
         parts.add(length_delimited(2, graph.name.encode()))
         for span in graph.extra:
             parts.add(span)
@@ -121,6 +118,9 @@ class _Encoder:
         return parts
 
     def node(self, node: Node) -> _Parts:
+        record = node.record
+        if record is not None:
+            return _Parts([record if record.size >= _SMALL else bytes(record.view())])
         head = [length_delimited(1, name.encode()) for name in node.inputs]
         head += [length_delimited(2, name.encode()) for name in node.outputs]
         if node.name:
