@@ -1,7 +1,7 @@
 """The program around the screens: the engine's process, the theme, the terminal.
 
-`run` starts the engine before Textual is imported, so that the two imports overlap on two cores, and
-paints before the engine has answered anything.
+`run` asks the engine to open the model before Textual is imported, so that the two imports overlap on two
+cores, and paints before the engine has answered anything.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def run(source: str, engine_options: Mapping[str, Any] | None = None, *, remote:
         The exit code.
     """
     engine = Engine(source, **dict(engine_options or {}))
-    engine.start()
+    opening = engine.submit("open")
     try:
-        return make_app(source, engine, remote=remote or is_remote(os.environ)).run() or 0
+        return make_app(source, engine, opening=opening, remote=remote or is_remote(os.environ)).run() or 0
     finally:
         engine.close()
 
 
-def make_app(source: str, engine: Door, *, remote: bool = False) -> ExplorerApp:
+def make_app(source: str, engine: Door, *, opening: Any = None, remote: bool = False) -> ExplorerApp:
     """The program, not yet running; the tests give it an engine of their own."""
     from explorer.tui.program import ExplorerApp
 
-    return ExplorerApp(source, engine, remote=remote)
+    return ExplorerApp(source, engine, opening=opening, remote=remote)

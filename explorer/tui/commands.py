@@ -136,7 +136,6 @@ COMMANDS: tuple[Command, ...] = (
         "Undo",
         "Back to the model before the last change",
         CHANGE,
-        footer="undo",
         menu=True,
     ),
     Command("redo", ("r",), "r", "Redo", "Forward again", CHANGE, menu=True),

@@ -76,13 +76,13 @@ class Jobs:
         """The answer of a session's method, without a word on the screen."""
         return await _answer(self.door.submit(method, *args, **kwargs).future)
 
-    async def run(self, title: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """The same as the job that the job bar shows and Esc stops.
+    async def run(self, title: str, method: str, *args: Any, job: Any = None, **kwargs: Any) -> Any:
+        """The same as the job that the job bar shows and Esc stops; `job` was submitted before.
 
         Raises:
             ExplorerError: What the job failed with; `Cancelled` if it was stopped.
         """
-        mine = Running(title, self.door.submit(method, *args, **kwargs), time.monotonic())
+        mine = Running(title, job or self.door.submit(method, *args, **kwargs), time.monotonic())
         self.current = mine
         self._on_change()
         try:

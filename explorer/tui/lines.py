@@ -138,24 +138,34 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
     lines: list[Line] = []
     current: list[Span] = []
     used = 0
+
+    def add(piece: str, role: str) -> None:
+        if current and current[-1][1] == role:
+            current[-1] = (current[-1][0] + piece, role)
+        else:
+            current.append((piece, role))
+
+    def turn() -> None:
+        nonlocal used
+        lines.append(tuple(current))
+        current[:] = [(" " * indent, "text")] if indent else []
+        used = indent
+
     for content, role in spans:
         for word in _words(content):
-            size = cell_len(word)
-            if used and used + cell_len(word.rstrip()) > width:
-                lines.append(tuple(current))
-                current, used = [(" " * indent, "text")], indent
-                word = word.lstrip()
-                size = cell_len(word)
-            while used + size > width:  # one word longer than the line
-                piece = set_cell_size(word, width - used)
-                current.append((piece, role))
-                lines.append(tuple(current))
-                word = word[len(piece.rstrip()) or 1 :]
-                current, used = [(" " * indent, "text")], indent
-                size = cell_len(word)
+            bare = word.rstrip()
+            if used > indent and used + cell_len(bare) > width:
+                turn()
+                word, bare = word.lstrip(), bare.lstrip()
+            while used + cell_len(bare) > width:  # one word longer than the line
+                piece = set_cell_size(bare, width - used).rstrip()
+                add(piece, role)
+                word, bare = word[len(piece) :], bare[len(piece) :]
+                turn()
+            word = word[: len(bare) + max(0, width - used - cell_len(bare))]
             if word:
-                current.append((word, role))
-                used += size
+                add(word, role)
+                used += cell_len(word)
     if current:
         lines.append(tuple(current))
     return lines

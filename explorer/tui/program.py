@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from textual.app import App
+from textual.driver import Driver
 from textual.screen import Screen
 
 from explorer.tui.jobs import Door
@@ -18,6 +22,7 @@ class ExplorerApp(App[int]):
     Args:
         source: What the user asked for; its name is on the first paint.
         engine: Started or not, it answers when it can.
+        opening: The job that opens the model, if it was asked for already.
         remote: Over SSH: nothing moves by itself, and only cells that changed are sent.
     """
 
@@ -26,15 +31,31 @@ class ExplorerApp(App[int]):
     ALLOW_SELECT = False
     TITLE = "explorer"
 
-    def __init__(self, source: str, engine: Door, *, remote: bool = False) -> None:
-        super().__init__()
-        self.source, self.engine, self.remote = source, engine, remote
+    def __init__(self, source: str, engine: Door, *, opening: Any = None, remote: bool = False) -> None:
+        super().__init__(driver_class=_driver() if remote else None)
+        self.source, self.engine, self.opening, self.remote = source, engine, opening, remote
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEMES[0].name
+        self.set_class(remote, "remote")
         # nothing here is better for moving: a list that jumps can be read at once
         self.animation_level = "none"
 
+    def on_resize(self) -> None:
+        """A terminal that was resized may show anything."""
+        forget = getattr(self._driver, "forget", None)
+        if forget is not None:
+            forget()
+
     def get_default_screen(self) -> Screen[None]:
         """The one main screen."""
-        return MainScreen(self.source, self.engine, remote=self.remote)
+        return MainScreen(self.source, self.engine, opening=self.opening, remote=self.remote)
+
+
+def _driver() -> type[Driver] | None:
+    """The driver that saves bytes, where there is one."""
+    if sys.platform == "win32":
+        return None
+    from explorer.tui.remote import RemoteDriver
+
+    return RemoteDriver

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -48,6 +48,7 @@ class MainScreen(Changing):
     Args:
         source: What the user asked for.
         door: The engine.
+        opening: The job that opens the model, if it was asked for already.
         remote: Over SSH.
     """
 
@@ -56,14 +57,16 @@ class MainScreen(Changing):
     ]
     AUTO_FOCUS = "#tree"
 
-    def __init__(self, source: str, door: Door, *, remote: bool = False) -> None:
+    def __init__(self, source: str, door: Door, *, opening: Any = None, remote: bool = False) -> None:
         super().__init__(source, door, remote=remote)
+        self._opening = opening
         self.analysis: Analysis | None = None
         self.ops: tuple[OpStat, ...] | None = None
         self.changes: Diff | None = None
         self.tab = "layer"
         self.exact = False
         self._note = "opening…"
+        self._painted = False
         self._filter = ""
         self._job_timer: Timer | None = None
 
@@ -77,16 +80,16 @@ class MainScreen(Changing):
             with Vertical(id="right"):
                 yield PaneHead(id="tabs")
                 yield LineView(id="layer")
-                yield LineView(id="model")
-                yield FoldList(id="operators")
-                yield FoldList(id="diff")
+                yield _hidden(LineView(id="model"))
+                yield _hidden(FoldList(id="operators"))
+                yield _hidden(FoldList(id="diff"))
         yield Horizontal(id="filter-row")
         yield Status()
         yield KeyBar()
 
     def on_mount(self) -> None:
         """Paint the name at once; the engine's answer comes when it comes."""
-        self._show_tab()
+        self._painted = True
         self._refresh_heads()
         self.run_worker(self._open(), group="model", exit_on_error=False)
 
@@ -94,7 +97,7 @@ class MainScreen(Changing):
 
     async def _open(self) -> None:
         try:
-            await self.jobs.run("opening", "open")
+            await self.jobs.run("opening", "open", job=self._opening)
             await self.reload()
         except Cancelled:
             self._note = "stopped"
@@ -144,7 +147,7 @@ class MainScreen(Changing):
         self._refresh_heads()
 
     def _refresh_heads(self) -> None:
-        if not self.is_mounted:
+        if not self._painted:
             return
         info = self.analysis.info if self.analysis else None
         name = short_name(self.source)
@@ -514,6 +517,12 @@ class MainScreen(Changing):
         from explorer.tui.screens.dialogs import Page
 
         self.app.push_screen(Page("Keys", help_lines))
+
+
+def _hidden(widget: Widget) -> Widget:
+    """A tab that is not on show; hidden before the first layout, which then happens once."""
+    widget.display = False
+    return widget
 
 
 def _title(tab: str, width: int) -> str:

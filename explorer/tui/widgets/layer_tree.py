@@ -11,7 +11,7 @@ from explorer.tui.lines import BLANK, Line, bar, bytes_figure, count_figure, fit
 from explorer.tui.treemodel import TreeModel
 from explorer.tui.widgets.line_view import LineList
 
-__all__ = ["LayerTree", "row_name"]
+__all__ = ["LayerTree", "row_name", "tree_line"]
 
 _NUMBER, _EXACT_NUMBER = 11, 17
 
