@@ -20,7 +20,9 @@ FORMS = ("lab", "scan", "unrolled", "batched")
 EDGES = ("ragged", "padded")
 
 
-def save(path: Path, nodes: list[Any], feeds: dict[str, Any], weights: dict[str, Any], *, opset: int = 17) -> str:
+def save(
+    path: Path, nodes: list[Any], feeds: dict[str, Any], weights: dict[str, Any], *, opset: int = 17
+) -> str:
     """A model of float inputs `feeds` (name to shape), output 'y' of a shape left to inference."""
     dtype = next(iter(weights.values())).dtype if weights else np.dtype(np.float32)
     code = helper.np_dtype_to_tensor_dtype(dtype)
@@ -52,7 +54,9 @@ def tile_and_compare(source: str, target: Path, spec: TileSpec, **options: Any) 
     session = Session(source, **options)
     session.tile(spec, output=str(target), verify=False)
     onnx.checker.check_model(str(target), full_check=True)
-    onnx.shape_inference.infer_shapes_path(str(target), str(target) + ".inferred", strict_mode=True, data_prop=True)
+    onnx.shape_inference.infer_shapes_path(
+        str(target), str(target) + ".inferred", strict_mode=True, data_prop=True
+    )
     rng = np.random.default_rng(1)
     types = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
     feeds = {
@@ -88,7 +92,10 @@ def weight(*shape: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
 def test_any_size_and_any_tile(tmp_path: Path, form: Any, edges: Any, size: Any, tile: Any) -> None:
     m, k, n = size
     source = save(
-        tmp_path / "a.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [m, k]}, {"w": weight(k, n)}
+        tmp_path / "a.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": [m, k]},
+        {"w": weight(k, n)},
     )
     session = tile_and_compare(source, tmp_path / "b.onnx", TileSpec(tile, edges=edges, form=form))
     plan = session.history().entries[1].plan
@@ -130,7 +137,10 @@ def test_every_gemm(tmp_path: Path, form: Any, trans_a: int, trans_b: int, bias:
 )
 def test_matmul_of_any_rank(tmp_path: Path, form: Any, x: tuple[int, ...], w: tuple[int, ...]) -> None:
     source = save(
-        tmp_path / "a.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": list(x)}, {"w": weight(*w)}
+        tmp_path / "a.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": list(x)},
+        {"w": weight(*w)},
     )
     tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 4, 3), form=form))
 
@@ -138,7 +148,10 @@ def test_matmul_of_any_rank(tmp_path: Path, form: Any, x: tuple[int, ...], w: tu
 @pytest.mark.parametrize("form", FORMS)
 def test_the_weight_may_be_the_left_operand(tmp_path: Path, form: Any) -> None:
     matmul = save(
-        tmp_path / "a.onnx", [helper.make_node("MatMul", ["w", "x"], ["y"])], {"x": [6, 5]}, {"w": weight(7, 6)}
+        tmp_path / "a.onnx",
+        [helper.make_node("MatMul", ["w", "x"], ["y"])],
+        {"x": [6, 5]},
+        {"w": weight(7, 6)},
     )
     tile_and_compare(matmul, tmp_path / "b.onnx", TileSpec((2, 4, 3), form=form))
     node = helper.make_node("Gemm", ["w", "x", "c"], ["y"], transA=1, transB=1, alpha=2.0)
@@ -162,7 +175,9 @@ def test_a_weight_behind_other_nodes_is_found(tmp_path: Path, form: Any, chain: 
     source = save(tmp_path / "a.onnx", nodes, {"x": [3, 7]}, weights)
     tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 3, 2), form=form))
     tiled = onnx_reader.read(str(tmp_path / "b.onnx"))
-    assert not any(n.op in ("Identity", "Transpose") for n in tiled.graph.nodes if "tile_hw.site" not in n.metadata)
+    assert not any(
+        n.op in ("Identity", "Transpose") for n in tiled.graph.nodes if "tile_hw.site" not in n.metadata
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)

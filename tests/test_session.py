@@ -1,0 +1,130 @@
+"""The one door: what a Python program, the command line and the screen can ask for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from explorer import Misuse, Session, TileSpec, diff_files, verify_files
+
+Sample = Callable[[str], Path]
+SPEC = TileSpec((16, 16, 16))
+
+
+def test_tile_verify_diff_undo_redo_save(sample: Sample, tmp_path: Path) -> None:
+    with Session(sample("lenet")) as session:
+        original = session.analysis()
+        result = session.tile(SPEC)
+        assert result.verification is not None
+        assert result.verification.passed
+        assert session.history().current == 1
+        assert session.info().totals.macs == original.info.totals.macs
+        diff = session.diff()
+        assert not diff.equal
+        assert [n.status for n in diff.nodes if n.before].count("tiled") == len(result.plan.sites)
+        assert session.undo().current == 0
+        assert session.analysis() == original
+        assert session.redo().current == 1
+        saved = session.save(str(tmp_path / "tiled.onnx"))
+        assert session.history().entries[1].saved == saved
+    onnx.checker.check_model(saved, full_check=True)
+    assert verify_files(sample("lenet"), saved).passed
+    assert not diff_files(sample("lenet"), saved).equal
+
+
+def test_undo_and_redo_stay_at_the_ends(sample: Sample) -> None:
+    with Session(sample("jsc_tiny")) as session:
+        assert session.undo().current == 0
+        assert session.redo().current == 0
+
+
+def test_a_new_transform_forgets_what_could_have_been_redone(sample: Sample) -> None:
+    with Session(sample("mlp_128")) as session:
+        session.tile(TileSpec((64, 64, 64)), verify=False)
+        session.undo()
+        session.tile(TileSpec((32, 32, 32)), verify=False)
+        history = session.history()
+        assert len(history.entries) == 2
+        plan = history.entries[1].plan
+        assert plan is not None
+        assert plan.products == 64
+
+
+def test_a_session_is_restored_from_its_history_alone(sample: Sample, tmp_path: Path) -> None:
+    first = Session(sample("mlp_128"), workdir=str(tmp_path))
+    first.tile(TileSpec((64, 64, 64)), verify=False)
+    second = Session(sample("mlp_128"), workdir=str(tmp_path))
+    second.restore(first.history())
+    assert second.analysis().layers == first.analysis().layers
+
+
+def test_nothing_is_overwritten_unasked(sample: Sample, tmp_path: Path) -> None:
+    source = tmp_path / "model.onnx"
+    shutil.copy(sample("mlp_128"), source)
+    other = tmp_path / "other.onnx"
+    other.write_bytes(b"precious")
+    with Session(source) as session:
+        for target, words in ((source, "the model itself"), (other, "exists"), (tmp_path, "directory")):
+            with pytest.raises(Misuse, match=words):
+                session.tile(SPEC, output=str(target), overwrite=target == source)
+            with pytest.raises(Misuse, match=words):
+                session.save(str(target), overwrite=target == source)
+        link = tmp_path / "link.onnx"
+        link.symlink_to(source)
+        with pytest.raises(Misuse, match="the model itself"):
+            session.tile(SPEC, output=str(link), overwrite=True)
+        assert other.read_bytes() == b"precious"
+        session.tile(SPEC, output=str(other), overwrite=True)
+        assert other.read_bytes() != b"precious"
+    assert source.read_bytes() == sample("mlp_128").read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["link.onnx", "model.onnx", "other.onnx"]
+
+
+def test_the_command_does_headless_what_was_done(sample: Sample, tmp_path: Path) -> None:
+    target = tmp_path / "a b.onnx"
+    with Session(sample("bert_tiny"), dims={"batch": 1, "sequence": 8}) as session:
+        site = session.plan(SPEC).sites[0].name
+        spec = TileSpec((16, 8, 16), sites=(site,), edges="padded", form="scan")
+        result = session.tile(spec, output=str(target), verify=False)
+    import shlex
+
+    words = shlex.split(result.command)
+    assert words[:2] == ["explorer", "tile"]
+    assert words[words.index("-o") + 1] == str(target)
+    assert words[words.index("--site") + 1] == site
+    assert "batch=1" in words
+    assert "16x8x16" in words
+
+
+def test_misnamed_dimensions_inputs_and_sites_are_met_with_the_nearest(sample: Sample) -> None:
+    with pytest.raises(Misuse, match="'sequence'"):
+        Session(sample("bert_tiny"), dims={"sequense": 8}).open()
+    with pytest.raises(Misuse, match="did you mean"):
+        Session(sample("lenet"), input_shapes={"imput": (None, (1, 1, 28, 28))}).open()
+    with Session(sample("lenet")) as session:
+        site = session.plan(SPEC).sites[0].name
+        with pytest.raises(Misuse, match="did you mean"):
+            session.plan(TileSpec((16, 16, 16), sites=(site[:-1],)))
+
+
+def test_real_alexnet_is_tiled_and_proven_against_torch(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    with Session("alexnet") as session:
+        before = session.info().totals
+        result = session.tile(TileSpec((64, 64, 64)), output=str(tmp_path / "alexnet_tiled.onnx"))
+        assert result.plan.products == 14_336
+        assert [s.grid for s in result.plan.sites] == [(1, 144, 64), (1, 64, 64), (1, 64, 16)]
+        assert result.verification is not None
+        assert result.verification.passed, result.verification.verdict
+        assert sum(s.tiles for s in result.verification.sites) == 14_336
+        assert all(o.passed for o in result.verification.torch)
+        assert result.verification.torch
+        after = session.info().totals
+        assert (before.macs, before.weight_bytes) == (714_188_480, 244_403_360)
+        assert (after.macs, after.weight_bytes) == (714_188_480, 244_403_360)
+        assert after.coverage == 1.0
