@@ -13,7 +13,7 @@ strings, metadata and imports that no operator uses are not compared.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from explorer.engine.diff_describe import Describer, tensor_change
@@ -120,10 +120,10 @@ class _Tally:
     """Counts what became of the nodes, by operator."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, Counter[str]] = {}
+        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, op: str, fate: str, count: int = 1) -> None:
-        self.counts.setdefault(op, Counter())[fate] += count
+        self.counts[op][fate] += count
 
     def count(self, row: NodeDiff | None, op: str) -> None:
         """One row about `op`; None is a pair without a difference."""

@@ -75,8 +75,9 @@ class Describer:
         found = []
         if self.function_differs(one.key):
             found.append(f"function {one.op} differs")
-        if sum(map(bool, one.outputs)) != sum(map(bool, other.outputs)):
-            found.append(f"outputs {sum(map(bool, one.outputs))} -> {sum(map(bool, other.outputs))}")
+        given, now = [bool(name) for name in one.outputs], [bool(name) for name in other.outputs]
+        if given != now and sum(given) != sum(now):
+            found.append(f"outputs {sum(given)} -> {sum(now)}")
         return found + self.attributes(one, other)
 
     def attributes(self, one: Node, other: Node) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from explorer.engine.diff_forms import Forms, captured
 from explorer.engine.graph import Model, Node, Value
-from explorer.engine.validate import subgraphs
+from explorer.engine.validate import CONTROL_FLOW, subgraphs
 
 __all__ = ["Matching", "Side", "match"]
 
@@ -61,7 +61,7 @@ class Side:
                 while count and not takes[count - 1]:
                     count -= 1
                 takes = takes[:count]
-            if subgraphs(node):
+            if (node.domain or node.op in CONTROL_FLOW) and subgraphs(node):
                 takes = (*takes, *captured(node))
             self.takes.append(takes)
             for slot, name in enumerate(takes):
@@ -215,27 +215,37 @@ class _Work:
             self.spread(self.frontier(), own)
             self.spread(self.frontier(), own, greedy=True)
             return
-        rounds = [own]
-        for _ in range(_ROUNDS):
-            rounds.append((self.refine(0, rounds[-1][0]), self.refine(1, rounds[-1][1])))
-        for depth in range(_ROUNDS, -1, -1):
-            left, right = (_classes(rounds[depth][side], self.partners(side)) for side in (0, 1))
+        colours = own
+        for depth in range(_ROUNDS + 1):
+            if depth:
+                left, right = self.still_open(0, colours[0]), self.still_open(1, colours[1])
+                if not left or not right:
+                    return
+                colours = self.refine(0, left), self.refine(1, right)
+            # A colour that occurs once on both sides stays so however much it is refined: coarse colours
+            # cannot take a partner away from finer ones, and leave less to refine.
+            classes = _classes(colours[0], self.found.before), _classes(colours[1], self.found.after)
             pairs = []
-            for colour, members in left.items():
-                others = right.get(colour, ())
+            for colour, members in classes[0].items():
+                others = classes[1].get(colour, ())
                 if len(members) == len(others) == 1 and (depth or self.is_telling(members[0], kind)):
                     pairs.append((members[0], others[0]))
             self.take(pairs)
-            self.spread(pairs + self.frontier() if depth == _ROUNDS else pairs, own)
+            if depth:
+                self.spread(self.frontier() if depth == 1 else pairs, own)
         # as many on both sides and nothing to tell them apart: any pairing is right
-        left, right = (_classes(rounds[_ROUNDS][side], self.partners(side)) for side in (0, 1))
-        for colour, members in left.items():
-            others = right.get(colour, ())
+        classes = _classes(colours[0], self.found.before), _classes(colours[1], self.found.after)
+        for colour, members in classes[0].items():
+            others = classes[1].get(colour, ())
             if len(members) == len(others) > 1:
                 pairs = list(zip(members, others, strict=True))
                 self.found.guessed.update(a for a, _ in pairs)
                 self.take(pairs)
                 self.spread(pairs, own)
+
+    def still_open(self, side: int, colours: Mapping[int, int]) -> dict[int, int]:
+        partners = self.partners(side)
+        return {i: colour for i, colour in colours.items() if partners[i] is None}
 
     def partners(self, side: int) -> Sequence[int | None]:
         return self.found.after if side else self.found.before

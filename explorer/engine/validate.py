@@ -22,7 +22,7 @@ from explorer.engine.graph import Function, Graph, Model, Node
 from explorer.engine.wire import fields
 from explorer.errors import BadModel
 
-__all__ = ["MAX_CALL_DEPTH", "MAX_EXPANDED", "subgraphs", "validate"]
+__all__ = ["CONTROL_FLOW", "MAX_CALL_DEPTH", "MAX_EXPANDED", "subgraphs", "validate"]
 
 MAX_EXPANDED = 10_000_000
 """Operators after every function call is replaced by its body. The largest graph met in earnest, AlexNet
@@ -31,7 +31,8 @@ in tiles of 16x16x16, has 229,000; a dozen functions that call each other tenfol
 MAX_CALL_DEPTH = 64
 """Functions calling functions; real models stay below 5."""
 
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Operators of the default domain that carry graphs."""
 
 _Key = tuple[str, str, str]
 
@@ -42,7 +43,7 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
     Only operators that can carry one are looked into: decoding the attributes of every Conv would cost
     more than reading the file.
     """
-    if not node.domain and node.op not in _CONTROL_FLOW:
+    if not node.domain and node.op not in CONTROL_FLOW:
         return ()
     found: list[tuple[str, Graph]] = []
     for name, value in node.attributes.items():
@@ -186,7 +187,7 @@ def _body(
         if functions and node.key in functions:
             calls[node.key] += 1
         names: Iterable[str] = node.inputs
-        if node.domain or node.op in _CONTROL_FLOW:
+        if node.domain or node.op in CONTROL_FLOW:
             inside = subgraphs(node)
             if inside:
                 if scopes is None:
