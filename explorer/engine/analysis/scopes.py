@@ -83,8 +83,8 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
             found.append(_from_name(relative(node.name, inside)))
         else:
             output = next((o for o in node.outputs if o), "")
-            inside = _from_name(output).scopes if "/" in output else ()
-            found.append(Place(inside, f"{node.op}_{number}"))
+            around = _from_name(relative(output, inside)).scopes if "/" in output else ()
+            found.append(Place(around, f"{node.op}_{number}"))
     return _under_sites(nodes, _collapsed(found, units), units)
 
 
