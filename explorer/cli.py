@@ -129,7 +129,7 @@ def _info(given: argparse.Namespace, line: ProgressLine) -> Answer:
 
     with Session(given.models[0], **_session_options(given)) as session:
         fact = session.open(on_progress=line)
-    return Answer(DONE, lambda: _document().info(fact), lambda: _pages("model").info(fact))
+    return Answer(DONE, lambda: _document().info(fact, _tool()), lambda: _pages("model").info(fact))
 
 
 def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
@@ -138,7 +138,7 @@ def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
     with Session(given.models[0], **_session_options(given)) as session:
         session.open(on_progress=line)
         fact = session.analysis()
-    return Answer(DONE, lambda: _document().layers(fact), lambda: _pages("model").layers(fact))
+    return Answer(DONE, lambda: _document().layers(fact, _tool()), lambda: _pages("model").layers(fact))
 
 
 def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
@@ -147,7 +147,9 @@ def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
     with Session(given.models[0], **_session_options(given)) as session:
         fact = session.open(on_progress=line)
         stats = session.ops()
-    return Answer(DONE, lambda: _document().ops(fact, stats), lambda: _pages("model").ops(fact, stats))
+    return Answer(
+        DONE, lambda: _document().ops(fact, stats, _tool()), lambda: _pages("model").ops(fact, stats)
+    )
 
 
 def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:

@@ -73,23 +73,23 @@ _LAYER = (
 )
 
 
-def info(fact: Info) -> Document:
+def info(fact: Info, tool: str) -> Document:
     """The document of `explorer info`: model, assumptions, totals."""
     assumptions = {"dims": {}, **to_json(fact.assumptions)}
     return {
-        **_envelope(fact.tool),
+        **_envelope(tool),
         "model": _model(fact.model),
         "assumptions": assumptions,
         "totals": _totals(fact.totals),
     }
 
 
-def layers(fact: Analysis) -> Document:
+def layers(fact: Analysis, tool: str) -> Document:
     """The document of `explorer layers`: that of `info` and every row of the tree."""
-    return {**info(fact.info), "layers": [_layer(row) for row in fact.layers]}
+    return {**info(fact.info, tool), "layers": [_layer(row) for row in fact.layers]}
 
 
-def ops(fact: Info, stats: Sequence[OpStat]) -> Document:
+def ops(fact: Info, stats: Sequence[OpStat], tool: str) -> Document:
     """The document of `explorer ops`: that of `info` and a row for every operator type."""
     rows = [
         {
@@ -102,7 +102,7 @@ def ops(fact: Info, stats: Sequence[OpStat]) -> Document:
         }
         for stat in stats
     ]
-    return {**info(fact), "ops": rows}
+    return {**info(fact, tool), "ops": rows}
 
 
 def tile(fact: TileResult, model: ModelInfo, tool: str) -> Document:
