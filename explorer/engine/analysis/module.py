@@ -116,11 +116,14 @@ def analyse_module(
     named = dict(model.named_modules())
     scopes = _Scopes(named)
     rows = _settled(seen)
-    leaves = [_leaf(row, row.module or named.get(row.path), scopes.around(row.path)) for row in rows]
+    leaves = []
+    for row in rows:
+        module = row.module or named.get(row.path)
+        _adopt_own(row, module, seen)
+        leaves.append(_leaf(row, module, scopes.around(row.path)))
     leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(seen, rows, named)]
     if seen.failed:
-        where = seen.failed[0]
-        _failing(leaves, seen, scopes.around(f"{where}.forward"), type(named[where]).__name__)
+        _failing(leaves, seen, scopes, named)
     leaves += [
         _parameter(stored, scopes.around(f"{stored.owner}.{stored.name}")) for stored in _loose(seen, leaves)
     ]
@@ -136,8 +139,8 @@ def analyse_module(
     )
     totals = replace(
         totals,
-        activation_bytes_sum=sum(row.activation for row in rows if row.path in named),
-        activation_bytes_functional=sum(row.activation for row in rows if row.path not in named),
+        activation_bytes_sum=sum(row.activation for row in rows if _is_module(row, named)),
+        activation_bytes_functional=sum(row.activation for row in rows if not _is_module(row, named)),
     )
     if seen.failed:
         where = seen.failed[0] or type(model).__name__
@@ -187,6 +190,10 @@ def _settled(seen: Trace) -> list[Row]:
         else:
             settled.append(row)
     return settled
+
+
+def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
+    return row.module is not None or row.path in named
 
 
 def _merge(part: Row, whole: Row) -> None:
@@ -268,6 +275,17 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[tree.Scope, ...]) ->
     return tree.Leaf(scopes, layer, _facts(stored), row.calls)
 
 
+def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
+    """Gives the row of a module all of that module's parameters, under its own names for them."""
+    if module is None:
+        return
+    own = {}
+    for name, _ in module.named_parameters(remove_duplicate=False):
+        stored = seen.parameters[f"{row.path}.{name}" if f"{row.path}.{name}" in seen.parameters else name]
+        own[stored.identity] = stored
+    row.stored = own | {k: s for k, s in row.stored.items() if k not in own}
+
+
 def _facts(stored: Iterable[Stored]) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
     return tuple((s.identity, s.elements, s.bytes) for s in stored)
 
@@ -312,13 +330,14 @@ def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[tree.Scope, .
         attributes=_attributes(module),
         reason="it does not run in evaluation mode",
     )
-    return tree.Leaf(
-        scopes, _unreached(layer, seen) if seen.failed else layer, _facts(stored), int(bool(seen.failed))
-    )
+    if not seen.failed:
+        return tree.Leaf(scopes, layer, _facts(stored), 0)
+    reason = f"not reached: the model failed in {seen.failed[0] or 'its own forward'}"
+    return tree.Leaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
 
 
-def _unreached(layer: Layer, seen: Trace) -> Layer:
-    where = seen.failed[0] if seen.failed else ""
+def _blank(layer: Layer) -> Layer:
+    """A layer that did not run to its end: nothing of its cost is known."""
     return replace(
         layer,
         macs=None,
@@ -328,37 +347,25 @@ def _unreached(layer: Layer, seen: Trace) -> Layer:
         activation_bytes=None,
         formula="",
         status="unknown",
-        reason=f"not reached: the model failed in {where or 'its own forward'}",
     )
 
 
-def _failing(leaves: list[tree.Leaf], seen: Trace, scopes: tuple[tree.Scope, ...], kind: str) -> None:
-    """Marks the layer at which the model failed; one with children gets a row of its own below it."""
+def _failing(leaves: list[tree.Leaf], seen: Trace, scopes: _Scopes, named: Mapping[str, nn.Module]) -> None:
+    """Marks the layer at which the model failed, or adds a row for it when it got no further."""
     if not seen.failed:
         return
     where, why = seen.failed
     reason = f"failed here: {why}"
     for at, leaf in enumerate(leaves):
         if leaf.layer.path == where:
-            failed = replace(
-                leaf.layer, macs=None, elementwise_ops=None, formula="", status="unknown", reason=reason
-            )
+            failed = replace(_blank(leaf.layer), reason=reason)
             leaves[at] = replace(leaf, layer=failed, nodes=max(leaf.nodes, 1))
             return
-    layer = Layer(
-        id=0,
-        parent=None,
-        path=f"{where}.forward" if where else "forward",
-        name="forward",
-        kind=kind,
-        depth=0,
-        group=False,
-        macs=None,
-        elementwise_ops=None,
-        status="unknown",
-        reason=reason,
-    )
-    leaves.append(tree.Leaf(scopes, layer))
+    # the forward of a module with children failed between its operators
+    path = where if where not in named else f"{where}.forward".lstrip(".")
+    name = path.rpartition(".")[2]
+    layer = Layer(id=0, parent=None, path=path, name=name, kind=name, depth=0, group=False, reason=reason)
+    leaves.append(tree.Leaf(scopes.around(path), _blank(layer)))
 
 
 def _loose(seen: Trace, leaves: Iterable[tree.Leaf]) -> list[Stored]:

@@ -108,7 +108,7 @@ class Trace:
         events: Operators in execution order.
         parameters: Every parameter by its path.
         result: What the model returned, None if it failed.
-        failed: Path of the module that failed and why, or None.
+        failed: Path of the module or operator that failed and why, or None.
         kept: Storages of the model's outputs.
     """
 
@@ -260,7 +260,9 @@ class _Watch:
             result = func(*args, **kwargs)
         except Exception as error:
             if self.failed is None or self.failed[1] is not error:
-                self.failed = frame.path, error
+                row = self.function_row
+                path = f"{frame.path}.{name}" if frame.path else name
+                self.failed = row.path if row is not None else path, error
             raise
         finally:
             row, self.function, self.function_row = self.function_row, "", None

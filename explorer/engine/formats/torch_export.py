@@ -86,17 +86,12 @@ def export(
 
 def _output_names(loaded: LoadedModule, bound: Bound) -> list[str] | None:
     """Names of the outputs as the analysis has them; None if the model does not run on shapes."""
-    import torch
-
-    from explorer.engine.analysis.module_trace import described
+    from explorer.engine.analysis.module_trace import described, trace
 
     args, kwargs = bound.arguments(device="meta")
-    try:
-        with loaded.quiet(), torch.no_grad():
-            result = loaded.meta()(*args, **kwargs)
-    except Exception:
-        return None
-    return [info.name for info in described(result, "output")]
+    with loaded.quiet():
+        seen = trace(loaded.meta(), args, kwargs)
+    return None if seen.failed else [info.name for info in described(seen.result, "output")]
 
 
 def _by_trace(

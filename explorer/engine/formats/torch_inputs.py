@@ -35,7 +35,7 @@ class Bound:
         dims: {'batch': n} where the first dimension is a batch of our choosing.
         notes: What was guessed.
         positional: How many of the inputs go by position; the others go by name.
-        images: The model takes a list of images (detection): the batch is split into them.
+        images: The model takes a list of images (detection): there is one input for each.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -64,7 +64,7 @@ class Bound:
     def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments that carry `tensors`, one per input, into the model."""
         if self.images:
-            return [list(tensors[0].unbind(0))], {}
+            return [list(tensors)], {}
         rest = zip(self.inputs[self.positional :], tensors[self.positional :], strict=True)
         return list(tensors[: self.positional]), {info.name: tensor for info, tensor in rest}
 
@@ -115,12 +115,13 @@ def bind(
     while prefix < len(order) and (order[prefix] not in known or order[prefix] == known[prefix]):
         prefix += 1
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and (own_shapes or "batch" in dims) else None
+    images = _takes_images(loaded, model)
     bound = Bound(
-        inputs,
+        _one_each(inputs[0]) if images else inputs,
         {"batch": batch} if isinstance(batch, int) else {},
         notes,
         prefix,
-        images=_takes_images(loaded, model),
+        images,
     )
     loaded.bound = bound
     return bound
@@ -254,6 +255,14 @@ def _image_size(name: str, model: Any) -> tuple[int, int]:
             sides = list(size) if isinstance(size, (list, tuple)) else [size]
             return int(sides[0]), int(sides[-1])
     return 224, 224
+
+
+def _one_each(images: TensorInfo) -> tuple[TensorInfo, ...]:
+    """A batch of images as that many inputs of rank 3, as detection models take them."""
+    *batch, channels, height, width = images.shape or ()
+    count = int(batch[0]) if batch and isinstance(batch[0], int) else 1
+    one = replace(images, shape=(channels, height, width))
+    return tuple(replace(one, name=f"{images.name}.{i}") for i in range(count)) if count > 1 else (one,)
 
 
 def _takes_images(loaded: LoadedModule, model: nn.Module) -> bool:

@@ -266,6 +266,8 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
     from torch import nn
 
     path, _, attribute = source.rpartition(":")
+    if not path or not attribute:
+        raise Misuse("the name is not complete", where=source, hint="give package.module:callable")
     with _silence():
         module = _imported(path, source)
     target: Any = module
@@ -328,6 +330,7 @@ def _imported(path: str, source: str) -> Any:
         missing = error.name or ""
         if path == missing or path.startswith(f"{missing}."):
             hint = nearest(path, [n[:-3] for n in os.listdir(folder) if n.endswith(".py")])
+            hint = hint if hint.startswith("did") else "the current folder is searched too"
             raise Misuse(
                 f"there is no module '{missing}' here or installed", where=source, hint=hint
             ) from error
