@@ -54,6 +54,7 @@ class Comparison:
         roundoff: u of the output's type.
         sensitivity: RMS change of `before` when its inputs move by one unit in the last place: what the
             model makes of a single rounding.
+        growth: How much more `after` may round, by its longer sums.
         elements: Elements compared that are finite on both sides.
         judged: Those of them for which there was a float64 result.
         nonfinite: NaN or Inf in `after` where `before` has none, or another one.
@@ -62,6 +63,7 @@ class Comparison:
 
     roundoff: float
     sensitivity: float = 0.0
+    growth: float = 1.0
     elements: int = 0
     judged: int = 0
     nonfinite: int = 0
@@ -189,7 +191,7 @@ class Comparison:
 
     def _worse(self, floor: tuple[str, float | None, float], tried: tuple[str, float | None, float]) -> str:
         """In what the errors of `tried` exceed those of `floor` by more than chance."""
-        slack = _SLACK + _SAMPLE_SLACK / max(self.judged, 1)
+        slack = self.growth * _SLACK + _SAMPLE_SLACK / max(self.judged, 1)
         rounding = 2 * self.roundoff
         (_, rms_floor, max_floor), (side, rms, largest) = floor, tried
         rms_floor, rms, scale = rms_floor or 0.0, rms or 0.0, self._rms("true") or 0.0
@@ -203,7 +205,7 @@ class Comparison:
             a, b = math.sqrt(old / count), math.sqrt(new / count)
             a, b = (a, b) if side == "after" else (b, a)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            if b > (_SLACK + _SAMPLE_SLACK / count) * a + rounding * top:
+            if b > (self.growth * _SLACK + _SAMPLE_SLACK / count) * a + rounding * top:
                 return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
         return ""
 
@@ -215,8 +217,10 @@ class Comparison:
         gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
         # roundings are independent: they add up as the square root of their number
         noise = max(self.roundoff * math.sqrt(depth) * scale, self.sensitivity)
-        if gap > _SLACK * noise:
-            return f"RMS difference {gap:.2e}, expected of rounding at most {_SLACK * noise:.2e}"
+        if gap > self.growth * _SLACK * noise:
+            return (
+                f"RMS difference {gap:.2e}, expected of rounding at most {self.growth * _SLACK * noise:.2e}"
+            )
         return ""
 
     def _broken(self) -> str:

@@ -150,6 +150,37 @@ def test_a_wrong_function_body_is_found_a_column_at_a_time(form: Any, tmp_path: 
     assert evidence.sites[0].bound_ratio > 8
 
 
+def positive(path: Path, K: int) -> Model:
+    """A product in which every term has one sign, so that partial sums, and their roundings, grow."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["y"], name="fc"),
+    ]
+    return t.model(path, nodes, {"x": (32, K)}, {"w": np.abs(t.weight(K, 32))})
+
+
+@pytest.mark.parametrize("depth", [2, 64, 1024])
+def test_long_sums_of_one_sign_may_round_as_such_sums_do(depth: int, tmp_path: Path) -> None:
+    source = positive(tmp_path / "m.onnx", 1024)
+    proved(source, TileSpec(tile=(32, depth, 32), form="batched"))
+
+
+def test_a_fault_in_a_long_sum_of_one_sign_is_found_all_the_same(tmp_path: Path) -> None:
+    def off(array: np.ndarray) -> np.ndarray:
+        array[0, 0, 1, 1] *= 1.5
+        return array
+
+    evidence = t.prove(
+        positive(tmp_path / "m.onnx", 1024),
+        TileSpec(tile=(32, 64, 32), form="batched"),
+        lambda m: t.with_array(m, "w/blocks_64x32", off),
+    )
+    site = evidence.sites[0]
+    assert site.structure
+    assert site.bound_ratio is not None
+    assert site.bound_ratio > site.limit
+
+
 def test_dynamic_batch_is_taken_from_the_tiled_file(tmp_path: Path) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="fc")
     free = t.model(tmp_path / "free.onnx", [node], {"x": ("batch", 9)}, {"w": t.weight(9, 7)})
