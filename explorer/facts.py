@@ -395,13 +395,14 @@ class NodeDiff:
     """One row of a diff.
 
     Attributes:
-        status: 'changed', 'added', 'removed', 'renamed' or 'tiled'.
+        status: 'changed', 'added', 'removed', 'renamed', 'tiled', or 'merged' for a tiled site that is one
+            product again.
         before, after: Name of the node on each side, None where it does not exist.
         op_before, op_after: Operator on each side.
         what: What differs, in words: 'attribute alpha 1.0 -> 2.0', 'Gemm -> 9,216 products'.
         match: How the two were matched: 'name', 'structure', 'outputs', or '' for none.
         confidence: Of the match, 0 to 1.
-        children: Operators behind a tiled row: ('MatMul', 9216), ...
+        children: Operators behind a tiled or merged row: ('2DMM_64x64x64', 9216), ...
     """
 
     status: str

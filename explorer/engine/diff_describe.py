@@ -7,7 +7,7 @@ from typing import Any
 
 from explorer.engine.diff_forms import Forms, body_tensors, tensors
 from explorer.engine.diff_match import Matching, Side
-from explorer.engine.graph import AttributeRef, Graph, Node, Span, Tensor
+from explorer.engine.graph import AttributeRef, Graph, Model, Node, Span, Tensor
 from explorer.engine.validate import subgraphs
 from explorer.errors import BadModel
 from explorer.facts import NodeDiff
@@ -17,6 +17,12 @@ __all__ = ["Describer", "tensor_change"]
 
 _SHOWN = 8
 """Values of a list or tensor that are written out; a longer one is told by its size."""
+
+
+_WINDOWED = frozenset(
+    {"AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool", "QLinearConv"}
+)
+_WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
 
 
 class Describer:
@@ -87,15 +93,17 @@ class Describer:
         found = []
         left, right = one.attributes, other.attributes
         for name in dict.fromkeys((*left, *right)):
-            if name not in left:
-                found.append(f"attribute {name} not given -> {_value_text(right[name])}")
-            elif name not in right:
-                found.append(f"attribute {name} {_value_text(left[name])} -> not given")
-            elif not self.same_attribute(left[name], right[name]):
-                was, now = _value_text(left[name]), _value_text(right[name])
-                found.append(
-                    f"attribute {name} {was} -> {now}" if was != now else f"attribute {name}: content differs"
-                )
+            given, now_given = name in left, name in right
+            was = left[name] if given else _default(self.before.model, one, name, right[name])
+            now = right[name] if now_given else _default(self.after.model, other, name, left[name])
+            if was is not None and now is not None and self.same_attribute(was, now):
+                continue
+            texts = _attribute_text(was, given), _attribute_text(now, now_given)
+            found.append(
+                f"attribute {name} {texts[0]} -> {texts[1]}"
+                if texts[0] != texts[1]
+                else f"attribute {name}: content differs"
+            )
         return found
 
     def same_attribute(self, left: Any, right: Any) -> bool:
@@ -203,6 +211,38 @@ def tensor_change(name: str, before: Tensor, after: Tensor, forms: Forms) -> str
     if before.shape != after.shape:
         return f"weight {name} {was} {before.dtype} -> {now}"
     return "" if forms.equal_content(before, after) else f"weight {name} values differ"
+
+
+def _default(model: Model, node: Node, name: str, example: Any) -> Any:
+    """The value that an attribute has when it is not given, by the operator's schema; None if none.
+
+    Exporters differ in whether they write defaults: auto_pad = 'NOTSET' is no change. For window
+    operators the specification gives some defaults in prose; `example` says how many axes there are.
+    """
+    if node.op in _WINDOWED and name in _WINDOW_DEFAULTS and isinstance(example, tuple) and not node.domain:
+        return (_WINDOW_DEFAULTS[name],) * len(example)
+    from onnx import defs, helper
+
+    version = model.opsets.get(node.domain, 0)
+    if node.key in model.functions or not defs.has(node.op, node.domain) or version < 1:
+        return None
+    try:
+        schema = defs.get_schema(node.op, version, node.domain)
+    except defs.SchemaError:
+        return None
+    attribute = schema.attributes.get(name)
+    if attribute is None or not attribute.default_value.type:
+        return None
+    value = helper.get_attribute_value(attribute.default_value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _attribute_text(value: Any, given: bool) -> str:
+    if value is None:
+        return "not given"
+    return _value_text(value) if given else f"{_value_text(value)} (default)"
 
 
 def _operator_name(node: Node, beside: Node) -> str:

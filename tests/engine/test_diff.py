@@ -148,6 +148,20 @@ def test_attributes_in_words(before: dict[str, Any], after: dict[str, Any], what
     assert only(found).what == what
 
 
+def test_a_default_that_is_written_out_is_no_change() -> None:
+    def conv(**attributes: Any) -> Model:
+        node = op("Conv", "x w", "y", "conv", kernel_shape=(1, 1), **attributes)
+        return make([node], [weight("w", (8, 8, 1, 1))])
+
+    written = conv(strides=(1, 1), pads=(0, 0, 0, 0), auto_pad="NOTSET", group=1)
+    assert compare(conv(), written).nodes == ()
+    assert compare(written, conv()).nodes == ()
+    found = compare(conv(), conv(strides=(2, 2), group=2))
+    assert (
+        only(found).what == "attribute strides [1, 1] (default) -> [2, 2]; attribute group 1 (default) -> 2"
+    )
+
+
 def test_a_nan_attribute_is_equal_to_itself() -> None:
     same = [make([op("Op", "x", "y", value=float("nan"))]) for _ in range(2)]
     assert compare(*same).equal
