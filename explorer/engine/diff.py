@@ -270,7 +270,8 @@ def _value_rows(
         if not changes:
             yield None, op
             continue
-        match, confidence = ("name", 1.0) if a.name == b.name else ("structure", 0.8)
+        same = (a.dtype, a.shape) == (b.dtype, b.shape)
+        match, confidence = ("name", 1.0) if a.name == b.name else ("structure", 0.8 if same else 0.5)
         yield NodeDiff("changed", a.name, b.name, "; ".join(changes), op, op, match, confidence), op
 
 

@@ -11,7 +11,7 @@ from explorer.units import bytes_text, exact_text
 
 __all__ = ["changes", "diff"]
 
-_ROW_STYLES = {"added": GOOD, "removed": BAD, "changed": NOTE, "tiled": GOOD, "renamed": DIM}
+_ROW_STYLES = {"added": GOOD, "removed": BAD, "changed": NOTE, "tiled": GOOD, "merged": GOOD, "renamed": DIM}
 _INSIDE_WIDTH = 56
 
 
@@ -59,10 +59,10 @@ def _rows(fact: Diff) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
     for row in fact.nodes:
         name = row.before or row.after or ""
-        if row.before and row.after and row.before != row.after and row.status != "tiled":
+        if row.before and row.after and row.before != row.after and row.status not in ("tiled", "merged"):
             name = f"{row.before} -> {row.after}"
         how = ""
-        if row.match and row.match != "name" and row.status != "tiled":
+        if row.match and row.match != "name" and row.status not in ("tiled", "merged"):
             how = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
         rows.append((Span(row.status, _ROW_STYLES.get(row.status, "")), name, row.what, Span(how, DIM)))
         rows += [("", "", Span(line, DIM)) for line in _inside(row.children)]
