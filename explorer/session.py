@@ -47,7 +47,7 @@ __all__ = ["Session", "diff_files", "verify_files"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
-InputShapes = Mapping[str, tuple[str | None, Shape]]
+InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 
 class Session:
@@ -83,6 +83,7 @@ class Session:
             "seed": seed,
             "trust": trust,
         }
+        self._strict = True
         self._workdir = workdir
         self._own_workdir: str | None = None
         self._opened: Opened | None = None
@@ -215,6 +216,7 @@ class Session:
             if verify:
                 after = validate(onnx_reader.read(temporary))
                 evidence = self._verify(bound, after, plan, draws, seed, on_progress, cancel)
+                evidence = replace(evidence, before=self._label(self._history.current), after=target)
                 if not evidence.passed:
                     raise _Disproved
         kept = evidence is None or evidence.passed
@@ -247,7 +249,8 @@ class Session:
         plan = self._history.entries[at].plan
         first = self._model(self._at(before), on_progress)
         second = self._model(at, on_progress)
-        return self._verify(first, second, plan, draws, seed, on_progress, cancel)
+        evidence = self._verify(first, second, plan, draws, seed, on_progress, cancel)
+        return replace(evidence, before=self._label(self._at(before)), after=self._label(at))
 
     def diff(
         self,
@@ -261,7 +264,7 @@ class Session:
         from explorer.engine.diff import diff
 
         a, b = self._at(before), self._at(after)
-        return diff(
+        changes = diff(
             self._model(a, on_progress),
             self._model(b, on_progress),
             before_analysis=self._graph_analysis(a, on_progress, cancel),
@@ -269,6 +272,7 @@ class Session:
             on_progress=on_progress,
             cancel=cancel,
         )
+        return replace(changes, before=self._label(a), after=self._label(b))
 
     # history
 
@@ -339,13 +343,22 @@ class Session:
             raise Misuse(f"the history has no entry {at}", hint=f"it has {len(self._history.entries)}")
         return at
 
+    def _label(self, at: int) -> str:
+        """What the user calls a state: where it was saved, or what was done to which model."""
+        entry = self._history.entries[at]
+        return entry.saved or (f"{self.source}, {entry.label}" if at else self.source)
+
     def _open(self, on_progress: OnProgress) -> Opened:
         if self._opened is None:
-            from explorer.engine.formats import OpenOptions, open_model
+            from explorer.engine.formats import OpenOptions, check_names, open_model
 
             if on_progress is not None:
                 on_progress(Progress("opening"))
-            self._opened = open_model(self.source, OpenOptions(**self._options))
+            options = OpenOptions(**self._options)
+            opened = open_model(self.source, options)
+            if self._strict:
+                check_names([opened], options)
+            self._opened = opened
         return self._opened
 
     def _model(self, at: int, on_progress: OnProgress = None) -> Model:
@@ -498,7 +511,7 @@ def _batch_of_one(
     The first dimension of an input is its batch.
     """
     sizes = dict(dims)
-    shapes = dict(input_shapes)
+    shapes: dict[str, tuple[str | None, Shape]] = dict(input_shapes)
     for value in model.graph.feeds:
         if not value.shape or value.name in shapes:
             continue
@@ -514,7 +527,13 @@ def _batch_of_one(
 def _pair(
     a: str | os.PathLike[str], b: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> Iterator[tuple[Session, Session]]:
+    """Two sessions with the same options; a dimension need only exist in one of the two models."""
+    from explorer.engine.formats import OpenOptions, check_names
+
     with Session(a, **options) as first, Session(b, **options) as second:
+        first._strict = second._strict = False
+        opened = [first._open(None), second._open(None)]
+        check_names(opened, OpenOptions(**first._options))
         yield first, second
 
 
@@ -530,7 +549,7 @@ def verify_files(
 ) -> Verification:
     """Evidence that the models `a` and `b` compute the same; `options` as for `Session`."""
     with _pair(a, b, options) as (first, second):
-        return first._verify(
+        evidence = first._verify(
             first._model(0, on_progress),
             second._model(0, on_progress),
             None,
@@ -539,6 +558,7 @@ def verify_files(
             on_progress,
             cancel,
         )
+        return replace(evidence, before=first.source, after=second.source)
 
 
 def diff_files(
@@ -553,7 +573,7 @@ def diff_files(
     from explorer.engine.diff import diff
 
     with _pair(a, b, options) as (first, second):
-        return diff(
+        changes = diff(
             first._model(0, on_progress),
             second._model(0, on_progress),
             before_analysis=first._graph_analysis(0, on_progress, cancel),
@@ -561,3 +581,4 @@ def diff_files(
             on_progress=on_progress,
             cancel=cancel,
         )
+        return replace(changes, before=first.source, after=second.source)

@@ -128,3 +128,14 @@ def test_real_alexnet_is_tiled_and_proven_against_torch(tmp_path: Path) -> None:
         assert (before.macs, before.weight_bytes) == (714_188_480, 244_403_360)
         assert (after.macs, after.weight_bytes) == (714_188_480, 244_403_360)
         assert after.coverage == 1.0
+
+
+def test_a_dimension_bound_in_one_of_two_models_is_enough(sample: Sample, tmp_path: Path) -> None:
+    dims = {"batch": 1, "sequence": 8}
+    target = str(tmp_path / "tiled.onnx")
+    with Session(sample("bert_tiny"), dims=dims) as session:
+        session.tile(SPEC, output=target, verify=False)
+    evidence = verify_files(sample("bert_tiny"), target, dims=dims, draws=1)
+    assert evidence.passed, evidence.verdict
+    with pytest.raises(Misuse, match="sequense"):
+        diff_files(sample("bert_tiny"), target, dims={"sequense": 8})

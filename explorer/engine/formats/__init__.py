@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from explorer.errors import BadModel, Misuse, nearest
-from explorer.facts import Analysis, Progress, Shape
+from explorer.facts import Analysis, Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
     Arrays = Sequence[np.ndarray]
 
-__all__ = ["FORMATS", "Format", "OnnxModel", "OpenOptions", "Opened", "TorchModel", "open_model"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "OnnxModel",
+    "OpenOptions",
+    "Opened",
+    "TorchModel",
+    "check_names",
+    "open_model",
+]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -44,7 +53,7 @@ class OpenOptions:
     weights: str | None = None
     seed: int = 0
     dims: Mapping[str, int] = field(default_factory=dict)
-    input_shapes: Mapping[str, tuple[str | None, Shape]] = field(default_factory=dict)
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
     trust: bool = False
 
 
@@ -53,6 +62,10 @@ class Opened(Protocol):
 
     format: str
     source: str
+
+    def names(self) -> tuple[list[str], list[str]] | None:
+        """Symbolic dimensions and inputs, which the user may name; None if they are not known yet."""
+        ...
 
     def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
         """Everything known of the model, at the sizes it was opened with."""
@@ -81,24 +94,12 @@ class OnnxModel:
         self.source = source
         self.options = options
         self.model = validate(onnx_reader.read(source))
-        self._check_names()
 
-    def _check_names(self) -> None:
-        """Every dimension and input that the user named must exist.
-
-        Raises:
-            Misuse: One does not; the nearest is named.
-        """
-        feeds = self.model.graph.feeds
-        symbols = [d for v in self.model.graph.inputs for d in v.shape or () if isinstance(d, str)]
-        for name in self.options.dims:
-            if name not in symbols:
-                hint = nearest(name, symbols) or "the model has no symbolic dimension"
-                raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
-        for name in self.options.input_shapes:
-            if name not in [v.name for v in feeds]:
-                hint = nearest(name, [v.name for v in feeds])
-                raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=hint)
+    def names(self) -> tuple[list[str], list[str]]:
+        """See `Opened`."""
+        graph = self.model.graph
+        symbols = [d for v in graph.inputs for d in v.shape or () if isinstance(d, str)]
+        return symbols, [v.name for v in graph.feeds]
 
     def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
         """See `Opened`."""
@@ -133,6 +134,10 @@ class TorchModel:
         self.options = options
         self.loaded: LoadedModule = torch_module.load(source, weights=options.weights, seed=options.seed)
         self._graph: Model | None = None
+
+    def names(self) -> tuple[list[str], list[str]] | None:
+        """See `Opened`; a module checks the names itself when it is given its inputs."""
+        return None
 
     def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
         """See `Opened`."""
@@ -198,6 +203,26 @@ FORMATS: tuple[Format, ...] = (
     Format("torch", "a torchvision model's name, or package.module:callable", _is_name, TorchModel),
 )
 """In the order in which they are asked: a file of a name goes before a model of that name."""
+
+
+def check_names(opened: Sequence[Opened], options: OpenOptions) -> None:
+    """Every dimension and input that the user named must exist in one of the models.
+
+    Raises:
+        Misuse: One does not; the nearest is named.
+    """
+    known = [model.names() for model in opened]
+    if None in known:
+        return
+    symbols = [name for names in known if names for name in names[0]]
+    inputs = [name for names in known if names for name in names[1]]
+    for name in options.dims:
+        if name not in symbols:
+            hint = nearest(name, symbols) or "the model has no symbolic dimension"
+            raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
+    for name in options.input_shapes:
+        if name not in inputs:
+            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, inputs))
 
 
 def open_model(source: str, options: OpenOptions) -> Opened:

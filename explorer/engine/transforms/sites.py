@@ -195,7 +195,7 @@ def _static(info: TensorInfo | None, free: Sequence[str]) -> tuple[int, ...] | s
     unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
     if shape is None or unknown:
         # inference may have lost the name on the way, in a product or a concatenation
-        names = sorted({d for d in unknown if d in free}) or list(free)
+        names = [d for d in free if d in unknown] or list(free)
         if not names:
             return "the shape of its activation depends on the data"
         options = " ".join(f"--dim {n}=N" for n in names)

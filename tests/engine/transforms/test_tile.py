@@ -262,8 +262,13 @@ def test_products_that_stay_are_named_with_the_reason(sample: Any) -> None:
 
 
 def test_an_unbound_dimension_is_named_with_the_option_that_binds_it(sample: Any) -> None:
-    with pytest.raises(Misuse, match="--dim sequence="):
-        Session(sample("bert_tiny")).plan(TileSpec((16, 16, 16)))
+    with Session(sample("bert_tiny")) as session:
+        # the pooler sees one row a sentence, whatever the length; the batch counts as 1
+        plan = session.plan(TileSpec((16, 16, 16)))
+        assert [s.name for s in plan.sites] == ["/pooler/dense/Gemm"]
+        assert plan.dims == {"batch": 1}
+        with pytest.raises(Misuse, match="--dim sequence="):
+            session.plan(TileSpec((16, 16, 16), sites=("*/query/MatMul",)))
 
 
 def test_tiling_part_of_a_model_leaves_the_rest_byte_for_byte(sample: Any, tmp_path: Path) -> None:
