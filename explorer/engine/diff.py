@@ -21,7 +21,7 @@ from explorer.engine.diff_forms import Forms
 from explorer.engine.diff_match import Matching, Side, match
 from explorer.engine.diff_sites import SitePair, pair_sites
 from explorer.engine.graph import Model, Value
-from explorer.engine.transforms.forms import DOMAIN
+from explorer.engine.transforms.region import DOMAIN
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff, Progress
 from explorer.units import shape_text

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from explorer.engine.diff_forms import Forms
 from explorer.engine.diff_match import Side
 from explorer.engine.graph import Graph, Model, Node, Tensor
-from explorer.engine.transforms.forms import DOMAIN, MNK_KEY, SITE_KEY
+from explorer.engine.transforms.region import DOMAIN, MNK_KEY, SITE_KEY
 from explorer.engine.transforms.tile import PLAN_KEY
 from explorer.facts import NodeDiff
 

@@ -13,220 +13,23 @@ alpha, bias, and the shape of the original output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph import (
-    Function,
-    Graph,
-    Node,
-    Tensor,
-    Value,
-    dtype_code,
-    int64_tensor,
-    tensor_from_array,
-)
+from explorer.engine.graph import Function, Graph, Node, Tensor, Value, dtype_code, tensor_from_array
 from explorer.engine.transforms import weights
+from explorer.engine.transforms.operators import concat2d, split2d, tile_operator
+from explorer.engine.transforms.region import DOMAIN, Emission, Region
 from explorer.engine.transforms.sites import Site
 from explorer.facts import SitePlan
 
-__all__ = ["DOMAIN", "Emission", "emit"]
-
-DOMAIN = "tile_hw"
-"""Domain of the tile operators. Without a dot: some importers refuse one."""
-
-SITE_KEY = "tile_hw.site"
-MNK_KEY = "tile_hw.mnk"
+__all__ = ["emit"]
 
 _SCAN_BODY = 2048
 """Products in one Scan body; with more, the rows are scanned too."""
-
-
-@dataclass(slots=True)
-class Emission:
-    """What tiling adds to a model, shared by all sites: weights once, functions once.
-
-    Attributes:
-        opset: Version of the default operator set.
-        taken: Every name in use; new names avoid it.
-    """
-
-    opset: int
-    taken: set[str]
-    initializers: dict[str, Tensor] = field(default_factory=dict)
-    functions: dict[str, Function] = field(default_factory=dict)
-    stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
-
-    def unique(self, wanted: str) -> str:
-        """`wanted`, or with a number behind it when a name in use equals or extends it."""
-        name, number = wanted, 2
-        while name in self.taken:
-            name, number = f"{wanted}_{number}", number + 1
-        self.taken.add(name)
-        return name
-
-    def store(self, key: tuple[Any, ...], wanted: str, make: Any) -> str:
-        """Name of the initializer for `key`, made by `make(name)` the first time."""
-        if key not in self.stored:
-            name = self.unique(wanted)
-            self.initializers[name] = make(name)
-            self.stored[key] = name
-        return self.stored[key]
-
-    def function(self, name: str, make: Any) -> str:
-        """Registers the function `name` unless it is there; returns the name."""
-        if name not in self.functions:
-            self.functions[name] = make(name)
-        return name
-
-    @property
-    def opsets(self) -> dict[str, int]:
-        """What a function that calls no other function imports."""
-        return {"": self.opset}
-
-
-class _Region:
-    """A list of nodes under construction: the main graph, a Scan's body, or a function's body."""
-
-    def __init__(self, emission: Emission, prefix: str, site: str, place: str = "") -> None:
-        self.emission = emission
-        self.prefix = prefix
-        self.site = site
-        self.place = place
-        self.nodes: list[Node] = []
-        self.count = 0
-
-    def value(self, label: str) -> str:
-        return f"{self.prefix}{label}"
-
-    def add(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        label: str,
-        *,
-        outputs: Sequence[str] | None = None,
-        domain: str = "",
-        mnk: str = "",
-        attributes: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Adds a node; its outputs are `outputs`, or one called after `label`. Returns the first."""
-        names = tuple(outputs) if outputs is not None else (self.value(label),)
-        metadata = {SITE_KEY: self.site} if self.site else {}
-        if mnk:
-            metadata[MNK_KEY] = mnk
-        name = f"{self.site}/{self.place}{label}" if self.site else label
-        self.nodes.append(
-            Node(op, inputs, names, name=name, domain=domain, attributes=attributes, metadata=metadata)
-        )
-        return names[0]
-
-    def constant(self, tensor: Tensor, label: str) -> str:
-        """A Constant node: shapes and sizes are no weights and must not count as such."""
-        return self.add("Constant", (), label, attributes={"value": tensor})
-
-    def integers(self, values: Sequence[int], label: str) -> str:
-        return self.constant(int64_tensor("", values), label)
-
-    # operators whose attributes became inputs as the operator set grew
-
-    def reshape(self, x: str, shape: Sequence[int], label: str) -> str:
-        return self.add("Reshape", (x, self.integers(shape, f"{label}_shape")), label)
-
-    def transpose(self, x: str, perm: Sequence[int], label: str) -> str:
-        return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
-
-    def concat(self, parts: Sequence[str], axis: int, label: str) -> str:
-        return parts[0] if len(parts) == 1 else self.add("Concat", parts, label, attributes={"axis": axis})
-
-    def slice(self, x: str, starts: Sequence[int], ends: Sequence[int], label: str) -> str:
-        if self.emission.opset < 10:
-            bounds = {"starts": tuple(starts), "ends": tuple(ends), "axes": tuple(range(len(starts)))}
-            return self.add("Slice", (x,), label, attributes=bounds)
-        first = self.integers(starts, f"{label}_starts")
-        last = self.integers(ends, f"{label}_ends")
-        return self.add("Slice", (x, first, last), label)
-
-    def pad(self, x: str, rows: int, cols: int, label: str) -> str:
-        if self.emission.opset < 11:
-            return self.add("Pad", (x,), label, attributes={"pads": (0, 0, rows, cols)})
-        return self.add("Pad", (x, self.integers((0, 0, rows, cols), f"{label}_sizes")), label)
-
-    def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:
-        if self.emission.opset < 13:
-            attributes = {"axis": axis, "split": tuple(sizes)}
-            self.add("Split", (x,), label, outputs=outputs, attributes=attributes)
-            return
-        inputs = (x, self.integers(sizes, f"{label}_sizes"))
-        self.add("Split", inputs, label, outputs=outputs, attributes={"axis": axis})
-
-    def reduce_sum(self, x: str, axis: int, label: str) -> str:
-        if self.emission.opset < 13:
-            return self.add("ReduceSum", (x,), label, attributes={"axes": (axis,), "keepdims": 0})
-        axes = self.integers((axis,), f"{label}_axes")
-        return self.add("ReduceSum", (x, axes), label, attributes={"keepdims": 0})
-
-
-def _split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]) -> str:
-    """The function that cuts a (sum(rows), sum(cols)) matrix; outputs row by row."""
-    name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
-
-    def make(name: str) -> Function:
-        body = _Region(emission, "", "")
-        bands = ["X"]
-        if len(rows) > 1:
-            bands = [f"band_{i}" for i in range(len(rows))]
-            body.split("X", rows, 0, bands, "rows")
-        outputs = [[f"X_{i}_{j}" for j in range(len(cols))] for i in range(len(rows))]
-        if len(cols) == 1:
-            # with one column the bands are the blocks
-            body.nodes[-1].outputs = tuple(o[0] for o in outputs)
-        else:
-            for i, band in enumerate(bands):
-                body.split(band, cols, 1, outputs[i], f"cols_{i}")
-        return Function(
-            DOMAIN, name, ("X",), tuple(o for r in outputs for o in r), tuple(body.nodes), emission.opsets
-        )
-
-    return emission.function(name, make)
-
-
-def _concat2d(emission: Emission, m: int, n: int) -> str:
-    """The function that joins m x n blocks, given row by row."""
-
-    def make(name: str) -> Function:
-        body = _Region(emission, "", "")
-        grid = [[f"X_{i}_{j}" for j in range(n)] for i in range(m)]
-        bands = [body.concat(row, 1, f"band_{i}") for i, row in enumerate(grid)]
-        body.concat(bands, 0, "Y")
-        body.nodes[-1].outputs = ("Y",)
-        inputs = tuple(x for row in grid for x in row)
-        return Function(DOMAIN, name, inputs, ("Y",), tuple(body.nodes), emission.opsets)
-
-    return emission.function(f"Concat2D_{m}x{n}", make)
-
-
-def _tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str) -> str:
-    """The function that stands for one pass of the matrix unit: C = A B.
-
-    float16 operands are multiplied in float32, as matrix units accumulate; the sum is cast once.
-    """
-    name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}" + ("_float16" if dtype == "float16" else "")
-
-    def make(name: str) -> Function:
-        body = _Region(emission, "", "")
-        a, b = "A", "B"
-        if dtype == "float16":
-            to = {"to": dtype_code("float32")}
-            a = body.add("Cast", (a,), "A32", attributes=to)
-            b = body.add("Cast", (b,), "B32", attributes=to)
-        body.add("MatMul", (a, b), "C")
-        return Function(DOMAIN, name, ("A", "B"), ("C",), tuple(body.nodes), emission.opsets)
-
-    return emission.function(name, make)
 
 
 def _extents(size: int, tile: int, padded: bool) -> list[int]:
@@ -277,7 +80,7 @@ def emit(site: Site, plan: SitePlan, tile: tuple[int, int, int], emission: Emiss
         Nodes whose last one gives the site's output.
     """
     geometry = _Geometry.of(site, tile, plan.edges == "padded")
-    region = _Region(emission, emission.unique(f"{site.output}/tiled") + "/", site.name)
+    region = Region(emission, emission.unique(f"{site.output}/tiled") + "/", site.name)
     if plan.form == "lab":
         _emit_lab(region, site, geometry)
         return region.nodes
@@ -292,7 +95,7 @@ def emit(site: Site, plan: SitePlan, tile: tuple[int, int, int], emission: Emiss
     return region.nodes
 
 
-def _prepare(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
+def _prepare(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
     """X as an (M, K) matrix, padded if the plan pads."""
     if site.transpose_x and len(site.x_shape) > 1:
         x = region.transpose(x, (1, 0), "x_transposed")
@@ -303,7 +106,7 @@ def _prepare(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
     return x
 
 
-def _finish(region: _Region, site: Site, geometry: _Geometry, z: str, bias: str, output: str) -> None:
+def _finish(region: Region, site: Site, geometry: _Geometry, z: str, bias: str, output: str) -> None:
     """From the sum of products to the site's output: crop, turn, scale, bias, shape."""
     wide = site.dtype == "float16"
     if (geometry.M, geometry.N) != (site.M, site.N):
@@ -329,17 +132,17 @@ def _finish(region: _Region, site: Site, geometry: _Geometry, z: str, bias: str,
     last.outputs = (output,)
 
 
-def _scalar(region: _Region, value: float, dtype: str, label: str) -> str:
+def _scalar(region: Region, value: float, dtype: str, label: str) -> str:
     return region.constant(tensor_from_array("", np.asarray(value, dtype)), label)
 
 
 def _cut(
-    region: _Region, x: str, rows: list[int], cols: list[int], tile: tuple[int, int], label: str
+    region: Region, x: str, rows: list[int], cols: list[int], tile: tuple[int, int], label: str
 ) -> list[list[str]]:
     """The blocks of a matrix as value names; a matrix of one block stays what it is."""
     if len(rows) == len(cols) == 1:
         return [[x]]
-    function = _split2d(region.emission, rows, cols, tile)
+    function = split2d(region.emission, rows, cols, tile)
     names = [[region.value(f"{label}_{i}_{j}") for j in range(len(cols))] for i in range(len(rows))]
     flat = [name for row in names for name in row]
     region.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
@@ -347,7 +150,7 @@ def _cut(
 
 
 def _products(
-    region: _Region,
+    region: Region,
     site: Site,
     geometry: _Geometry,
     xs: list[list[str]],
@@ -355,7 +158,7 @@ def _products(
     columns: Sequence[str],
 ) -> list[list[str]]:
     """Sums of tile products for every (m, n); `columns` are the labels of n, '*' for a Scan's."""
-    operator = _tile_operator(region.emission, geometry.tile, site.dtype)
+    operator = tile_operator(region.emission, geometry.tile, site.dtype)
     out = []
     for i, row in enumerate(xs):
         line = []
@@ -371,16 +174,16 @@ def _products(
     return out
 
 
-def _join(region: _Region, blocks: list[list[str]], label: str) -> str:
+def _join(region: Region, blocks: list[list[str]], label: str) -> str:
     m, n = len(blocks), len(blocks[0])
     if m == n == 1:
         return blocks[0][0]
-    function = _concat2d(region.emission, m, n)
+    function = concat2d(region.emission, m, n)
     flat = [block for row in blocks for block in row]
     return region.add(function, flat, label, domain=DOMAIN)
 
 
-def _unrolled(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
+def _unrolled(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
     tm, tk, tn = geometry.tile
     xs = _cut(region, x, geometry.ms, geometry.ks, (tm, tk), "x")
     ws = []
@@ -402,7 +205,7 @@ def _unrolled(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
     return _join(region, _products(region, site, geometry, xs, ws, labels), "y")
 
 
-def _stored_matrix(region: _Region, site: Site, geometry: _Geometry, first: int, width: int) -> str:
+def _stored_matrix(region: Region, site: Site, geometry: _Geometry, first: int, width: int) -> str:
     """Name of the initializer with columns first ... first+width of the weight, (K padded, width)."""
     weight = site.weight
     whole = (first, width, geometry.K) == (0, weight.N, weight.K)
@@ -427,7 +230,7 @@ def _renamed(tensor: Tensor, name: str) -> Tensor:
 
 
 def _column(
-    region: _Region, site: Site, geometry: _Geometry, xs: list[list[str]], w: str, width: int, n: str
+    region: Region, site: Site, geometry: _Geometry, xs: list[list[str]], w: str, width: int, n: str
 ) -> str:
     """One column of output tiles, (M, width), from the (K, width) matrix `w`."""
     tag = "" if n == "*" else f"_{n}"
@@ -435,7 +238,7 @@ def _column(
     return _join(region, _products(region, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
-def _scan(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
+def _scan(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
     tm, tk, _ = geometry.tile
     if len(geometry.ms) > 1 and len(geometry.ms) * len(geometry.ks) > _SCAN_BODY:
         return _scan_rows(region, site, geometry, x)
@@ -443,7 +246,7 @@ def _scan(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
     return _scan_columns(region, site, geometry, xs)
 
 
-def _scan_columns(region: _Region, site: Site, geometry: _Geometry, xs: list[list[str]]) -> str:
+def _scan_columns(region: Region, site: Site, geometry: _Geometry, xs: list[list[str]]) -> str:
     """(M, N) from the row blocks: whole columns by a Scan, a ragged last one beside it."""
     tn = geometry.tile[2]
     full = sum(width == tn for width in geometry.ns)
@@ -455,7 +258,7 @@ def _scan_columns(region: _Region, site: Site, geometry: _Geometry, xs: list[lis
             f"{site.weight.name}/columns_{tn}",
             lambda name: weights.columns(name, site.weight, full, geometry.K, tn),
         )
-        body = _Region(region.emission, region.prefix + "column/", site.name, region.place + "column/")
+        body = Region(region.emission, region.prefix + "column/", site.name, region.place + "column/")
         given = body.value("w")
         made = _column(body, site, geometry, xs, given, tn, "*")
         accumulated = "float32" if site.dtype == "float16" else site.dtype
@@ -477,7 +280,7 @@ def _scan_columns(region: _Region, site: Site, geometry: _Geometry, xs: list[lis
     return region.concat(parts, 1, "y")
 
 
-def _scan_rows(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
+def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
     """As `_scan`, with the whole blocks of rows scanned too, so that the body stays small."""
     tm, tk, _ = geometry.tile
     full = sum(height == tm for height in geometry.ms)
@@ -485,7 +288,7 @@ def _scan_rows(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
     parts = []
     top = region.slice(x, (0, 0), (full * tm, geometry.K), "x_rows") if rest else x
     blocks = region.reshape(top, (full, tm, geometry.K), "x_blocks")
-    body = _Region(region.emission, region.prefix + "row/", site.name, region.place + "row/")
+    body = Region(region.emission, region.prefix + "row/", site.name, region.place + "row/")
     one = _Geometry(geometry.tile, [tm], geometry.ks, geometry.ns, geometry.padded)
     given = body.value("x")
     made = _scan_columns(body, site, one, _cut(body, given, [tm], geometry.ks, (tm, tk), "x"))
@@ -502,14 +305,14 @@ def _scan_rows(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
     if rest:
         tail = region.slice(x, (full * tm, 0), (geometry.M, geometry.K), "x_rest")
         last = _Geometry(geometry.tile, [rest], geometry.ks, geometry.ns, geometry.padded)
-        beside = _Region(region.emission, region.prefix + "rest/", site.name, region.place + "rest/")
+        beside = Region(region.emission, region.prefix + "rest/", site.name, region.place + "rest/")
         xs = _cut(beside, tail, [rest], geometry.ks, (tm, tk), "x")
         parts.append(_scan_columns(beside, site, last, xs))
         region.nodes += beside.nodes
     return region.concat(parts, 0, "y")
 
 
-def _batched(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
+def _batched(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
     """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
@@ -531,11 +334,11 @@ def _batched(region: _Region, site: Site, geometry: _Geometry, x: str) -> str:
     return region.reshape(turned, (geometry.M, geometry.N), "y")
 
 
-def _emit_lab(region: _Region, site: Site, geometry: _Geometry) -> None:
+def _emit_lab(region: Region, site: Site, geometry: _Geometry) -> None:
     """One node that calls a function whose body is the textbook's: splits, products, sums, concat."""
     tm, tk, tn = geometry.tile
     emission = region.emission
-    body = _Region(emission, "", "")
+    body = Region(emission, "", "")
     x = _prepare(body, site, geometry, "X")
     xs = _cut(body, x, geometry.ms, geometry.ks, (tm, tk), "x")
     ws = _cut(body, "W", geometry.ks, geometry.ns, (tk, tn), "w")

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from explorer.engine.graph import Graph, Model, Node, Value
-from explorer.engine.transforms.forms import DOMAIN, Emission, emit
+from explorer.engine.transforms.forms import emit
+from explorer.engine.transforms.region import DOMAIN, Emission
 from explorer.engine.transforms.sites import Site
 from explorer.facts import Plan, TensorInfo, to_json
 

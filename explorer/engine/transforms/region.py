@@ -1,0 +1,155 @@
+"""A graph under construction: where new nodes, weights and functions go.
+
+The forms write nodes into a `Region` (the main graph, a Scan's body, a function's body); what all
+regions of a model share, stored weights and functions, is its `Emission`. Operators whose attributes
+became inputs as the operator set grew are written here as the model's version wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from explorer.engine.graph import Function, Node, Tensor, int64_tensor
+
+__all__ = ["DOMAIN", "MNK_KEY", "SITE_KEY", "Emission", "Region"]
+
+DOMAIN = "tile_hw"
+"""Domain of the tile operators. Without a dot: some importers refuse one."""
+
+SITE_KEY = "tile_hw.site"
+MNK_KEY = "tile_hw.mnk"
+
+
+@dataclass(slots=True)
+class Emission:
+    """What tiling adds to a model, shared by all sites: weights once, functions once.
+
+    Attributes:
+        opset: Version of the default operator set.
+        taken: Every name in use; new names avoid it.
+    """
+
+    opset: int
+    taken: set[str]
+    initializers: dict[str, Tensor] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
+
+    def unique(self, wanted: str) -> str:
+        """`wanted`, or with a number behind it when a name in use equals or extends it."""
+        name, number = wanted, 2
+        while name in self.taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+    def store(self, key: tuple[Any, ...], wanted: str, make: Any) -> str:
+        """Name of the initializer for `key`, made by `make(name)` the first time."""
+        if key not in self.stored:
+            name = self.unique(wanted)
+            self.initializers[name] = make(name)
+            self.stored[key] = name
+        return self.stored[key]
+
+    def function(self, name: str, make: Any) -> str:
+        """Registers the function `name` unless it is there; returns the name."""
+        if name not in self.functions:
+            self.functions[name] = make(name)
+        return name
+
+    @property
+    def opsets(self) -> dict[str, int]:
+        """What a function that calls no other function imports."""
+        return {"": self.opset}
+
+
+class Region:
+    """A list of nodes under construction: the main graph, a Scan's body, or a function's body."""
+
+    def __init__(self, emission: Emission, prefix: str, site: str, place: str = "") -> None:
+        self.emission = emission
+        self.prefix = prefix
+        self.site = site
+        self.place = place
+        self.nodes: list[Node] = []
+
+    def value(self, label: str) -> str:
+        """A value name of this region."""
+        return f"{self.prefix}{label}"
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        label: str,
+        *,
+        outputs: Sequence[str] | None = None,
+        domain: str = "",
+        mnk: str = "",
+        attributes: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Adds a node; its outputs are `outputs`, or one called after `label`. Returns the first."""
+        names = tuple(outputs) if outputs is not None else (self.value(label),)
+        metadata = {SITE_KEY: self.site} if self.site else {}
+        if mnk:
+            metadata[MNK_KEY] = mnk
+        name = f"{self.site}/{self.place}{label}" if self.site else label
+        self.nodes.append(
+            Node(op, inputs, names, name=name, domain=domain, attributes=attributes, metadata=metadata)
+        )
+        return names[0]
+
+    def constant(self, tensor: Tensor, label: str) -> str:
+        """A Constant node: shapes and sizes are no weights and must not count as such."""
+        return self.add("Constant", (), label, attributes={"value": tensor})
+
+    def integers(self, values: Sequence[int], label: str) -> str:
+        """A Constant node of int64 values."""
+        return self.constant(int64_tensor("", values), label)
+
+    # operators whose attributes became inputs as the operator set grew
+
+    def reshape(self, x: str, shape: Sequence[int], label: str) -> str:
+        """`x` in another shape."""
+        return self.add("Reshape", (x, self.integers(shape, f"{label}_shape")), label)
+
+    def transpose(self, x: str, perm: Sequence[int], label: str) -> str:
+        """`x` with its axes in the order `perm`."""
+        return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
+
+    def concat(self, parts: Sequence[str], axis: int, label: str) -> str:
+        """The parts joined; a single one stays what it is."""
+        return parts[0] if len(parts) == 1 else self.add("Concat", parts, label, attributes={"axis": axis})
+
+    def slice(self, x: str, starts: Sequence[int], ends: Sequence[int], label: str) -> str:
+        """`x` between `starts` and `ends`, one of each for the leading axes."""
+        if self.emission.opset < 10:
+            bounds = {"starts": tuple(starts), "ends": tuple(ends), "axes": tuple(range(len(starts)))}
+            return self.add("Slice", (x,), label, attributes=bounds)
+        first = self.integers(starts, f"{label}_starts")
+        last = self.integers(ends, f"{label}_ends")
+        return self.add("Slice", (x, first, last), label)
+
+    def pad(self, x: str, rows: int, cols: int, label: str) -> str:
+        """The matrix `x` with zeros below and to the right."""
+        if self.emission.opset < 11:
+            return self.add("Pad", (x,), label, attributes={"pads": (0, 0, rows, cols)})
+        return self.add("Pad", (x, self.integers((0, 0, rows, cols), f"{label}_sizes")), label)
+
+    def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:
+        """`x` cut along an axis into pieces of the given sizes."""
+        if self.emission.opset < 13:
+            attributes = {"axis": axis, "split": tuple(sizes)}
+            self.add("Split", (x,), label, outputs=outputs, attributes=attributes)
+            return
+        inputs = (x, self.integers(sizes, f"{label}_sizes"))
+        self.add("Split", inputs, label, outputs=outputs, attributes={"axis": axis})
+
+    def reduce_sum(self, x: str, axis: int, label: str) -> str:
+        """`x` summed over one axis, which disappears."""
+        if self.emission.opset < 13:
+            return self.add("ReduceSum", (x,), label, attributes={"axes": (axis,), "keepdims": 0})
+        axes = self.integers((axis,), f"{label}_axes")
+        return self.add("ReduceSum", (x, axes), label, attributes={"keepdims": 0})
