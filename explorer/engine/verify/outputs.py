@@ -289,7 +289,8 @@ def _floats(
     elif comparison.equal:
         reason = "bit for bit equal"
     elif judged:
-        reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0)
+        whose = "torch's" if noise.both else "the original"
+        reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose)
     else:
         reason = f"differs by rounding (largest {comparison.max_abs:.2e}); float64 {reference_text}"
     return OutputEvidence(
@@ -312,8 +313,8 @@ def _floats(
     )
 
 
-def _accuracy(before: float, after: float) -> str:
-    figures = f"RMS error against float64 {after:.2e}, of the original {before:.2e}"
+def _accuracy(before: float, after: float, whose: str) -> str:
+    figures = f"RMS error against float64 {after:.2e}, of {whose} {before:.2e}"
     if after <= 1.1 * before:
         return f"{figures}: no less accurate"
     return f"{figures}: within what rounding explains"

@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from explorer.engine.graph import DTYPES, Model
 from explorer.engine.verify import outputs
+from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.inputs import Drawn, InputShapes, check_names, draw, plan_inputs
+from explorer.engine.verify.original import Original, find_original
+from explorer.engine.verify.recovery import recover_plan
 from explorer.engine.verify.runtime import Array, Session, expose
 from explorer.engine.verify.sites import LIMIT, SiteRun, chain_length, run_site
-from explorer.engine.verify.structure import Original, find_original, walk
-from explorer.engine.verify.symbols import NotTiled
+from explorer.engine.verify.structure import walk
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import OutputEvidence, Plan, Progress, SiteEvidence, SitePlan, TensorInfo, Verification
 from explorer.units import printable
 
-__all__ = ["recover_plan", "verify"]
+__all__ = ["verify"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -408,51 +408,3 @@ def _accuracy(whole: Sequence[OutputEvidence]) -> str:
         return f"largest difference {max(e.max_abs or 0.0 for e in whole):.1e}"
     worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
     return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"
-
-
-def recover_plan(model: Model) -> Plan | None:
-    """The plan that a tiled file carries; None if it carries none that can be read.
-
-    What a file says is a claim: the proof takes from it which sites to look at, and nothing else for
-    granted.
-    """
-    text = model.metadata.get("tile_hw.plan")
-    if not text:
-        return None
-    try:
-        said = json.loads(text)
-        sites = tuple(_site_plan(s) for s in said["sites"])
-        tile = tuple(int(t) for t in said["tile"])
-        if len(tile) != 3 or min(tile) < 1:
-            return None
-        return Plan(
-            tile=(tile[0], tile[1], tile[2]),
-            edges=str(said["edges"]),
-            form=str(said["form"]),
-            sites=sites,
-            products=sum(s.products for s in sites),
-            macs=sum(s.M * s.K * s.N for s in sites),
-            macs_total=None,
-            dims={str(k): int(v) for k, v in said.get("dims", {}).items()},
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-
-
-def _site_plan(said: Mapping[str, Any]) -> SitePlan:
-    m, k, n = (int(v) for v in said["grid"])
-    return SitePlan(
-        name=str(said["name"]),
-        op=str(said["op"]),
-        M=int(said["M"]),
-        K=int(said["K"]),
-        N=int(said["N"]),
-        grid=(m, k, n),
-        products=int(said["products"]),
-        utilisation=float(said["utilisation"]),
-        form=str(said["form"]),
-        edges=str(said["edges"]),
-        output=str(said["output"]),
-        weight=str(said.get("weight", "")),
-        bias=bool(said.get("bias", False)),
-    )

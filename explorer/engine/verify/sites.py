@@ -24,8 +24,8 @@ from explorer.engine.graph import Function, Graph, Model, Node, Value
 from explorer.engine.verify.compare import Comparison, unit_roundoff, widened
 from explorer.engine.verify.float64 import product
 from explorer.engine.verify.interpret import needed, reads
+from explorer.engine.verify.original import Original
 from explorer.engine.verify.runtime import Array, Session
-from explorer.engine.verify.structure import Original
 from explorer.errors import Cancelled
 from explorer.facts import SitePlan
 

@@ -14,96 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph import Model, Node
+from explorer.engine.graph import Model
+from explorer.engine.verify.blocks import Given, Ledger, NotTiled, Product, Symbol, Total
 from explorer.engine.verify.interpret import Interpreter, needed
+from explorer.engine.verify.original import Original
 from explorer.engine.verify.runtime import Array
-from explorer.engine.verify.symbols import Given, NotTiled, Product, Symbol, Symbols, Total
+from explorer.engine.verify.symbols import Symbols
 from explorer.errors import Cancelled
 from explorer.facts import SitePlan
 from explorer.units import printable
 
-__all__ = ["Original", "find_original", "walk"]
-
-
-@dataclass(frozen=True, slots=True)
-class Original:
-    """The product as the original graph has it: Y = alpha X W + beta C.
-
-    Attributes:
-        node: The Gemm or MatMul.
-        x: Value name of the activation.
-        weight: (K, N), a view of the stored numbers.
-        bias: C as numbers, as a value name, or None.
-        transposed: The activation arrives as (K, M).
-        swapped: The weight is the left operand: Y arrives as (N, M).
-    """
-
-    node: Node
-    x: str
-    weight: Array
-    bias: Array | str | None
-    alpha: float
-    beta: float
-    transposed: bool
-    swapped: bool
-
-    @property
-    def output(self) -> str:
-        """Value name of Y."""
-        return self.node.outputs[0]
-
-
-def find_original(model: Model, site: SitePlan) -> Original:
-    """The node of the original that `site` speaks of, its weight resolved to stored numbers.
-
-    Raises:
-        NotTiled: There is no such node, it is no product, or no operand is constant.
-    """
-    node = next((n for n in model.graph.nodes if site.output in n.outputs), None)
-    if node is None or node.domain or node.op not in ("Gemm", "MatMul"):
-        raise NotTiled(f"the original has no product that makes '{printable(site.output)}'")
-    attributes = node.attributes if node.op == "Gemm" else {}
-    left, right = _number(model, node.inputs[0]), _number(model, node.inputs[1])
-    if (left is None) == (right is None):
-        raise NotTiled(f"'{printable(node.label)}' has not one constant operand in the original")
-    swapped = right is None
-    weight = left if left is not None else right
-    assert weight is not None
-    turn_w = bool(attributes.get("transA" if swapped else "transB", 0)) != swapped
-    turn_x = bool(attributes.get("transB" if swapped else "transA", 0)) != swapped
-    if weight.ndim == 1:
-        weight = weight.reshape(-1, 1)
-    else:
-        weight = weight.reshape(weight.shape[-2:])
-        weight = weight.T if turn_w else weight
-    name = node.inputs[2] if len(node.inputs) > 2 and node.op == "Gemm" else ""
-    bias = _number(model, name) if name else None
-    return Original(
-        node=node,
-        x=node.inputs[1 if swapped else 0],
-        weight=weight,
-        bias=bias if bias is not None or not name else name,
-        alpha=float(attributes.get("alpha", 1.0)),
-        beta=float(attributes.get("beta", 1.0)),
-        transposed=turn_x,
-        swapped=swapped,
-    )
-
-
-def _number(model: Model, name: str) -> Array | None:
-    """The numbers behind a value, through Identity, Transpose, Constant; None if it is no constant."""
-    nodes, open_ends = needed(model.graph.nodes, [name], known=model.graph.initializers)
-    if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):
-        return None
-    domain = Symbols("float16")
-    interpreter = Interpreter(domain, model.functions)
-    scope = interpreter.scope(model.graph.initializers, {})
-    try:
-        interpreter.run(nodes, scope)
-        value = scope[name]
-    except (NotTiled, KeyError):
-        return None
-    return value if isinstance(value, np.ndarray) else None
+__all__ = ["walk"]
 
 
 def walk(
@@ -141,12 +62,13 @@ def walk(
             f" {'x'.join(map(str, x_shape))} by {'x'.join(map(str, original.weight.shape))}"
         )
     symbols = Symbols(str(original.weight.dtype))
-    x = symbols.given(original.x, (site.M, site.K))
+    ledger = symbols.ledger
+    x = ledger.given(original.x, (site.M, site.K))
     arrives = x.codes.T if original.transposed and len(x_shape) > 1 else x.codes
     values: dict[str, Any] = {original.x: Symbol(arrives.reshape(x_shape))}
     bias: Symbol | None = None
     if isinstance(original.bias, str):
-        bias = symbols.given(original.bias, bias_shape or ())
+        bias = ledger.given(original.bias, bias_shape or ())
         values[original.bias] = bias
     graph = after.graph
     nodes, ends = needed(graph.nodes, [site.output], stop=values, known=graph.initializers)
@@ -162,9 +84,9 @@ def walk(
         raise NotTiled("its output does not depend on its input")
     if int(np.prod(result.shape, dtype=np.int64)) != site.M * site.N:
         raise NotTiled(f"its output has shape {list(result.shape)} for {site.M} x {site.N} elements")
-    check = _Check(symbols, x, bias, original, sizes, tile, site)
+    check = _Check(x, bias, original, sizes, tile, site)
     codes = result.codes.reshape(-1)
-    for positions, terms in _resolve(symbols, codes, 1.0):
+    for positions, terms in _resolve(ledger, codes, 1.0):
         if cancel is not None and cancel():
             raise Cancelled
         check.piece(np.arange(codes.size) if positions is None else positions, terms)
@@ -185,19 +107,19 @@ class _Term:
 Pieces = list[tuple[Array | None, list[_Term]]]
 
 
-def _resolve(symbols: Symbols, codes: Array, factor: float) -> Pieces:
+def _resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
     """Opens sums until only products, given values and numbers are left.
 
     Returns:
         (positions in `codes`, None for all; the terms of those elements in order of addition).
     """
     pieces: Pieces = []
-    for block, positions in symbols.groups(codes):
+    for block, positions in ledger.groups(codes):
         chosen = codes if positions is None else codes[positions]
         if block is None:
             pieces.append((positions, []))
         elif isinstance(block, Total):
-            for inner, terms in _opened(symbols, block, chosen - block.base, factor):
+            for inner, terms in _opened(ledger, block, chosen - block.base, factor):
                 if inner is None:
                     pieces.append((positions, terms))
                 else:
@@ -208,7 +130,7 @@ def _resolve(symbols: Symbols, codes: Array, factor: float) -> Pieces:
     return pieces
 
 
-def _opened(symbols: Symbols, total: Total, local: Array, factor: float) -> Pieces:
+def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces:
     """The elements `local` of a sum, term by term; split where a term splits."""
     pieces: Pieces = [(None, [])]
     for value, times in total.terms:
@@ -216,7 +138,7 @@ def _opened(symbols: Symbols, total: Total, local: Array, factor: float) -> Piec
         refined: Pieces = []
         for positions, terms in pieces:
             here = local if positions is None else local[positions]
-            added = _term(symbols, value, total.shape, here, scale)
+            added = _term(ledger, value, total.shape, here, scale)
             if len(added) == 1 and added[0][0] is None:
                 terms += added[0][1]
                 refined.append((positions, terms))
@@ -229,15 +151,15 @@ def _opened(symbols: Symbols, total: Total, local: Array, factor: float) -> Piec
 
 
 def _term(
-    symbols: Symbols, value: Symbol | Array, shape: tuple[int, ...], local: Array, factor: float
+    ledger: Ledger, value: Symbol | Array, shape: tuple[int, ...], local: Array, factor: float
 ) -> Pieces:
     if isinstance(value, Symbol) and value.shape == shape:
         if isinstance(value.whole, Product):
             return [(None, [_Term(value.whole, local, factor)])]
-        return _resolve(symbols, value.codes.reshape(-1)[local], factor)
+        return _resolve(ledger, value.codes.reshape(-1)[local], factor)
     index = np.unravel_index(local, shape)
     if isinstance(value, Symbol):
-        return _resolve(symbols, np.broadcast_to(value.codes, shape)[index], factor)
+        return _resolve(ledger, np.broadcast_to(value.codes, shape)[index], factor)
     return [(None, [_Term(np.broadcast_to(value, shape)[index], local, factor)])]
 
 
@@ -256,7 +178,6 @@ class _Check:
 
     def __init__(
         self,
-        symbols: Symbols,
         x: Symbol,
         bias: Symbol | None,
         original: Original,
@@ -265,7 +186,6 @@ class _Check:
         site: SitePlan,
     ) -> None:
         assert x.whole is not None
-        self.symbols = symbols
         self.x = x.whole
         self.bias = bias
         self.original = original

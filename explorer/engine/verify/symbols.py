@@ -1,9 +1,8 @@
 """A tiled product followed with symbols instead of numbers.
 
-Every element of the activation gets a code of its own, and so does every element that a product or a
-sum makes; a zero is code 0. Reshape, Split, Pad, Concat, Scan and their like then merely move codes, so
-that whatever form a tiled graph takes, its output comes out as codes that say exactly which products
-were summed into which element. Weights stay what they are: mapped numbers, cut into views.
+Reshape, Split, Pad, Concat, Scan and their like merely move codes (`blocks`), so that whatever form a
+tiled graph takes, its output comes out as codes that say exactly which products were summed into which
+element. Weights stay what they are: mapped numbers, cut into views.
 
 An operator that is not in the table is no part of a tiled product, and the walk says so.
 """
@@ -11,110 +10,17 @@ An operator that is not in the table is no part of a tiled product, and the walk
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from explorer.engine.graph import DTYPES, Node, Tensor
+from explorer.engine.verify.blocks import Batch, Ledger, NotTiled, Symbol, Value
 from explorer.engine.verify.interpret import Interpreter
 from explorer.engine.verify.runtime import Array
 
-__all__ = ["Batch", "Block", "Given", "NotTiled", "Product", "Symbol", "Symbols", "Total"]
-
-
-class NotTiled(Exception):
-    """The graph is not the tiled product that it is said to be; the text says where it is not."""
-
-
-class Block:
-    """Elements that were made together: codes base ... base + size - 1, in C order of `shape`."""
-
-    __slots__ = ("base", "shape", "size")
-
-    def __init__(self, base: int, shape: tuple[int, ...]) -> None:
-        self.base = base
-        self.shape = shape
-        self.size = math.prod(shape)
-
-
-class Given(Block):
-    """The elements of a value that comes from outside: the activation, or a bias that is one."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, base: int, shape: tuple[int, ...], name: str) -> None:
-        super().__init__(base, shape)
-        self.name = name
-
-
-class Product(Block):
-    """One matrix product of symbols (tm, tk) and numbers (tk, tn).
-
-    Attributes:
-        label: What the graph says about it: 'm,n,k'.
-    """
-
-    __slots__ = ("label", "left", "right")
-
-    def __init__(self, base: int, left: Symbol, right: Array, label: str) -> None:
-        super().__init__(base, (left.shape[0], right.shape[1]))
-        self.left = left
-        self.right = right
-        self.label = label
-
-
-class Batch(Block):
-    """The products of one batched MatMul, in C order of its batch: consecutive blocks seen as one."""
-
-    __slots__ = ("batch", "products")
-
-    def __init__(self, batch: tuple[int, ...], products: Sequence[Product]) -> None:
-        super().__init__(products[0].base, (*batch, *products[0].shape))
-        self.batch = batch
-        self.products = products
-
-
-class Total(Block):
-    """Elementwise sums: `terms` are (symbols or numbers, factor), each broadcast to `shape`."""
-
-    __slots__ = ("terms",)
-
-    def __init__(
-        self, base: int, shape: tuple[int, ...], terms: Sequence[tuple[Symbol | Array, float]]
-    ) -> None:
-        super().__init__(base, shape)
-        self.terms = terms
-
-
-class Symbol:
-    """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so."""
-
-    __slots__ = ("_codes", "decoded", "shape", "whole")
-
-    def __init__(self, codes: Array | None, whole: Block | None = None) -> None:
-        self._codes = codes
-        self.whole = whole
-        if whole is not None:
-            self.shape: tuple[int, ...] = whole.shape
-        else:
-            assert codes is not None
-            self.shape = codes.shape
-        self.decoded: Any = None
-        """What the structural check found out about it: blocks of the activation serve many products."""
-
-    @property
-    def codes(self) -> Array:
-        """The codes, int64, of `shape`."""
-        if self._codes is None:
-            assert self.whole is not None
-            first = self.whole.base
-            self._codes = np.arange(first, first + self.whole.size, dtype=np.int64).reshape(self.shape)
-        return self._codes
-
-
-Value = Symbol | Array
+__all__ = ["Symbols"]
 
 
 class Symbols:
@@ -127,58 +33,7 @@ class Symbols:
     def __init__(self, dtype: str) -> None:
         self.bits = _bits(dtype)
         self.interpreter: Interpreter | None = None
-        self.blocks: list[Block] = []
-        self.bases: list[int] = []
-        self.next = 1
-
-    def given(self, name: str, shape: tuple[int, ...]) -> Symbol:
-        """Symbols for a value that comes from outside."""
-        return Symbol(None, self._register(Given(self.next, shape, name)))
-
-    def groups(self, codes: Array) -> Iterator[tuple[Block | None, Array | None]]:
-        """Splits a 1-D array of codes by block.
-
-        Yields:
-            (block, positions): positions of its codes, None for all; block None is the literal zero.
-        """
-        first, last = int(codes.min()), int(codes.max())
-        if last == 0:
-            yield None, None
-            return
-        if first > 0:
-            block = self.blocks[bisect_right(self.bases, first) - 1]
-            if last < block.base + block.size:
-                yield block, None
-                return
-        owners = np.searchsorted(np.asarray(self.bases, np.int64), codes, side="right") - 1
-        order = np.argsort(owners, kind="stable")
-        cuts = np.flatnonzero(np.diff(owners[order])) + 1
-        for positions in np.split(order, cuts):
-            owner = int(owners[positions[0]])
-            yield (self.blocks[owner] if owner >= 0 else None), positions
-
-    def _register(self, block: Block) -> Block:
-        self.blocks.append(block)
-        self.bases.append(block.base)
-        self.next = block.base + block.size
-        return block
-
-    def product(self, left: Symbol, right: Array, label: str) -> Product:
-        """A new product block."""
-        block = Product(self.next, left, right, label)
-        self._register(block)
-        return block
-
-    def total(self, shape: tuple[int, ...], terms: Sequence[tuple[Value, float]]) -> Symbol:
-        """A new block of sums; a term that is itself such a block of this shape is opened."""
-        flat: list[tuple[Value, float]] = []
-        for value, factor in terms:
-            whole = value.whole if isinstance(value, Symbol) else None
-            if isinstance(whole, Total) and whole.shape == shape:
-                flat += [(v, f * factor) for v, f in whole.terms]
-            else:
-                flat.append((value, factor))
-        return Symbol(None, self._register(Total(self.next, shape, flat)))
+        self.ledger = Ledger()
 
     # the domain's side of the interpreter
 
@@ -423,7 +278,7 @@ def _sum(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequ
             total = total + value
         return [total]
     shape = np.broadcast_shapes(*{v.shape for v in args})
-    return [symbols.total(shape, [(v, 1.0) for v in args])]
+    return [symbols.ledger.total(shape, [(v, 1.0) for v in args])]
 
 
 def _mul(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
@@ -436,7 +291,7 @@ def _mul(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequ
     if factor.size != 1:
         raise ValueError("it scales elements differently")
     shape = np.broadcast_shapes(value.shape, factor.shape)
-    return [symbols.total(shape, [(value, float(factor.reshape(())))])]
+    return [symbols.ledger.total(shape, [(value, float(factor.reshape(())))])]
 
 
 def _matmul(
@@ -453,7 +308,7 @@ def _matmul(
         raise ValueError(f"{left.shape} against {right.shape}")
     label = symbols.label(node)
     if len(left.shape) == 2 and right.ndim == 2:
-        return [Symbol(None, symbols.product(left, right, label))]
+        return [Symbol(None, symbols.ledger.product(left, right, label))]
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     codes = np.broadcast_to(left.codes, (*batch, *left.shape[-2:]))
     weights = np.broadcast_to(right, (*batch, *right.shape[-2:]))
@@ -465,7 +320,7 @@ def _matmul(
         key = part.__array_interface__["data"][0]
         if key not in seen:
             seen[key] = Symbol(part)
-        products.append(symbols.product(seen[key], weights[index], label))
+        products.append(symbols.ledger.product(seen[key], weights[index], label))
     if not products:
         raise ValueError("it is empty")
     return [Symbol(None, Batch(batch, products))]
@@ -481,7 +336,7 @@ def _gemm(
     if len(args) > 2 and args[2] is not None:
         # an accumulator comes first: it holds the products before this one
         terms.insert(0, (args[2], float(attributes.get("beta", 1.0))))
-    return [symbols.total(product.shape, terms)]
+    return [symbols.ledger.total(product.shape, terms)]
 
 
 def _reduce_sum(
@@ -498,7 +353,7 @@ def _reduce_sum(
     before = (slice(None),) * axis
     steps = [slice(k, k + 1) if keep else k for k in range(args[0].shape[axis])]
     parts = [args[0].codes[(*before, step)] for step in steps]
-    return [symbols.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
+    return [symbols.ledger.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
 
 
 def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
@@ -509,11 +364,11 @@ def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
     places = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
     shape = list(batch.shape)
     shape[axis : axis + 1] = [1] if keep else []
-    first = symbols.next
+    first = symbols.ledger.next
     for row in places.reshape(-1, places.shape[-1]).tolist():
         terms = [(Symbol(None, batch.products[at]), 1.0) for at in row]
-        symbols.total(batch.shape[-2:], terms)
-    return Symbol(np.arange(first, symbols.next, dtype=np.int64).reshape(shape))
+        symbols.ledger.total(batch.shape[-2:], terms)
+    return Symbol(np.arange(first, symbols.ledger.next, dtype=np.int64).reshape(shape))
 
 
 _RULES: Mapping[str, Rule] = {
