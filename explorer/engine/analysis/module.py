@@ -167,7 +167,8 @@ def _settled(seen: Trace) -> list[Row]:
     """
     rows: list[Row] = []
     for row in seen.rows:
-        if sum(1 for part in row.parts if part.macs) > 1:
+        # a model that is a single module would otherwise be a single row
+        if sum(1 for part in row.parts if part.macs) > 1 or (not row.caller and len(row.parts) > 1):
             rows.extend(row.parts)
             continue
         for part in row.parts:
@@ -300,7 +301,7 @@ def _weight(stored: Stored, path: str) -> TensorInfo:
 def _silent(seen: Trace, rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
     """Paths of the leaf modules that have no row, in the order of their registration."""
     shown = {row.path for row in rows}
-    opaque = tuple(f"{path}." for path, module in named.items() if isinstance(module, OPAQUE))
+    opaque = tuple(f"{path}." if path else "" for path, m in named.items() if isinstance(m, OPAQUE))
     expanded = {row.caller for row in rows if row.module is None}
     return [
         path

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.engine.analysis.module import analyse, analyse_module  # noqa: E402
 from explorer.engine.formats.torch_module import load  # noqa: E402
+from explorer.errors import Cancelled, Misuse  # noqa: E402
 from explorer.facts import Analysis, Layer  # noqa: E402
 
 
@@ -324,7 +325,7 @@ def test_transposed_convolution_multiplies_its_input() -> None:
 @pytest.mark.parametrize(
     ("make", "macs"),
     [
-        # steps x batch x directions x gates x hidden x (input + state), the second layer reads both directions
+        # steps x batch x directions x gates x hidden x (input + state)
         (lambda: nn.LSTM(10, 20), 7 * 3 * 4 * 20 * (10 + 20)),
         (lambda: nn.GRU(10, 20, bidirectional=True), 7 * 3 * 2 * 3 * 20 * (10 + 20)),
         (lambda: nn.RNN(10, 20, 2), 7 * 3 * 20 * (10 + 20) + 7 * 3 * 20 * (20 + 20)),
@@ -347,3 +348,248 @@ def test_bilinear_and_einsum() -> None:
 
     assert on_meta(Product, (2, 3, 4), (2, 5, 4)).info.totals.macs == 2 * 3 * 4 * 5
     assert on_meta(lambda: nn.Bilinear(3, 4, 5), (2, 3), (2, 4)).info.totals.macs == 2 * 3 * 4 * 5 + 2 * 4 * 5
+
+
+# -- the tree
+
+
+class Loop(nn.Module):
+    """One block run three times, and an addition in between that is written as an operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        self.unused = nn.Linear(8, 2)
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Any) -> Any:
+        for _ in range(3):
+            x = self.block(x) + x
+        return x
+
+
+def test_a_module_called_three_times_has_its_parameters_once() -> None:
+    analysis = on_meta(Loop, (2, 8))
+    linear = row(analysis, "block.0")
+    assert (linear.calls, linear.params, linear.macs) == (3, 72, 3 * 2 * 8 * 8)
+    assert linear.formula.startswith("3 x (")
+    assert row(analysis, "block").calls == 3
+    assert [layer.name for layer in leaves(analysis) if layer.kind == "add"] == ["add", "add_2", "add_3"]
+    assert analysis.info.totals.nodes == 3 + 3 + 3
+
+
+def test_parameters_that_nothing_uses_are_shown_and_counted() -> None:
+    analysis = on_meta(Loop, (2, 8))
+    unused = row(analysis, "unused")
+    assert (unused.calls, unused.params, unused.macs) == (0, 18, 0)
+    assert row(analysis, "scale").kind == "Parameter"
+    assert analysis.info.totals.params == 72 + 18 + 8
+
+
+def test_a_layer_says_what_it_was_made_with_and_what_goes_through() -> None:
+    conv = on_meta(lambda: nn.Conv2d(3, 6, 3, stride=2, bias=False), (1, 3, 9, 9)).layers[0]
+    assert conv.kind == "Conv2d"
+    assert conv.attributes["kernel_size"] == [3, 3]
+    assert conv.attributes["stride"] == [2, 2]
+    assert conv.attributes["bias"] is False
+    assert (conv.inputs[0].name, conv.inputs[0].dtype, conv.inputs[0].shape) == (
+        "input", "float32", (1, 3, 9, 9)
+    )  # fmt: skip
+    assert conv.outputs[0].shape == (1, 6, 4, 4)
+    assert [(w.name, w.shape) for w in conv.weights] == [("weight", (6, 3, 3, 3))]
+    assert "Cout 6 x out 4x4 x Cin/groups 3 x kernel 3x3 = 2,592" in conv.formula
+    assert (conv.bytes_read, conv.bytes_written) == (4 * (3 * 81 + 162), 4 * 96)
+
+
+def test_work_on_the_parameters_of_a_module_that_is_never_called_is_its_own() -> None:
+    swin = analyse(load("swin_t"))
+    qkv = row(swin, "features.1.0.attn.qkv")
+    assert (qkv.kind, qkv.calls) == ("Linear", 1)
+    assert qkv.macs == 64 * 49 * 96 * 288
+
+
+def test_attention_in_evaluation_mode_is_one_row_with_its_projections() -> None:
+    analysis = on_meta(lambda: nn.MultiheadAttention(32, 4, batch_first=True), *[(2, 10, 32)] * 3)
+    assert [layer.kind for layer in analysis.layers] == ["MultiheadAttention"]
+    assert analysis.layers[0].macs == 2 * (10 * 32 * 96 + 4 * 10 * 10 * (8 + 8) + 10 * 32 * 32)
+    assert analysis.layers[0].params == sum(p.numel() for p in nn.MultiheadAttention(32, 4).parameters())
+
+
+def test_a_module_without_children_that_multiplies_often_shows_its_operators() -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w1, self.w2 = nn.Parameter(torch.ones(4, 8)), nn.Parameter(torch.ones(8, 2))
+
+        def forward(self, x: Any) -> Any:
+            return (x @ self.w1).relu() @ self.w2
+
+    analysis = on_meta(lambda: nn.Sequential(Functional()), (1, 4))
+    assert [(layer.path, layer.params) for layer in analysis.layers] == [
+        ("0", 48), ("0.matmul", 32), ("0.relu", 0), ("0.matmul_2", 16)
+    ]  # fmt: skip
+
+
+def test_weights_that_share_storage_count_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.b.weight = nn.Parameter(self.a.weight.detach())
+
+        def forward(self, x: Any) -> Any:
+            return self.b(self.a(x))
+
+    analysis = on_meta(Tied, (1, 4))
+    assert analysis.info.totals.params == 16
+    assert row(analysis, "a").shared_with == ("b",)
+
+
+# -- memory
+
+
+def test_a_tensor_that_is_updated_in_place_or_viewed_takes_no_memory_of_its_own() -> None:
+    chain = on_meta(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Flatten()), (1, 4, 256))
+    assert chain.info.totals.activation_bytes_peak == 4 * 1024
+    apart = on_meta(lambda: nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU()), (1, 4, 256))
+    assert apart.info.totals.activation_bytes_peak == 2 * 4 * 1024
+
+
+def test_a_skip_connection_stays_alive() -> None:
+    class Skip(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return F.relu(F.relu(x)) + x
+
+    totals = on_meta(Skip, (1, 256)).info.totals
+    assert totals.activation_bytes_peak == 3 * 1024
+    assert totals.peak_at in ("relu_2", "add")
+    assert [t.shape for t in totals.peak_tensors] == [(1, 256)] * 3
+
+
+# -- what cannot be known
+
+
+def test_an_operator_without_a_rule_is_unknown_and_stops_nothing() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.fc(torch.fft.fft(x).real)
+
+    analysis = on_meta(Odd, (1, 8))
+    odd = next(layer for layer in leaves(analysis) if layer.status == "unknown")
+    assert (odd.macs, odd.name) == (None, "fft_fft")
+    assert "no rule for the operator aten::_fft_r2c" in odd.reason
+    assert analysis.info.totals.macs == 64
+    assert 0 < analysis.info.totals.coverage < 1
+
+
+def test_detection_is_a_bound_and_says_why() -> None:
+    analysis = analyse(load("fasterrcnn_resnet50_fpn"))
+    box = row(analysis, "roi_heads.box_head.fc6")
+    assert box.status == "bound"
+    assert "taken as nonzero" in box.reason
+    assert row(analysis, "backbone.body.conv1").status == "exact"
+    assert any("every box taken as kept" in note for note in analysis.info.model.notes)
+
+
+class Fails(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.good, self.bad, self.after = nn.Linear(4, 8), nn.Linear(9, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.after(self.bad(F.relu(self.good(x))))
+
+
+def test_a_model_that_fails_half_way_gives_the_half_that_worked() -> None:
+    with torch.device("meta"):
+        model, given = Fails().train(), torch.empty(1, 4)
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    analysis = analyse_module(model, [given])
+    assert row(analysis, "good").macs == 32
+    bad, after = row(analysis, "bad"), row(analysis, "after")
+    assert (bad.status, bad.macs, bad.params) == ("unknown", None, 20)
+    assert "must have same reduction dim" in bad.reason
+    assert (after.status, after.macs) == ("unknown", None)
+    assert after.reason == "not reached: the model failed in bad"
+    assert analysis.info.totals.macs == 32
+    assert analysis.info.totals.coverage == 0.5
+    assert analysis.info.totals.activation_bytes_peak is None
+    assert any("failed in bad" in note for note in analysis.info.model.notes)
+    # and the model is as it was
+    assert all(m.training for m in model.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert torch.backends.mha.get_fastpath_enabled() == fastpath
+
+
+def test_a_failing_operator_is_named() -> None:
+    class Adds(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return F.relu(x) + torch.empty(3, device="meta")
+
+    analysis = on_meta(Adds, (1, 4))
+    assert (row(analysis, "relu").status, row(analysis, "add").status) == ("exact", "unknown")
+
+
+def test_an_error_that_the_model_handles_itself_is_no_failure() -> None:
+    class Tries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide, self.fits = nn.Linear(9, 2), nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            try:
+                return self.wide(x)
+            except RuntimeError:
+                return self.fits(x)
+
+    analysis = on_meta(Tries, (1, 4))
+    assert row(analysis, "fits").macs == 8
+    assert analysis.info.model.notes == ()
+
+
+def test_constants_made_on_the_cpu_mix_with_inputs_that_have_no_values() -> None:
+    class Mixed(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * torch.arange(4.0) + torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    model = Mixed()
+    analysis = analyse_module(model, [torch.empty(2, 4, device="meta")])
+    assert analysis.info.model.outputs[0].shape == (2, 4)
+    assert analysis.info.totals.coverage == 1.0
+
+
+def test_stopping() -> None:
+    with pytest.raises(Cancelled):
+        analyse(load("resnet18"), cancel=lambda: True)
+
+
+def test_batch_and_shape_change_the_figures() -> None:
+    loaded = load("resnet18")
+    one = analyse(loaded).info
+    eight = analyse(loaded, dims={"batch": 8}).info
+    assert eight.totals.macs == 8 * (one.totals.macs or 0)
+    assert eight.assumptions["dims"] == {"batch": 8}
+    small = analyse(loaded, input_shapes={"x": (None, (1, 3, 64, 64))}).info
+    assert small.model.inputs[0].shape == (1, 3, 64, 64)
+    assert (small.totals.macs or 0) < (one.totals.macs or 0)
+    with pytest.raises(Misuse, match="there is: x"):
+        analyse(loaded, input_shapes={"imagen": (None, (1, 3, 64, 64))})
+    with pytest.raises(Misuse, match="did you mean 'batch'"):
+        analyse(loaded, dims={"bach": 8})
+
+
+def test_a_recurrent_layer_with_a_given_state() -> None:
+    class Stateful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(4, 6, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            state = torch.zeros(1, x.shape[0], 6, device=x.device)
+            return self.rnn(x, state)[0]
+
+    assert on_meta(Stateful, (2, 5, 4)).info.totals.macs == 2 * 5 * 3 * 6 * (4 + 6)

@@ -1,0 +1,316 @@
+"""Opening an nn.Module by name, its inputs, its ONNX file, and its own outputs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
+
+from explorer.engine.analysis.module import analyse  # noqa: E402
+from explorer.engine.formats import torch_module  # noqa: E402
+from explorer.engine.formats.torch_module import LoadedModule, export_onnx, load, run  # noqa: E402
+from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse  # noqa: E402
+
+NETS = """
+import sys
+import torch
+from torch import nn
+print("noise of an import")
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        print("noise of a constructor")
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.bn = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4 * 28 * 28, 10)
+
+    def forward(self, image):
+        print("noise of a forward")
+        print("noise on the other stream", file=sys.stderr)
+        return self.fc(torch.relu(self.bn(self.conv(image))).flatten(1))
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 16)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, 50, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.block(self.embed(ids)))
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, left, right, scale=None):
+        out = self.a(left) + self.b(right)
+        return {"sum": out, "twice": out * 2} if scale is None else {"sum": out * scale}
+
+class ReadsValues(nn.Module):
+    def __init__(self):
+        super().__init__()
+        count = int(torch.linspace(1, 3, 3).sum().item())
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(count))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+ready = nn.Sequential(nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5), nn.ReLU())
+
+def with_inputs():
+    return nn.Conv2d(3, 4, 3), (torch.zeros(1, 3, 20, 30),)
+
+def a_number():
+    return 3
+
+def broken():
+    raise ValueError("no luck today")
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module of networks in it, entered."""
+    (tmp_path / "my_nets.py").write_text(NETS)
+    (tmp_path / "needs_more.py").write_text("import a_package_nobody_has\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in ("my_nets", "needs_more"):
+        sys.modules.pop(name, None)
+
+
+def shapes(loaded: LoadedModule) -> list[tuple[str, str | None, Any]]:
+    return [(i.name, i.dtype, i.shape) for i in loaded.bind().inputs]
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("alexnet", (1, 3, 224, 224)),
+        ("inception_v3", (1, 3, 299, 299)),
+        ("deeplabv3_resnet50", (1, 3, 520, 520)),
+        ("r3d_18", (1, 3, 16, 112, 112)),
+        ("fasterrcnn_resnet50_fpn", (3, 800, 800)),
+        ("ssdlite320_mobilenet_v3_large", (3, 320, 320)),
+    ],
+)
+def test_torchvision_models_come_with_their_own_input_size(name: str, shape: tuple[int, ...]) -> None:
+    assert [s for _, _, s in shapes(load(name))] == [shape]
+
+
+def test_a_mistyped_name_gives_the_nearest() -> None:
+    with pytest.raises(Misuse, match="did you mean 'alexnet'"):
+        load("alexnte")
+
+
+def test_torch_absent_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    # None in sys.modules makes `import torch` fail as if it were not installed
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtra) as caught:
+        load("alexnet")
+    assert "pip install 'explorer-nn[torch]'" in str(caught.value)
+
+
+def test_weights_that_do_not_exist_or_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Misuse, match="did you mean 'IMAGENET1K_V1'"):
+        load("alexnet", weights="IMAGENET_V1")
+    with pytest.raises(Misuse, match="torchvision's only"):
+        load("my_nets:Small", weights="DEFAULT")
+
+    def offline(*args: Any, **kwargs: Any) -> Any:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("torch.hub.download_url_to_file", offline)
+    monkeypatch.setenv("TORCH_HOME", "/nonexistent/cache")
+    monkeypatch.setattr("os.makedirs", lambda *args, **kwargs: None)
+    with pytest.raises(ExplorerError, match="leave --weights out") as caught:
+        load("alexnet", weights="IMAGENET1K_V1").materialise()
+    assert "\n" not in str(caught.value)
+
+
+# -- package.module:callable
+
+
+def test_a_callable_from_the_current_folder(nets: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    analysis = analyse(load("my_nets:Small"))
+    assert analysis.info.totals.macs == 28 * 28 * 4 * 9 + 4 * 28 * 28 * 10
+    assert analysis.info.model.inputs[0].name == "image"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_python_file(nets: Path) -> None:
+    assert analyse(load(f"{nets / 'my_nets.py'}:Small")).info.totals.params == 31_418
+
+
+def test_what_goes_in_is_found_out_and_said(nets: Path) -> None:
+    assert shapes(load("my_nets:Small")) == [("image", "float32", (1, 1, 28, 28))]
+    assert shapes(load("my_nets:Tokens")) == [("ids", "int64", (1, 128))]
+    assert shapes(load("my_nets:ready")) == [("input", "float32", (1, 16))]
+    assert shapes(load("my_nets:with_inputs")) == [("input", "float32", (1, 3, 20, 30))]
+    note = load("my_nets:Small").bind().notes
+    assert note == ("input image: 1x1x28x28 guessed from the first layer (Conv2d)",)
+
+
+def test_several_inputs_have_to_be_given(nets: Path) -> None:
+    loaded = load("my_nets:Two")
+    with pytest.raises(Misuse, match="--input-shape left:1,3,224,224"):
+        loaded.bind()
+    bound = loaded.bind({"right": (None, (2, 4)), "left": (None, (2, 4))})
+    assert [i.name for i in bound.inputs] == ["left", "right"]
+    scaled = loaded.bind(dict.fromkeys(("scale", "left", "right"), ("float64", (2, 4))))
+    assert [(i.name, i.dtype) for i in scaled.inputs] == [
+        ("left", "float64"), ("right", "float64"), ("scale", "float64")
+    ]  # fmt: skip
+    with pytest.raises(Misuse, match="did you mean 'left'"):
+        loaded.bind({"lefft": (None, (2, 4))})
+    with pytest.raises(Misuse, match="no type 'flaot32'"):
+        loaded.bind({"left": ("flaot32", (2, 4)), "right": (None, (2, 4))})
+
+
+def test_a_constructor_that_reads_values_is_built_on_the_cpu(nets: Path) -> None:
+    analysis = analyse(load("my_nets:ReadsValues"))
+    assert analysis.info.totals.params == 6 * 20
+    assert analysis.info.totals.macs == 6 * 16
+
+
+def test_the_users_own_module_is_left_as_it_is(nets: Path) -> None:
+    loaded = load("my_nets:ready")
+    analyse(loaded)
+    ready = sys.modules["my_nets"].ready
+    assert not any(p.is_meta for p in ready.parameters())
+    assert loaded.meta() is not ready
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "says"),
+    [
+        ("my_nets:Smal", Misuse, "did you mean 'Small'"),
+        ("my_nets:", Misuse, "package.module:callable"),
+        ("my_net:Small", Misuse, "did you mean 'my_nets'"),
+        ("nowhere.at.all:f", Misuse, "there is no module 'nowhere'"),
+        ("my_nets:a_number", Misuse, "returned a int, not an nn.Module"),
+        ("my_nets:torch", Misuse, "not a callable"),
+        ("my_nets:broken", BadModel, "ValueError: no luck today"),
+        ("needs_more:f", BadModel, "No module named 'a_package_nobody_has'"),
+    ],
+)
+def test_bad_sources_say_what_is_wrong_in_one_line(
+    nets: Path, source: str, kind: type[ExplorerError], says: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        analyse(load(source))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# -- to ONNX, and run
+
+
+def exported(source: str, path: Path, shapes: Any = None, seed: int = 0) -> tuple[LoadedModule, Any]:
+    loaded = load(source, seed=seed)
+    export_onnx(loaded, shapes or {}, str(path))
+    return loaded, onnx.load(path)
+
+
+def outputs_agree(loaded: LoadedModule, path: Path) -> bool:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    args, kwargs = loaded.bound.arguments(device="cpu", seed=7)
+    arrays = [t.numpy() for t in (*args, *kwargs.values())]
+    given = {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=True)}
+    theirs, ours = session.run(None, given), run(loaded, arrays)
+    return all(np.allclose(a, b, atol=1e-5) for a, b in zip(theirs, ours, strict=True))
+
+
+def test_exported_names_are_those_of_the_module(nets: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = nets / "small.onnx"
+    loaded, model = exported("my_nets:Small", path)
+    state = loaded.materialise().state_dict()
+    names = {t.name for t in model.graph.initializer}
+    assert names == {n for n in state if not n.endswith("num_batches_tracked")}
+    assert [n.name for n in model.graph.node][:2] == ["/conv/Conv", "/bn/BatchNormalization"]
+    assert [i.name for i in model.graph.input] == ["image"]
+    assert [o.name for o in model.graph.output] == ["output"]
+    onnx.checker.check_model(model, full_check=True)
+    assert outputs_agree(loaded, path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_transposed_weights_get_their_names_back(nets: Path) -> None:
+    path = nets / "tokens.onnx"
+    loaded, model = exported("my_nets:Tokens", path)
+    state = set(loaded.materialise().state_dict())
+    assert {t.name for t in model.graph.initializer if t.name.startswith("block.")} <= state
+    assert not [t.name for t in model.graph.initializer if t.name.startswith("onnx::MatMul")]
+    assert outputs_agree(loaded, path)
+
+
+def test_equal_seeds_make_equal_files_and_others_do_not(nets: Path) -> None:
+    one, two, three = (nets / f"{n}.onnx" for n in ("one", "two", "three"))
+    for path, seed in ((one, 0), (two, 0), (three, 1)):
+        exported("my_nets:Small", path, seed=seed)
+    assert one.read_bytes() == two.read_bytes()
+    assert one.read_bytes() != three.read_bytes()
+
+
+def test_several_inputs_and_named_outputs(nets: Path) -> None:
+    path = nets / "two.onnx"
+    given = {"left": (None, (2, 4)), "right": (None, (2, 4))}
+    loaded, model = exported("my_nets:Two", path, given)
+    assert [i.name for i in model.graph.input] == ["left", "right"]
+    assert [o.name for o in model.graph.output] == ["output.sum", "output.twice"]
+    assert outputs_agree(loaded, path)
+
+
+def test_running_in_double_precision_leaves_the_model_in_single(nets: Path) -> None:
+    loaded = load("my_nets:Small")
+    image = np.random.default_rng(0).random((1, 1, 28, 28), dtype=np.float32)
+    single, double = run(loaded, [image])[0], run(loaded, [image], dtype="float64")[0]
+    assert (single.dtype, double.dtype) == (np.float32, np.float64)
+    assert 0 < np.abs(single - double).max() < 1e-5
+    assert run(loaded, [image])[0].dtype == np.float32
+
+
+def test_a_model_that_cannot_take_these_inputs(nets: Path) -> None:
+    with pytest.raises(BadModel, match="the model failed"):
+        run(load("my_nets:Small"), [np.zeros((1, 2, 28, 28), np.float32)])
+
+
+def test_a_model_that_no_exporter_takes_leaves_no_file(
+    nets: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        Path(args[2]).write_bytes(b"half a file")
+        raise RuntimeError("this operator has no ONNX form")
+
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    with pytest.raises(BadModel, match="no ONNX form"):
+        exported("my_nets:Small", nets / "never.onnx")
+    assert not (nets / "never.onnx").exists()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_alexnet_exports_with_the_parameters_that_the_analysis_counts(tmp_path: Path) -> None:
+    loaded, model = exported("alexnet", tmp_path / "alexnet.onnx")
+    elements = sum(int(np.prod(t.dims)) for t in model.graph.initializer)
+    assert elements == 61_100_840 == analyse(loaded).info.totals.params
+    assert [n.op_type for n in model.graph.node].count("Gemm") == 3
+    assert torch_module.said(ValueError("a\nb")) == "ValueError: a b"
