@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.terminal import SSH, Terminal, explorer
 
@@ -50,7 +51,7 @@ def line_bytes(model: str, ready: str) -> dict[str, int]:
 
 
 def stall(model: str) -> dict[str, float]:
-    """Longest gap of a 2 ms heartbeat in the event loop, while a model is opened and while it is tiled.
+    """Longest gap of a 2 ms heartbeat in the event loop, through the job of a user who opens a model and tiles it.
 
     The screen runs as it does for a user, with its own engine, on a terminal that is not there.
     """
@@ -61,13 +62,23 @@ async def _stall(model: str) -> dict[str, float]:
     import gc
 
     from explorer.tui.app import make_app
-    from explorer.worker import Engine
+    from explorer.worker import Engine, Job
 
-    engine = Engine(model)
-    engine.start()
-    app = make_app(model, engine)
+    asked: list[str] = []
     gaps: dict[str, float] = {}
     phase = ""
+
+    class Watched(Engine):
+        def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Job:
+            nonlocal phase
+            asked.append(method)
+            if method == "tile":
+                phase = "tile"
+            return super().submit(method, *args, **kwargs)
+
+    engine = Watched(model)
+    engine.start()
+    app = make_app(model, engine)
 
     async def heartbeat() -> None:
         last = time.perf_counter()
@@ -87,16 +98,19 @@ async def _stall(model: str) -> dict[str, float]:
             phase = "open"
             await asyncio.wrap_future(engine.submit("analysis").future)
             await asyncio.sleep(0.5)
-            phase = "tile"
+            phase = "ask to tile"
             before = len(engine.history.entries) if engine.history else 1
             await pilot.press("t")
-            await asyncio.sleep(0.5)
-            await pilot.press("enter")
             end = time.monotonic() + 120
+            while "tile" not in asked:  # Enter does nothing while the plan is being made
+                assert time.monotonic() < end, "tiling never began"
+                await asyncio.sleep(0.5)
+                await pilot.press("enter")
             while not engine.history or len(engine.history.entries) == before:
-                assert time.monotonic() < end, "tiling never began or never ended"
+                assert time.monotonic() < end, "tiling never ended"
                 await asyncio.sleep(0.05)
-            await asyncio.sleep(1.0)
+            phase = "show the verdict"
+            await asyncio.sleep(2.0)
             phase = ""
             beat.cancel()
     finally:
