@@ -111,7 +111,13 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK),
     Command(
-        "zoom", ("z",), "z", "Zoom the pane", "Give the focused pane the whole width, or take it back", LOOK
+        "zoom",
+        ("z",),
+        "z",
+        "Zoom the pane",
+        "Give the focused pane the whole width, or take it back",
+        LOOK,
+        footer="zoom",
     ),
     Command(
         "actions", ("a",), "a", "Actions…", "Menu of what can be done to the model", CHANGE, footer="actions"

@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+import explorer
 from explorer.errors import Misuse
 from explorer.facts import Analysis, Layer
 from explorer.report.document import layers as layers_document
@@ -34,7 +35,7 @@ def write_layers(analysis: Analysis, path: str) -> None:
     try:
         with open(partial, "w", encoding="utf-8", newline="") as file:
             if ending == ".json":
-                json.dump(layers_document(analysis), file, indent=1)
+                json.dump(layers_document(analysis, f"explorer {explorer.__version__}"), file, indent=1)
             else:
                 rows = csv.writer(file)
                 rows.writerow(_COLUMNS)

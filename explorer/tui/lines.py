@@ -172,10 +172,10 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
 
 
 def _words(content: str) -> list[str]:
-    """Words with the blanks behind them."""
+    """Words with the blanks behind them; a path may be broken behind a slash."""
     words, start = [], 0
     for i in range(1, len(content)):
-        if content[i] != " " and content[i - 1] == " ":
+        if content[i] != " " and content[i - 1] in " /":
             words.append(content[start:i])
             start = i
     words.append(content[start:])

@@ -17,6 +17,7 @@ _MARKS = {
     "changed": ("~", "warn"),
     "renamed": ("=", "dim"),
     "tiled": ("▦", "accent"),
+    "merged": ("▣", "accent"),
 }
 
 
@@ -27,7 +28,7 @@ def diff_headline(diff: Diff) -> str:
     counts: dict[str, int] = {}
     for node in diff.nodes:
         counts[node.status] = counts.get(node.status, 0) + 1
-    order = ("tiled", "changed", "added", "removed", "renamed")
+    order = ("tiled", "merged", "changed", "added", "removed", "renamed")
     return (
         ", ".join(f"{counts[status]:,} {status}" for status in order if status in counts) or "No node differs"
     )
@@ -59,23 +60,27 @@ def _name_width(width: int, columns: int, each: int) -> int:
 
 
 _COLUMNS = (
-    ("total", "total"),
-    ("changed", "chgd"),
+    ("total", "all"),
+    ("changed", "chg"),
     ("unchanged", "same"),
-    ("added", "added"),
+    ("added", "new"),
     ("removed", "gone"),
 )
 
 
+def _each(width: int) -> int:
+    return 10 if width >= 62 else 6 if width >= 48 else 5
+
+
 def _summary_head(width: int) -> Line:
     wide = width >= 62
-    each = 10 if wide else 6
+    each = _each(width)
     cells = "".join(fit(name if wide else short, each, right=True) for name, short in _COLUMNS)
     return ((fit("Operators", _name_width(width, 5, each)), "head"), (cells, "dim"))
 
 
 def _summary_row(row: OpDiff, width: int) -> Line:
-    each = 10 if width >= 62 else 6
+    each = _each(width)
     spans = [(fit(safe(row.op), _name_width(width, 5, each)), "text")]
     roles = ("number", "warn", "dim", "good", "bad")
     for (name, _), role in zip(_COLUMNS, roles, strict=True):
@@ -103,25 +108,30 @@ def _moved(totals: Totals) -> int | None:
     return totals.bytes_read + totals.bytes_written
 
 
+def _cost_widths(width: int, exact: bool) -> tuple[int, int, int]:
+    """Cells of the label, of a figure, of the change."""
+    figure = 20 if exact and width >= 66 else 12
+    change = 10 if width >= 34 + 2 * figure - 24 else 0
+    return max(6, width - 2 * figure - change - 1), figure, change
+
+
 def _cost_head(width: int) -> Line:
-    return (
-        (fit("Cost", 12), "head"),
-        (fit("before", 11, right=True), "dim"),
-        (fit("after", 11, right=True), "dim"),
-        (fit("change", width - 35, right=True) if width > 44 else "", "dim"),
-    )
+    label, figure, change = _cost_widths(width, False)
+    columns = f"{'before':>{figure}}{'after':>{figure}}" + ("change".rjust(change) if change else "")
+    return ((fit("Cost", label), "head"), (columns, "dim"))
 
 
 def _cost_row(label: str, before: int | None, after: int | None, size: bool, exact: bool, width: int) -> Line:
     figure: Callable[[int | None, bool], str] = bytes_figure if size else count_figure
-    room = max(11, (width - 24) // 2) if exact else 11
+    name, room, rest = _cost_widths(width, exact)
+    exact = exact and room > 12
     same = before == after and before is not None
     change = "same" if same else "?" if before is None or after is None else _change(before, after)
     return (
-        (fit(label, 12), "dim"),
+        (fit(label, name), "text"),
         (fit(figure(before, exact), room, right=True), "number"),
         (fit(figure(after, exact), room, right=True), "number"),
-        (fit(change, max(0, width - 13 - 2 * room), right=True), "dim" if same else "warn"),
+        (fit(change, rest, right=True), "dim" if same else "warn"),
     )
 
 

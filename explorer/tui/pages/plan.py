@@ -9,6 +9,7 @@ from explorer.tui.lines import BLANK, Line, fit, head, middle, safe, wrap
 __all__ = ["plan_lines"]
 
 _MOST = 200
+_NAMED = 6
 
 
 def plan_lines(plan: Plan, width: int) -> list[Line]:
@@ -20,7 +21,10 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
         lines = wrap(
             (
                 (f"{plan.products:,}", "strong"),
-                (f" tile products in {sites:,} site{'s' if sites != 1 else ''}", "text"),
+                (
+                    (f" tile {_many(plan.products, 'product')} in {sites:,} {_many(sites, 'site')}", "text"),
+                    "text",
+                ),
                 (f" · {units.count_text(plan.macs)} MACs, {share} of the model", "dim"),
             ),
             width,
@@ -47,7 +51,16 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
             lines.append(((f"{_MOST:,} of {sites:,} shown", "dim"),))
     if plan.skipped:
         lines += [BLANK, head(f"Left as they are: {len(plan.skipped):,}")]
-        for skipped in plan.skipped[:_MOST]:
-            spans = ((safe(skipped.name), "text"), (f"  {safe(skipped.reason)}", "dim"))
-            lines.extend(wrap(spans, width, 2))
+        reasons: dict[str, list[str]] = {}
+        for skipped in plan.skipped:
+            reasons.setdefault(skipped.reason, []).append(skipped.name)
+        for reason, names in list(reasons.items())[:_MOST]:
+            lines.extend(wrap(((f"{len(names):,} × ", "number"), (safe(reason), "text")), width, 4))
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            named = ", ".join(safe(name) for name in names[:_NAMED]) + more
+            lines.extend(wrap((("    ", "text"), (named, "dim")), width, 4))
     return lines
+
+
+def _many(count: int, noun: str) -> str:
+    return noun if count == 1 else noun + "s"

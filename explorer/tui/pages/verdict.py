@@ -93,5 +93,5 @@ def _figures(figures: Sequence[tuple[str, float | None]], width: int) -> list[Li
     spans: list[Span] = [("  ", "text")]
     for label, value in figures:
         if value is not None:
-            spans += [(f"{label}\u00a0", "dim"), (f"{value:.3g}  ", "number")]
+            spans += [(f"{label} ".replace(" ", "\u00a0"), "dim"), (f"{value:.3g}  ", "number")]
     return wrap(spans, width, 2)

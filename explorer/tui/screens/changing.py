@@ -126,7 +126,7 @@ class Changing(Screen[None]):
             plan: Plan = await self.jobs.run("planning", "plan", spec)
             return plan
 
-        dialog = TileDialog(ask_plan, self.analysis.layers, self.chosen_layers(), blink=not self.remote)
+        dialog = TileDialog(ask_plan, self.chosen_layers(), blink=not self.remote)
         self.app.push_screen(dialog, self._tile)
 
     def _tile(self, spec: TileSpec | None) -> None:
@@ -147,9 +147,8 @@ class Changing(Screen[None]):
             lines: list[Line] = []
             if proof is not None:
                 lines += verdict_lines(proof, width)
-            lines += [BLANK, *plan_lines(result.plan, width), BLANK]
-            lines += wrap((("$ ", "accent"), (safe(result.command), "text")), width - 1, 2)
-            return lines
+            lines += [BLANK, *wrap((("$ ", "accent"), (safe(result.command), "text")), width - 1, 2)]
+            return [*lines, BLANK, *plan_lines(result.plan, width)]
 
         if not result.output:
             self.app.push_screen(Page("Tiling refused: the result differs", page, tone="bad"))

@@ -244,7 +244,9 @@ class MainScreen(Changing):
         """Show what changed, in its tab."""
         self.changes = changes
         self._show_changes()
-        self.query_one("#diff", FoldList).move_to(0)
+        pane = self.query_one("#diff", FoldList)
+        first = pane.first_foldable()
+        pane.move_to(first if first < pane.size.height else 0)
 
     @on(LineList.Moved)
     def _moved(self, event: LineList.Moved) -> None:

@@ -109,7 +109,6 @@ class TileDialog(Dialog[TileSpec]):
 
     Args:
         ask_plan: The engine's plan for a spec.
-        all_layers: Every layer of the model, to find those of the same kind.
         chosen: The layer or run under the cursor, with everything inside it.
     """
 
@@ -126,13 +125,12 @@ class TileDialog(Dialog[TileSpec]):
     def __init__(
         self,
         ask_plan: Callable[[TileSpec], Awaitable[Plan]],
-        all_layers: Sequence[Layer],
         chosen: Sequence[Layer],
         *,
         blink: bool = False,
     ) -> None:
         super().__init__()
-        self._ask_plan, self._layers, self._chosen, self._blink = ask_plan, all_layers, tuple(chosen), blink
+        self._ask_plan, self._chosen, self._blink = ask_plan, tuple(chosen), blink
         self._every: tuple[SitePlan, ...] | None = None
         self._spec: TileSpec | None = None
         self.plan: Plan | None = None
@@ -162,11 +160,11 @@ class TileDialog(Dialog[TileSpec]):
     @on(Input.Changed)
     @on(Options.Changed)
     def _ask(self) -> None:
+        self._spec = None  # what is on show is no longer what would be done
         self.run_worker(self._refresh_plan(), group="plan", exclusive=True, exit_on_error=False)
 
     async def _refresh_plan(self) -> None:
         await asyncio.sleep(_PAUSE if self.plan is not None else 0)
-        self._spec = None
         try:
             if self._every is None:
                 self._say("asking the engine…", "dim")
@@ -191,8 +189,8 @@ class TileDialog(Dialog[TileSpec]):
         )
 
     def _kind(self, every: Sequence[SitePlan]) -> list[SitePlan]:
-        kinds = {layer.kind for layer in self._chosen[:1]}
-        return sites_of([layer for layer in self._layers if layer.kind in kinds], every)
+        kinds = {site.op for site in sites_of(self._chosen, every)}
+        return [site for site in every if site.op in kinds]
 
     def _say(self, said: str, role: str) -> None:
         self.query_one("#plan", LineView).show(lambda width: wrap(((safe(said), role),), width) or [BLANK])

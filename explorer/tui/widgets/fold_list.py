@@ -74,6 +74,11 @@ class FoldList(LineList):
         glyph = "  " if row.body is None else "▾ " if entry in self._opened else "▸ "
         return ((glyph, "dim"), *row.head(width - 2))
 
+    def first_foldable(self) -> int:
+        """The first row that opens."""
+        folds = (i for i, (entry, line) in enumerate(self._rows) if line < 0 and self._entries[entry].body)
+        return next(folds, 0)
+
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
         """Open or close a row."""
         entry, line = self._rows[index]

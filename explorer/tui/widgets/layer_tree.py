@@ -68,11 +68,15 @@ class LayerTree(LineList):
         return tree_line(self.model, self.model.rows[index], self.totals, width, self.exact)
 
 
-def row_name(layers: Sequence[Layer]) -> str:
-    """The name of a row; a run reads `layers.0 … layers.11`."""
+def row_name(layers: Sequence[Layer], room: int) -> str:
+    """The name of a row in `room` cells; a run reads `layers.0 … layers.11`, or `layers.0 … 11`."""
+    first, last = safe(layers[0].name), safe(layers[-1].name)
     if len(layers) == 1:
-        return safe(layers[0].name)
-    return f"{safe(layers[0].name)} … {safe(layers[-1].name)}"
+        return middle(first, room)
+    name = f"{first} … {last}"
+    if cell_len(name) > room:
+        name = f"{first} … {last[_shared(first, last) :]}"
+    return middle(name, room)
 
 
 def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: bool) -> Line:
@@ -86,12 +90,12 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
     whole = model.metric.total(totals)
     number_width = min(_EXACT_NUMBER if exact else _NUMBER, max(6, width // 3))
     bar_width = 14 if width >= 64 else 8 if width >= 46 else 5 if width >= 36 else 0
-    kind_width = min(18, width // 4) if width >= 56 else 0
+    kind_width = min(18, width // 5) if width >= 56 else 0
     name_width = max(4, width - number_width - bar_width - kind_width - 2)
 
     times = f" ×{len(members)}" if len(members) > 1 else ""
     room = max(1, name_width - len(indent) - 2 - len(times))
-    name = middle(row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]]), room)
+    name = row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
     kind = safe(first.kind)
     name_role = "dim" if model.matches is not None and first.id not in model.matches else "text"
     if not kind_width and not times and room - len(name) >= 4 and kind and kind != first.name:
@@ -116,3 +120,8 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
         (fit(figure, number_width, right=True), number_role),
         (" ", "text"),
     )
+
+
+def _shared(first: str, last: str) -> int:
+    """How many characters two names begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)

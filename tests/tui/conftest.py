@@ -1,0 +1,17 @@
+"""Snapshots are pictures of exact versions: others draw the same screen with other bytes."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+
+PINNED = {"textual": "8.2.8", "rich": "15.0.0", "pytest-textual-snapshot": "1.1.0", "syrupy": "4.8.0"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to write snapshots with other versions than they are compared with."""
+    found = {name: version(name) for name in PINNED}
+    if config.getoption("update_snapshots", default=False) and found != PINNED:
+        wrong = ", ".join(f"{n} {found[n]} (not {v})" for n, v in PINNED.items() if found[n] != v)
+        raise pytest.UsageError(f"snapshots are updated on the pinned versions only: {wrong}")

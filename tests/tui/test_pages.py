@@ -1,0 +1,183 @@
+"""What the tabs and dialogs say, without a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from explorer.facts import Range, SitePlan, TileSpec
+from explorer.tui.commands import COMMANDS, key_table
+from explorer.tui.lines import bar, fit, line_text, line_width, middle, wrap
+from explorer.tui.pages.diff import diff_entries, diff_headline
+from explorer.tui.pages.help import help_lines
+from explorer.tui.pages.layer import layer_page
+from explorer.tui.pages.model import header_lines, model_page
+from explorer.tui.pages.operators import range_text
+from explorer.tui.pages.plan import plan_lines
+from explorer.tui.pages.verdict import verdict_lines
+from explorer.tui.screens.tile import sites_of
+from explorer.tui.treemodel import TreeModel
+from explorer.tui.widgets.layer_tree import tree_line
+from tests.tui.scripted import ScriptedEngine, alexnet, blocks, plan, proof
+
+WIDTHS = (30, 37, 60, 100)
+
+
+def said(lines: object) -> str:
+    return "\n".join(line_text(line) for line in lines)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("exact", [False, True])
+def test_no_page_is_wider_than_its_pane(width: int, exact: bool) -> None:
+    model = alexnet()
+    totals = model.info.totals
+    pages = [(layer_page((layer,), totals, width, exact), width) for layer in model.layers]
+    pages += [(model_page(model.info, None, width, exact), width), (help_lines(width), width)]
+    pages += [(plan_lines(plan(TileSpec()), 60), 60), (verdict_lines(proof(), width), width)]
+    pages += [(list(header_lines("a/long/name.onnx", model.info, "not saved", exact, 80)), 80)]
+    rows = TreeModel(model.layers)
+    pages += [([tree_line(rows, row, totals, width, exact) for row in rows.rows], width)]
+    for entry in diff_entries(ScriptedEngine()._diff(), exact):
+        pages.append(([entry.head(width), *(entry.body(width) if entry.body else ())], width))
+    for page, room in pages:
+        for line in page:
+            assert line_width(line) <= room, line
+
+
+def test_a_layer_shows_shapes_with_names_and_dtypes_its_formula_and_its_share() -> None:
+    model = alexnet()
+    page = said(layer_page((model.layers[1],), model.info.totals, 60, exact=True))
+    for words in (
+        "features.0", "Conv", "70,276,800", "9.8 %", "1 × 64 × 55·55 × 3 × 11·11", "23,296", "93,184 B",
+        "input", "float32 [1, 3, 224, 224]", "features.0.weight", "[64, 3, 11, 11]", "kernel_shape", "[11, 11]",
+    ):  # fmt: skip
+        assert words in page, words
+
+
+def test_what_is_unknown_is_a_question_mark_with_its_reason() -> None:
+    model = blocks()
+    page = said(layer_page((model.layers[-1],), model.info.totals, 50, exact=False))
+    assert "unknown: no rule for Mystery" in page
+    assert "?" in page
+
+
+def test_text_of_a_model_cannot_move_the_cursor_or_be_markup() -> None:
+    model = blocks()
+    rows = TreeModel(model.layers)
+    line = line_text(tree_line(rows, rows.rows[-1], model.info.totals, 80, False))
+    assert "\x1b" not in line
+    assert "od\\x1b[2J[bold red]d" in line
+
+
+def test_a_run_reads_from_its_first_to_its_last_block() -> None:
+    model = blocks()
+    rows = TreeModel(model.layers)
+    assert "layers.0 … layers.11 ×12" in line_text(
+        tree_line(rows, rows.rows[1], model.info.totals, 80, False)
+    )
+    page = said(
+        layer_page([model.layers[i] for i in rows.members(rows.rows[1])], model.info.totals, 60, False)
+    )
+    assert "first of 12 identical blocks, to encoder.layers.11" in page
+
+
+def test_the_header_keeps_every_total_at_80_columns() -> None:
+    model = alexnet()
+    text = said(header_lines("alexnet.onnx", model.info, "", False, 80))
+    for words in (
+        "alexnet.onnx",
+        "onnx",
+        "MACs 714.19 M",
+        "params 61.10 M",
+        "weights 233.08 MiB",
+        "known 100 %",
+    ):
+        assert words in text
+
+
+def test_coverage_never_rounds_up_to_all() -> None:
+    from explorer.tui.pages.model import _percent
+
+    assert _percent(0.99999) == "99.9 %"
+    assert _percent(1.0) == "100 %"
+
+
+def test_a_plan_says_how_many_products_where_and_what_is_left_alone_why() -> None:
+    text = said(plan_lines(plan(TileSpec()), 90))
+    for words in (
+        "14,336 tile products in 3 sites",
+        "1×9216×4096",
+        "9,216",
+        "1.6 %",
+        "both operands are activations",
+    ):
+        assert words in text
+
+
+def test_a_verdict_is_words_first_and_figures_after() -> None:
+    text = said(verdict_lines(proof(), 76))
+    assert text.startswith("Equal:")
+    for words in ("4.1e-09", "9,216 tiles", "seeds 0, 1, 2"):
+        assert words in text
+    assert "37 new NaN" in said(verdict_lines(proof(False), 76))
+
+
+def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
+    entries = diff_entries(ScriptedEngine()._diff(), exact=False)
+    row = next(e for e in entries if "9,216 products" in line_text(e.head(90)))
+    assert row.body is not None
+    assert "2DMM_64x64x64" in said(row.body(90))
+    assert diff_headline(ScriptedEngine()._diff()) == "3 tiled"
+
+
+def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:
+    model = alexnet()
+    sites = plan(TileSpec()).sites
+    gemm = next(x for x in model.layers if x.path == "classifier.4")
+    assert [s.name for s in sites_of([gemm], sites)] == ["classifier.4"]
+    exported = SitePlan(
+        "/classifier/classifier.4/Gemm", "Gemm", 1, 1, 1, (1, 1, 1), 1, 1.0, "lab", "ragged", "x"
+    )
+    other = SitePlan(
+        "/classifier/classifier.41/Gemm", "Gemm", 1, 1, 1, (1, 1, 1), 1, 1.0, "lab", "ragged", "y"
+    )
+    assert sites_of([gemm], [exported, other]) == [exported]
+    assert sites_of([model.layers[1]], [exported]) == []
+
+
+def test_a_range_shows_its_ends_and_its_commonest_values() -> None:
+    text = line_text(range_text(Range((3, 3), (11, 11), 3, (((3, 3), 3), ((11, 11), 1)))))
+    assert text == "[3, 3] … [11, 11]  [3, 3] ×3, [11, 11] ×1"
+    assert line_text(range_text(Range(1, 1, 1, ((1, 5),)))) == "1"
+
+
+def test_bars_grow_in_eighths_and_never_hide_what_is_there() -> None:
+    assert bar(0.0, 8)[0][0] == ""
+    assert bar(1e-9, 8)[0][0] == "▏"
+    assert bar(0.5, 8)[0][0] == "████"
+    assert bar(2.0, 8)[0][0] == "████████"
+
+
+def test_text_is_cut_to_its_cells() -> None:
+    assert fit("features", 5) == "feat…"
+    assert fit("名前", 3) == "名…"
+    assert middle("/a/long/path/Conv", 9) == "/a/l…Conv"
+    assert [line_text(x) for x in wrap((("one two three", "text"),), 9, 2)] == ["one two ", "  three"]
+    assert all(line_width(x) <= 10 for x in wrap((("x" * 35, "text"),), 10, 2))
+    assert "".join(line_text(x).strip() for x in wrap((("x" * 35, "text"),), 10, 2)) == "x" * 35
+
+
+def test_every_key_is_told_once_and_means_one_thing() -> None:
+    for scope in ("screen", "list"):
+        keys = [key for c in COMMANDS if c.scope == scope for key in c.keys]
+        assert len(keys) == len(set(keys))
+    assert len({c.id for c in COMMANDS}) == len(COMMANDS)
+    assert len(key_table()) == len(COMMANDS)
+    text = said(help_lines(100))
+    assert all(c.title in text and c.shown in text for c in COMMANDS)
+
+
+def test_no_key_is_one_that_terminals_take() -> None:
+    taken = {f"ctrl+{k}" for k in "abshijmcz"} | {f"f{i}" for i in range(1, 13)}
+    assert not taken & {key for c in COMMANDS for key in c.keys}
+    assert not [key for c in COMMANDS for key in c.keys if key.startswith("alt+")]

@@ -1,0 +1,398 @@
+"""What a user does at the screen, key by key, with an engine that answers from a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from explorer.errors import BadModel
+from explorer.tui.app import is_remote, make_app
+from explorer.tui.lines import line_text
+from explorer.tui.screens.main import MainScreen
+from explorer.tui.widgets.fold_list import FoldList
+from explorer.tui.widgets.layer_tree import LayerTree
+from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.strips import Header, PaneHead, Status
+from tests.tui.scripted import ScriptedEngine, blocks, flat
+
+
+class Hands:
+    """Presses keys and reads the screen."""
+
+    def __init__(self, pilot: Pilot[Any], engine: ScriptedEngine) -> None:
+        self.pilot, self.engine = pilot, engine
+
+    @property
+    def main(self) -> MainScreen:
+        screen = self.pilot.app.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        return screen
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            await self.pilot.press(key)
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Until no worker has anything left that it could do."""
+        for _ in range(3):
+            held = {w.group for w in self.pilot.app.workers} if self.engine.waiting else set()
+            if not held:
+                await self.pilot.app.workers.wait_for_complete()
+            await self.pilot.pause()
+
+    def tree(self) -> list[str]:
+        tree = self.main.query_one(LayerTree)
+        return [line_text(tree.row_line(i, 72)).rstrip() for i in range(tree.row_count)]
+
+    def at(self) -> str:
+        layer = self.main.query_one(LayerTree).current_layer
+        return layer.path if layer else ""
+
+    def text(self, selector: str) -> str:
+        widget = self.main.query_one(selector)
+        if isinstance(widget, LineView):
+            return "\n".join(line_text(line) for line in widget.lines)
+        assert isinstance(widget, FoldList)
+        return "\n".join(line_text(widget.row_line(i, 60)) for i in range(widget.row_count))
+
+    def strip(self, kind: type[Header] | type[Status] | type[PaneHead], selector: str = "") -> str:
+        widget = self.main.query_one(selector or kind.__name__, kind)
+        return "\n".join(line_text(line) for line in widget.lines)
+
+    def dialog(self) -> str:
+        """Title and text of the dialog on top, empty if there is none."""
+        top = self.pilot.app.screen
+        if top is self.main:
+            return ""
+        lines = [line_text(line) for view in top.query(LineView) for line in view.lines]
+        return f"{top.query_one('#box').border_title}\n" + "\n".join(lines)
+
+
+@asynccontextmanager
+async def screen(
+    engine: ScriptedEngine | None = None, size: tuple[int, int] = (80, 24), **kwargs: Any
+) -> AsyncIterator[Hands]:
+    engine = engine or ScriptedEngine()
+    app = make_app("models/alexnet.onnx", engine, **kwargs)
+    async with app.run_test(size=size) as pilot:
+        hands = Hands(pilot, engine)
+        await hands.rest()
+        yield hands
+
+
+async def test_the_name_is_shown_while_the_engine_is_still_opening() -> None:
+    async with screen(ScriptedEngine(hold=("open",))) as hands:
+        assert "alexnet.onnx" in hands.strip(Header)
+        assert "opening" in hands.strip(Header)
+        assert "opening" in hands.strip(Status)
+        hands.engine.release()
+        await hands.rest()
+        assert "714.19 M" in hands.strip(Header)
+        assert "opening" not in hands.strip(Header) + hands.strip(Status)
+
+
+async def test_a_model_that_cannot_be_opened_is_one_line_in_a_dialog() -> None:
+    error = BadModel("is empty", where="alexnet.onnx", hint="export it again")
+    async with screen(ScriptedEngine(errors={"open": error})) as hands:
+        assert "alexnet.onnx: is empty; export it again" in " ".join(hands.dialog().split())
+        await hands.press("escape")
+        assert hands.dialog() == ""
+
+
+async def test_the_cursor_moves_and_the_layer_tab_follows() -> None:
+    async with screen() as hands:
+        assert hands.at() == "features"
+        await hands.press("down", "down", "down")
+        assert hands.at() == "features.3"
+        assert "223.95 M" in hands.text("#layer")
+        await hands.press("left")
+        assert hands.at() == "features"
+        await hands.press("left")
+        assert len(hands.tree()) == 5
+        await hands.press("right", "right", "G")
+        assert hands.at() == "classifier.6"
+        await hands.press("g", "pagedown")
+        assert hands.at() == "classifier.6"
+
+
+async def test_the_column_can_be_switched_and_sorted() -> None:
+    async with screen() as hands:
+        for column in ("params", "weights", "activations", "MACs"):
+            await hands.press("c")
+            assert column in hands.strip(PaneHead, "#tree-head")
+        await hands.press("C", "C")
+        assert "weights" in hands.strip(PaneHead, "#tree-head")
+        await hands.press("s")
+        assert "classifier" in hands.tree()[0]
+        assert "▾ weights" in hands.strip(PaneHead, "#tree-head")
+
+
+async def test_numbers_are_rounded_or_exact() -> None:
+    async with screen() as hands:
+        await hands.press("e")
+        assert "714,188,480" in hands.strip(Header)
+        assert "655,566,528" in hands.tree()[0]
+        await hands.press("e")
+        assert "714,188,480" not in hands.strip(Header)
+
+
+async def test_numbers_of_tabs_open_them_and_tab_goes_back() -> None:
+    async with screen() as hands:
+        await hands.press("2")
+        assert "Inputs" in hands.text("#model")
+        assert hands.main.query_one("#model").has_focus
+        await hands.press("3", "down", "enter")
+        assert "kernel_shape" in hands.text("#operators")
+        await hands.press("4")
+        assert "as it was opened" in hands.text("#diff")
+        await hands.press("tab")
+        assert hands.main.query_one(LayerTree).has_focus
+
+
+async def test_a_filter_shows_matches_with_ancestors_and_their_number() -> None:
+    async with screen() as hands:
+        await hands.press("slash", *"op:gemm", "enter")
+        await hands.press()
+        assert "3/15" in hands.strip(PaneHead, "#tree-head")
+        assert [row.split()[1] for row in hands.tree()] == ["classifier", "1", "4", "6"] or len(
+            hands.tree()
+        ) == 4
+        assert hands.main.query_one(LayerTree).has_focus
+        await hands.press("escape")
+        assert len(hands.tree()) == 15
+
+
+async def test_a_letter_typed_in_the_filter_is_no_command() -> None:
+    async with screen() as hands:
+        await hands.press("slash", *"quit")
+        assert hands.main.query_one("#filter", Input).value == "quit"
+        assert "0/15" in hands.strip(PaneHead, "#tree-head")
+        await hands.press("escape")
+        assert hands.at() == "features"
+
+
+async def test_tiling_shows_its_counts_before_and_a_verdict_and_the_diff_after() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("a", "t")
+        assert "14,336 tile products in 3 sites" in hands.dialog()
+        assert not [m for m, _, _ in hands.engine.asked if m == "tile"]
+        await hands.press("enter")
+        assert "Proven equal" in hands.dialog()
+        assert "Equal: every tile" in hands.dialog()
+        await hands.press("enter")
+        assert hands.dialog() == ""
+        assert hands.main.tab == "diff"
+        assert "9,216 products" in hands.text("#diff")
+        assert "explorer tile alexnet.onnx" in hands.strip(Status)
+        assert "tile 64x64x64 · not saved" in hands.strip(Header)
+
+
+async def test_the_plan_follows_what_is_typed_and_a_bad_tile_cannot_be_applied() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("t")
+        entry = hands.pilot.app.screen.query_one("#tile", Input)
+        entry.value = "0x64x64"
+        await hands.press()
+        assert "below 1" in hands.dialog()
+        await hands.press("enter")
+        assert "Tile matrix products" in hands.dialog()
+        entry.value = "128"
+        await hands.press()
+        assert "3,584 tile products" in hands.dialog()
+
+
+async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("G", "t")
+        await hands.press("down", "down", "down", "right")
+        assert "1 site" in hands.dialog()
+        await hands.press("enter")
+        spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
+        assert spec.sites == ("classifier.6",)
+
+
+async def test_a_layer_without_a_product_says_so() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("down", "t", "up", "right")
+        assert "no matrix product here" in hands.dialog()
+
+
+async def test_esc_stops_a_job_and_nothing_is_changed() -> None:
+    async with screen(size=(120, 40)) as hands:
+        hands.engine.hold.add("tile")
+        await hands.press("t")
+        await hands.press("enter")
+        assert "tiling · proving" in hands.strip(Status)
+        assert "3/14" in hands.strip(Status)
+        await hands.press("escape")
+        assert "stopped, nothing was changed" in hands.strip(Status)
+        assert "not saved" not in hands.strip(Header)
+
+
+async def test_the_job_bar_ticks_only_while_a_job_runs() -> None:
+    async with screen() as hands:
+        assert hands.main._job_timer is None
+        hands.engine.hold.add("verify")
+        await hands.press("v")
+        assert hands.main._job_timer is not None
+        hands.engine.release()
+        await hands.rest()
+        assert hands.main._job_timer is None
+
+
+async def test_an_engine_that_dies_is_an_error_and_the_program_lives() -> None:
+    async with screen() as hands:
+        hands.engine.hold.add("verify")
+        await hands.press("v")
+        hands.engine.die()
+        await hands.rest()
+        assert "the engine stopped (killed)" in " ".join(hands.dialog().split())
+        await hands.press("escape", "down")
+        assert hands.at() == "features.0"
+
+
+async def test_undo_and_redo_walk_through_the_history() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("u")
+        assert "nothing to undo" in hands.strip(Status)
+        await hands.press("t")
+        await hands.press("enter", "escape")
+        await hands.press("u")
+        assert "undone: tile 64x64x64" in hands.strip(Status)
+        assert "not saved" not in hands.strip(Header)
+        await hands.press("r")
+        assert "redone: tile 64x64x64" in hands.strip(Status)
+        assert "not saved" in hands.strip(Header)
+        await hands.press("r")
+        assert "nothing to redo" in hands.strip(Status)
+
+
+async def test_saving_asks_before_it_replaces_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "out.onnx"
+    target.write_bytes(b"precious")
+    async with screen() as hands:
+        await hands.press("w")
+        hands.pilot.app.screen.query_one(Input).value = str(target)
+        await hands.press("enter")
+        assert "Replace it?" in hands.dialog()
+        await hands.press("n")
+        assert not [m for m, _, _ in hands.engine.asked if m == "save"]
+        await hands.press("w")
+        hands.pilot.app.screen.query_one(Input).value = str(target)
+        await hands.press("enter", "y")
+        assert ("save", (str(target),), {"overwrite": True}) in hands.engine.asked
+        assert "saved as" in hands.strip(Status)
+
+
+@pytest.mark.parametrize("ending", ["csv", "json"])
+async def test_the_layer_table_can_be_exported(tmp_path: Path, ending: str) -> None:
+    target = tmp_path / f"layers.{ending}"
+    async with screen() as hands:
+        await hands.press("x")
+        hands.pilot.app.screen.query_one(Input).value = str(target)
+        await hands.press("enter")
+        assert "15 layers written" in hands.strip(Status)
+    text = target.read_text()
+    assert "70276800" in text
+    if ending == "json":
+        assert len(json.loads(text)["layers"]) == 15
+
+
+async def test_an_export_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    async with screen() as hands:
+        await hands.press("x")
+        hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "no" / "such.csv")
+        await hands.press("enter")
+        assert "No such file or directory" in " ".join(hands.dialog().split())
+
+
+async def test_copying_sends_the_command_or_the_layers_path() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("y")
+        assert hands.pilot.app.clipboard == "features"
+        assert "sent to terminal" in hands.strip(Status)
+        await hands.press("t")
+        await hands.press("enter", "escape", "y")
+        assert hands.pilot.app.clipboard.startswith("explorer tile alexnet.onnx")
+
+
+async def test_the_palette_runs_a_command_by_name() -> None:
+    async with screen() as hands:
+        await hands.press("colon", *"operators", "enter")
+        assert hands.main.tab == "operators"
+        await hands.press("ctrl+p", "escape")
+        assert hands.dialog() == ""
+
+
+async def test_help_shows_the_keys() -> None:
+    async with screen() as hands:
+        await hands.press("question_mark")
+        assert "Exact or rounded numbers" in hands.dialog()
+
+
+async def test_quitting_asks_only_if_something_would_be_lost() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("t")
+        await hands.press("enter", "escape", "q")
+        assert "not saved" in hands.dialog()
+        await hands.press("n")
+        assert hands.dialog() == ""
+    async with screen() as hands:
+        await hands.press("q")
+        assert hands.pilot.app.return_code == 0
+
+
+async def test_zoom_gives_a_pane_the_whole_width() -> None:
+    async with screen() as hands:
+        await hands.press("z")
+        assert hands.main.query_one("#left").size.width == 80
+        await hands.press("tab")
+        assert hands.main.query_one("#right").size.width == 80
+        await hands.press("z")
+        assert hands.main.query_one("#left").size.width == 40
+
+
+async def test_a_large_flat_model_moves_as_any_other() -> None:
+    async with screen(ScriptedEngine(flat(30_000))) as hands:
+        await hands.press("G")
+        assert hands.at() == "node_29999"
+
+
+async def test_a_run_of_blocks_opens_with_the_keyboard() -> None:
+    async with screen(ScriptedEngine(blocks())) as hands:
+        await hands.press("down")
+        assert "layers.0 … layers.11 ×12" in hands.tree()[1]
+        await hands.press("space")
+        assert len(hands.tree()) == 15
+
+
+async def test_the_mouse_does_what_the_keys_do() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.pilot.click("#tree", offset=(8, 3))
+        assert hands.at() == "features.3"
+        await hands.pilot.click("#tabs", offset=(12, 0))
+        assert hands.main.tab == "model"
+        await hands.pilot.click("KeyBar", offset=(13, 0))
+        await hands.rest()
+        assert hands.main.query_one("#filter-row").has_class("open")
+
+
+@pytest.mark.parametrize("name", ["SSH_CONNECTION", "SSH_TTY"])
+def test_an_ssh_session_is_noticed(name: str) -> None:
+    assert is_remote({name: "x"})
+    assert not is_remote({"TERM": "xterm"})
+
+
+async def test_nothing_moves_by_itself_in_remote_mode() -> None:
+    async with screen(remote=True) as hands:
+        assert hands.pilot.app.animation_level == "none"
+        await hands.press("slash")
+        assert not hands.main.query_one("#filter", Input).cursor_blink

@@ -1,0 +1,42 @@
+"""A dozen pictures of the screen. They change only when somebody meant them to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from explorer.tui.app import make_app
+from tests.tui.scripted import ScriptedEngine, alexnet, blocks
+
+SMALL, LARGE = (80, 24), (120, 40)
+
+SCENES = {
+    "main": ((), alexnet),
+    "run": (("down", "space"), blocks),
+    "operators": (("3", "down", "enter"), alexnet),
+    "tile": (("t",), alexnet),
+    "verdict": (("t", "enter"), alexnet),
+    "diff": (("t", "enter", "enter"), alexnet),
+}
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "120x40"])
+@pytest.mark.parametrize("scene", SCENES)
+def test_scene(snap_compare: Any, scene: str, size: tuple[int, int]) -> None:
+    keys, model = SCENES[scene]
+    app = make_app("alexnet.onnx", ScriptedEngine(model()))
+
+    async def play(pilot: Pilot[Any]) -> None:
+        for entry in keys:
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            await pilot.press(entry)
+        await app.workers.wait_for_complete()
+        for entry in app.screen.query(Input):
+            entry.cursor_blink = False
+        await pilot.pause()
+
+    assert snap_compare(app, run_before=play, terminal_size=size)

@@ -1,0 +1,95 @@
+"""Which rows of the tree are on show."""
+
+from __future__ import annotations
+
+from explorer.facts import Layer
+from explorer.tui.treemodel import METRICS, TreeModel
+from tests.tui.scripted import alexnet, blocks, flat
+
+
+def names(model: TreeModel) -> list[str]:
+    return [model.layers[row].name if row >= 0 else f"run of {len(model.members(row))}" for row in model.rows]
+
+
+def test_a_small_model_is_shown_whole() -> None:
+    model = TreeModel(alexnet().layers)
+    assert len(model.rows) == len(model.layers)
+
+
+def test_a_run_of_identical_blocks_is_one_row_until_it_is_opened() -> None:
+    model = TreeModel(blocks(12).layers)
+    assert names(model)[:3] == ["encoder", "run of 12", "od\x1b[2J[bold red]d"]
+    assert model.toggle(1)
+    assert names(model)[1:5] == ["run of 12", "layers.0", "layers.1", "layers.2"]
+    assert [model.depth(row) for row in model.rows[:3]] == [0, 1, 2]
+    model.toggle(2)
+    assert names(model)[2:5] == ["layers.0", "MatMul", "Add"]
+    assert model.depth(model.rows[3]) == 3
+    model.toggle(1)
+    assert len(model.rows) == 3
+
+
+def test_a_run_is_worth_the_sum_of_its_blocks() -> None:
+    model = TreeModel(blocks(12).layers)
+    assert model.value(model.rows[1]) == (12_000, False)
+
+
+def test_parameters_that_blocks_share_make_their_sum_an_upper_bound() -> None:
+    model = TreeModel(
+        (
+            Layer(0, None, "a", "a", "Block", 0, True, params=5, repeat=2),
+            Layer(1, 0, "a.w", "w", "MatMul", 1, False, params=5, shared_with=("b.w",)),
+            Layer(2, None, "b", "b", "Block", 0, True, params=5, repeat=0),
+            Layer(3, 2, "b.w", "w", "MatMul", 1, False, params=5, shared_with=("a.w",)),
+        )
+    )
+    model.set_metric(METRICS[1])
+    assert model.value(model.rows[0]) == (10, True)
+
+
+def test_an_unknown_cost_is_not_zero_and_sorts_last() -> None:
+    model = TreeModel(blocks(2).layers)
+    assert model.value(model.rows[-1]) == (None, False)
+    model.set_order(by_cost=True)
+    assert model.value(model.rows[-1]) == (None, False)
+
+
+def test_sorting_orders_siblings_and_keeps_the_hierarchy() -> None:
+    model = TreeModel(alexnet().layers)
+    model.set_order(by_cost=True)
+    assert [model.layers[r].path for r in model.rows[:4]] == [
+        "features",
+        "features.3",
+        "features.8",
+        "features.6",
+    ]
+    model.set_metric(METRICS[2])
+    assert [model.layers[r].path for r in model.rows[:2]] == ["classifier", "classifier.1"]
+    model.set_order(by_cost=False)
+    assert model.rows == sorted(model.rows)
+
+
+def test_a_filter_shows_matches_and_what_they_lie_in() -> None:
+    model = TreeModel(blocks(12).layers)
+    match = next(x.id for x in model.layers if x.path == "encoder.layers.7.MatMul")
+    model.set_filter([match])
+    assert names(model) == ["encoder", "layers.7", "MatMul"]
+    model.toggle(0)
+    assert names(model) == ["encoder"]
+    model.set_filter(None)
+    at = model.reveal(match)
+    assert model.rows[at] == match
+
+
+def test_closing_goes_to_the_parent() -> None:
+    model = TreeModel(alexnet().layers)
+    assert model.parent_index(3) == 0
+    assert model.parent_index(0) is None
+    model.fold_all()
+    assert names(model) == ["features", "classifier"]
+
+
+def test_a_million_rows_are_rows_of_integers() -> None:
+    model = TreeModel(flat(200_000).layers)
+    assert len(model.rows) == 200_000
+    assert model.rows[-1] == 199_999
