@@ -129,7 +129,8 @@ def _info(given: argparse.Namespace, line: ProgressLine) -> Answer:
 
     with Session(given.models[0], **_session_options(given)) as session:
         fact = session.open(on_progress=line)
-    return Answer(DONE, lambda: _document().info(fact, _tool()), lambda: _pages("model").info(fact))
+        digest = session.sha256() if given.json else None
+    return Answer(DONE, lambda: _document().info(fact, _tool(), digest), lambda: _pages("model").info(fact))
 
 
 def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
@@ -138,7 +139,10 @@ def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
     with Session(given.models[0], **_session_options(given)) as session:
         session.open(on_progress=line)
         fact = session.analysis()
-    return Answer(DONE, lambda: _document().layers(fact, _tool()), lambda: _pages("model").layers(fact))
+        digest = session.sha256() if given.json else None
+    return Answer(
+        DONE, lambda: _document().layers(fact, _tool(), digest), lambda: _pages("model").layers(fact)
+    )
 
 
 def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
@@ -147,8 +151,9 @@ def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
     with Session(given.models[0], **_session_options(given)) as session:
         fact = session.open(on_progress=line)
         stats = session.ops()
+        digest = session.sha256() if given.json else None
     return Answer(
-        DONE, lambda: _document().ops(fact, stats, _tool()), lambda: _pages("model").ops(fact, stats)
+        DONE, lambda: _document().ops(fact, stats, _tool(), digest), lambda: _pages("model").ops(fact, stats)
     )
 
 
@@ -160,6 +165,7 @@ def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
     source, change = given.models[0], None
     with Session(source, **_session_options(given)) as session:
         model = session.open(on_progress=line).model
+        digest = session.sha256() if given.json else None
         if given.output is None:
             result = TileResult(session.plan(spec, on_progress=line), "", None, 0.0, session.command(spec))
         else:
@@ -177,7 +183,7 @@ def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
     differs = result.verification is not None and not result.verification.passed
     return Answer(
         DIFFERENT if differs else DONE,
-        lambda: _document().tile(result, model, _tool()),
+        lambda: _document().tile(result, model, _tool(), digest),
         lambda: _pages("tiling").tile(result, source, change),
     )
 

@@ -18,6 +18,7 @@ __all__ = ["ProgressLine"]
 
 _PERIOD_S = 0.1
 _SILENT_S = 0.3
+_COUNTABLE = 100_000
 
 
 class ProgressLine:
@@ -40,8 +41,7 @@ class ProgressLine:
         if not self._on or now - self._started < _SILENT_S or now - self._drawn_at < _PERIOD_S:
             return
         self._drawn_at = now
-        where = f" {progress.done:,}/{progress.total:,}" if progress.total else ""
-        self._draw(f"{printable(progress.phase)}{where}   {seconds_text(now - self._started)}")
+        self._draw(f"{printable(progress.phase)}{_share(progress)}   {seconds_text(now - self._started)}")
 
     def clear(self) -> None:
         """Wipes the line."""
@@ -54,6 +54,14 @@ class ProgressLine:
         self._stream.write("\r" + text.ljust(self._drawn) + ("" if text else "\r"))
         self._stream.flush()
         self._drawn = len(text)
+
+
+def _share(progress: Progress) -> str:
+    if not progress.total:
+        return ""
+    if progress.total > _COUNTABLE:
+        return f" {100 * progress.done // progress.total} %"
+    return f" {progress.done:,}/{progress.total:,}"
 
 
 def _columns(stream: TextIO) -> int:

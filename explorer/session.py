@@ -11,6 +11,7 @@ Importing this module is cheap; onnx, numpy and torch are imported by the method
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shlex
 import shutil
@@ -158,6 +159,16 @@ class Session:
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.query`)."""
         return query.search(self.analysis(index).layers, text)
+
+    def sha256(self) -> str | None:
+        """Digest of the opened ONNX file, None for a module.
+
+        Not part of `info`, because it reads the whole file: 0.2 s for 244 MB.
+        """
+        if self._open(None).format != "onnx":
+            return None
+        with open(self.source, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     # what can be made
 
@@ -467,6 +478,9 @@ class Session:
             raise Misuse("is a directory", where=path, hint="name a file to write")
         if not os.path.lexists(path):
             return
+        if os.path.exists(path) and not os.path.isfile(path):
+            # replacing a device node or a pipe would take it away from everybody
+            raise Misuse("is not a regular file", where=path, hint="name a file to write")
         sources = [self.source, *(e.path for e in self._history.entries if e.path)]
         if any(os.path.exists(s) and os.path.samefile(s, path) for s in sources if os.path.exists(path)):
             raise Misuse("this is the model itself", where=path, hint="choose another name for the result")

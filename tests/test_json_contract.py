@@ -202,7 +202,7 @@ PROOF_KEYS: dict[str, Schema] = {
     "seconds": {"type": "number"},
 }
 NODE = document_of(
-    status={"enum": ["changed", "added", "removed", "renamed", "tiled"]},
+    status={"enum": ["changed", "added", "removed", "renamed", "tiled", "merged"]},
     before={"type": ["string", "null"]},
     after={"type": ["string", "null"]},
     what=TEXT,

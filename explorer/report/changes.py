@@ -64,7 +64,8 @@ def _rows(fact: Diff) -> list[Block]:
         how = ""
         if row.match and row.match != "name" and row.status not in ("tiled", "merged"):
             how = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
-        rows.append((Span(row.status, _ROW_STYLES.get(row.status, "")), name, row.what, Span(how, DIM)))
+        what = row.what or Span(row.op_after or row.op_before or "", DIM)
+        rows.append((Span(row.status, _ROW_STYLES.get(row.status, "")), name, what, Span(how, DIM)))
         rows += [("", "", Span(line, DIM)) for line in _inside(row.children)]
     return (
         [Table((Column(""), Column("", shrink=True), Column(""), Column("", drop=1)), rows)] if rows else []

@@ -73,23 +73,29 @@ _LAYER = (
 )
 
 
-def info(fact: Info, tool: str) -> Document:
-    """The document of `explorer info`: model, assumptions, totals."""
+def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer info`: model, assumptions, totals.
+
+    Args:
+        fact: What is known.
+        tool: The program and its version.
+        sha256: Digest of the model's file, in place of what `fact` says.
+    """
     assumptions = {"dims": {}, **to_json(fact.assumptions)}
     return {
         **_envelope(tool),
-        "model": _model(fact.model),
+        "model": _model(fact.model, sha256),
         "assumptions": assumptions,
         "totals": _totals(fact.totals),
     }
 
 
-def layers(fact: Analysis, tool: str) -> Document:
+def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer layers`: that of `info` and every row of the tree."""
-    return {**info(fact.info, tool), "layers": [_layer(row) for row in fact.layers]}
+    return {**info(fact.info, tool, sha256), "layers": [_layer(row) for row in fact.layers]}
 
 
-def ops(fact: Info, stats: Sequence[OpStat], tool: str) -> Document:
+def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer ops`: that of `info` and a row for every operator type."""
     rows = [
         {
@@ -102,14 +108,14 @@ def ops(fact: Info, stats: Sequence[OpStat], tool: str) -> Document:
         }
         for stat in stats
     ]
-    return {**info(fact, tool), "ops": rows}
+    return {**info(fact, tool, sha256), "ops": rows}
 
 
-def tile(fact: TileResult, model: ModelInfo, tool: str) -> Document:
+def tile(fact: TileResult, model: ModelInfo, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer tile`; `output` is null when nothing was written."""
     return {
         **_envelope(tool),
-        "model": _model(model),
+        "model": _model(model, sha256),
         "plan": plan(fact.plan),
         "output": fact.output or None,
         "verification": None if fact.verification is None else _evidence(fact.verification),
@@ -174,7 +180,7 @@ def _tensor(fact: TensorInfo) -> Document:
     return {**document, "conflict": fact.conflict} if fact.conflict else document
 
 
-def _model(fact: ModelInfo) -> Document:
+def _model(fact: ModelInfo, sha256: str | None) -> Document:
     document: Document = {
         "source": fact.source,
         "format": fact.format,
@@ -183,7 +189,7 @@ def _model(fact: ModelInfo) -> Document:
         "producer": fact.producer,
         "notes": list(fact.notes),
     }
-    known = {name: getattr(fact, name) for name in ("sha256", "opset", "file_bytes")}
+    known = {"sha256": sha256 or fact.sha256, "opset": fact.opset, "file_bytes": fact.file_bytes}
     return {**document, **{name: value for name, value in known.items() if value is not None}}
 
 

@@ -44,7 +44,7 @@ def _verdict_lines(fact: Verification) -> list[Block]:
     claim, _, grounds = fact.verdict.partition(": ")
     style = f"bold {GOOD}" if fact.passed else BAD
     if not fact.passed:
-        return [Prose("DIFFERENT", style), Prose(fact.verdict, indent=4)]
+        return [Prose("DIFFERENT", style), Prose(fact.verdict.removeprefix("different: "), indent=4)]
     return [Prose(claim, style), *(Prose(ground, indent=4) for ground in grounds.split("; ") if ground)]
 
 

@@ -35,6 +35,7 @@ def info(fact: Info) -> list[Block]:
         ),
         *_assumptions(fact),
         *_symbolic_hint(fact.model, fact.assumptions),
+        *([Line()] if fact.model.notes else []),
         *(Prose(note, NOTE) for note in fact.model.notes),
     ]
 

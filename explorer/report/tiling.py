@@ -66,7 +66,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
     else:
         blocks.append(Prose("Nothing to tile: no Gemm or MatMul here can be tiled.", NOTE))
     if fact.skipped:
-        head = (Column("left as it was", "right"), Column(""), Column("", shrink=True), Column(""))
+        head = (Column("", "right"), Column("left as it was"), Column("", shrink=True, drop=1), Column(""))
         blocks += [Line(), Table(head, _skipped_rows(fact.skipped))]
     return blocks
 

@@ -65,12 +65,17 @@ def read(path: str) -> Model:
     """
     if os.path.isdir(path):
         raise BadModel("this is a directory, not a model", where=path, hint="name a file in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        # opening a pipe would wait for a writer that may never come
+        raise BadModel("this is not a regular file", where=path)
     try:
         source = Source(path)
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         beside = os.listdir(folder) if os.path.isdir(folder) else []
-        hint = nearest(os.path.basename(path), (f for f in beside if f.endswith(".onnx")))
+        hint = nearest(
+            os.path.basename(path), (f for f in beside if f.endswith(".onnx") and f != os.path.basename(path))
+        )
         raise BadModel("no such file", where=path, hint=hint) from None
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
