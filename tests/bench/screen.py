@@ -51,7 +51,7 @@ def line_bytes(model: str, ready: str) -> dict[str, int]:
 
 
 def stall(model: str) -> dict[str, float]:
-    """Longest gap of a 2 ms heartbeat in the event loop, through the job of a user who opens a model and tiles it.
+    """Longest gap of a 2 ms heartbeat in the event loop, while a user opens a model and tiles it.
 
     The screen runs as it does for a user, with its own engine, on a terminal that is not there.
     """
