@@ -15,8 +15,6 @@ from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.interpret import Interpreter, needed
 from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.symbols import Symbols
-from explorer.facts import SitePlan
-from explorer.units import printable
 
 __all__ = ["Original", "find_original"]
 
@@ -49,19 +47,22 @@ class Original:
         return self.node.outputs[0]
 
 
-def find_original(model: Model, site: SitePlan) -> Original:
-    """The node of the original that `site` speaks of, its weight resolved to stored numbers.
+def find_original(model: Model, output: str) -> Original | None:
+    """The Gemm or MatMul of the original that makes `output`, its weight resolved to stored numbers.
+
+    Returns:
+        None if `output` is not made by a product.
 
     Raises:
-        NotTiled: There is no such node, it is no product, or no operand is constant.
+        NotTiled: It is, but not one of its operands is constant, or both are.
     """
-    node = next((n for n in model.graph.nodes if site.output in n.outputs), None)
+    node = next((n for n in model.graph.nodes if output in n.outputs), None)
     if node is None or node.domain or node.op not in ("Gemm", "MatMul"):
-        raise NotTiled(f"the original has no product that makes '{printable(site.output)}'")
+        return None
     attributes = node.attributes if node.op == "Gemm" else {}
     left, right = _number(model, node.inputs[0]), _number(model, node.inputs[1])
     if (left is None) == (right is None):
-        raise NotTiled(f"'{printable(node.label)}' has not one constant operand in the original")
+        raise NotTiled(f"{node.op} '{node.label}' of the original has not one constant operand")
     swapped = right is None
     weight = left if left is not None else right
     assert weight is not None

@@ -108,7 +108,7 @@ def verify(
     passed = all(e.passed for e in sites) and all(e.passed for e in (*whole, *torch))
     return Verification(
         passed=passed,
-        verdict=_verdict(sites, whole, torch, draws),
+        verdict=_verdict(sites, whole, torch, draws, 0 if plan is None else len(plan.sites)),
         before=before.path,
         after=after.path,
         seeds=seeds,
@@ -157,6 +157,8 @@ class _Job:
         self.seed = seed
         self.on_progress = on_progress
         self.cancel = cancel
+        self.unresolved: dict[str, str] = {}
+        """Output names of planned products whose weight the original does not give, and why."""
 
     def tell(self, phase: str, done: int, total: int) -> None:
         """Reports progress, and stops here if the user wants to stop."""
@@ -175,8 +177,13 @@ class _Job:
         """
         found = {}
         for site in plan.sites if plan is not None else ():
-            with contextlib.suppress(NotTiled):
-                found[site.output] = find_original(self.before, site)
+            try:
+                original = find_original(self.before, site.output)
+            except NotTiled as why:
+                self.unresolved[site.output] = printable(str(why))
+                continue
+            if original is not None:
+                found[site.output] = original
         return found
 
     def sites(self, plan: Plan, found: Mapping[str, Original]) -> tuple[SiteEvidence, ...]:
@@ -188,7 +195,8 @@ class _Job:
             for site in group:
                 self.tell("proving sites", len(made), len(planned))
                 made.append(self._site(site, plan, found[site.output], values))
-        return tuple(made)
+        failed = (s for s in plan.sites if s.output in self.unresolved)
+        return (*made, *(_site_evidence(s, 0, self.unresolved[s.output], None, "") for s in failed))
 
     def _observed(self, originals: Sequence[Original]) -> dict[str, Array]:
         """One run of the original with what goes into and comes out of the sites."""
@@ -225,33 +233,7 @@ class _Job:
             )
         except BadModel as error:
             unrunnable = str(error)
-        figures = ran.comparison if ran is not None and ran.rows else None
-        fault_ = structure or unrunnable or (ran.reason if ran is not None else "")
-        ratio = ran.bound_ratio if ran is not None else None
-        limit = ran.limit if ran is not None else LIMIT
-        reason = fault_ or (
-            f"{tiles:,} products bit for bit; error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
-        )
-        return SiteEvidence(
-            name=site.name,
-            M=site.M,
-            K=site.K,
-            N=site.N,
-            tiles=tiles,
-            structure=structure,
-            max_abs=figures.max_abs if figures else None,
-            max_rel=figures.max_rel if figures else None,
-            mse=figures.mse if figures else None,
-            cosine=figures.cosine if figures else None,
-            bound_ratio=ratio,
-            limit=limit,
-            rms_before=figures.rms_before if figures else None,
-            rms_after=figures.rms_after if figures else None,
-            rows=ran.rows if ran is not None else 0,
-            nonfinite=figures.nonfinite if figures else 0,
-            passed=not fault_,
-            reason=reason,
-        )
+        return _site_evidence(site, tiles, structure, ran, unrunnable)
 
     # layer 3
 
@@ -296,34 +278,21 @@ class _Job:
 
     @contextlib.contextmanager
     def _runnable(self, plan: Plan | None, found: Mapping[str, Original]) -> Iterator[tuple[Model, str]]:
-        """The tiled model, or, where it has too many nodes for a session, its plan in scan form.
-
-        Creating a session is quadratic in the nodes that are ready at once: 58 s for AlexNet unrolled.
-        The layers before this one have proved the nodes themselves.
-        """
+        """The tiled model, or, where it has too many nodes for a session, its stand-in (`stand_in`)."""
+        model: Model | None = None
         sites = [s for s in plan.sites if s.form in ("unrolled", "lab")] if plan is not None else []
-        whole = plan is not None and all(s.output in found for s in plan.sites)
-        if sum(s.products for s in sites) <= _MANY_NODES or not whole or self.before.opset < 9:
-            yield self.after, ""
-            return
-        assert plan is not None
-        from explorer.engine.formats import onnx_reader, onnx_writer
-        from explorer.engine.transforms.sites import find_sites
-        from explorer.engine.transforms.tile import tile
+        if plan is not None and sum(s.products for s in sites) > _MANY_NODES and self.before.opset >= 9:
+            from explorer.engine.verify.stand_in import scan_stand_in
 
-        shapes = self._shapes(found)
-        located, _ = find_sites(self.before, shapes)
-        by_output = {s.output: s for s in located}
-        chosen = [by_output[s.output] for s in plan.sites if s.output in by_output]
-        if len(chosen) != len(plan.sites):
+            model = scan_stand_in(self.before, self.after, plan, found, self._shapes(found))
+        if model is None or plan is None:
             yield self.after, ""
             return
-        scanned = dataclasses.replace(
-            plan, form="scan", sites=tuple(dataclasses.replace(s, form="scan") for s in plan.sites)
-        )
+        from explorer.engine.formats import onnx_reader, onnx_writer
+
         with tempfile.TemporaryDirectory(prefix="explorer-") as folder:
             path = os.path.join(folder, "scan.onnx")
-            onnx_writer.write(tile(self.before, scanned, chosen), path, cancel=self.cancel)
+            onnx_writer.write(model, path, cancel=self.cancel)
             note = f"in scan form ({plan.products:,} products side by side take a runtime minutes to load): "
             yield onnx_reader.read(path), note
 
@@ -331,6 +300,39 @@ class _Job:
         """Shapes of what goes into and comes out of the sites, as seen in a run."""
         values = self._observed(list(found.values()))
         return {n: TensorInfo(n, str(v.dtype), tuple(v.shape), "observed") for n, v in values.items()}
+
+
+def _site_evidence(
+    site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str
+) -> SiteEvidence:
+    """What the walk and the run of one site showed; `structure` and `unrunnable` say what went wrong."""
+    figures = ran.comparison if ran is not None and ran.rows else None
+    fault = structure or unrunnable or (ran.reason if ran is not None else "")
+    ratio = ran.bound_ratio if ran is not None else None
+    limit = ran.limit if ran is not None else LIMIT
+    reason = fault or (
+        f"{tiles:,} products bit for bit; error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
+    )
+    return SiteEvidence(
+        name=site.name,
+        M=site.M,
+        K=site.K,
+        N=site.N,
+        tiles=tiles,
+        structure=structure,
+        max_abs=figures.max_abs if figures else None,
+        max_rel=figures.max_rel if figures else None,
+        mse=figures.mse if figures else None,
+        cosine=figures.cosine if figures else None,
+        bound_ratio=ratio,
+        limit=limit,
+        rms_before=figures.rms_before if figures else None,
+        rms_after=figures.rms_after if figures else None,
+        rows=ran.rows if ran is not None else 0,
+        nonfinite=figures.nonfinite if figures else 0,
+        passed=not fault,
+        reason=reason,
+    )
 
 
 def _groups(sites: Sequence[SitePlan], found: Mapping[str, Original]) -> Iterator[list[SitePlan]]:
@@ -370,6 +372,7 @@ def _verdict(
     whole: Sequence[OutputEvidence],
     torch: Sequence[OutputEvidence],
     draws: int,
+    planned: int,
 ) -> str:
     """One sentence: what was shown, with figures, or the first thing that is wrong."""
     for site in sites:
@@ -391,6 +394,8 @@ def _verdict(
             f"{named}, {products:,} products checked bit for bit;"
             f" worst error {worst.bound_ratio or 0.0:.2g} of the 1 u scale ({worst.limit:.3g} allowed)"
         )
+    if len(sites) < planned:
+        parts.append(f"{planned - len(sites)} sites of the plan are no products in the first model")
     if identical:
         parts.append(f"{count} bit for bit the same over {times}")
     else:

@@ -196,7 +196,7 @@ class _Check:
         self.weight = original.weight
         self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
         self.stored = _bits(self.weight, self.bits)
-        self.compared: set[tuple[int, int, int]] = set()
+        self.compared: set[tuple[Any, ...]] = set()
         self.expected_bias = self._expected_bias()
 
     def piece(self, positions: Array, terms: Sequence[_Term]) -> None:
@@ -263,7 +263,9 @@ class _Check:
             raise NotTiled(
                 f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
             )
-        key = (product.right.__array_interface__["data"][0], depth, area.n)
+        # blocks of rows meet the same tiles: once is enough for the same bytes, read in the same order
+        right = product.right
+        key = right.__array_interface__["data"][0], right.dtype, right.shape, right.strides, depth, area.n
         if key not in self.compared or factor != 1.0:
             self._tile(product.right, where, depth, width, area, factor)
             self.compared.add(key)

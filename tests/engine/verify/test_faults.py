@@ -238,3 +238,52 @@ def test_a_new_nan_or_inf_never_passes(value: float, tmp_path: Path) -> None:
     assert not alone.passed
     assert alone.outputs[0].nonfinite == 12
     assert "NaN or Inf that the original has not" in alone.outputs[0].reason
+
+
+def test_a_tile_turned_for_one_block_of_rows_only_is_found(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 8, 16, 16)
+
+    def spoil(made: Model) -> Model:
+        turned = Node("Transpose", ["w/tile_0_0"], ["turned"], attributes={"perm": (1, 0)})
+
+        def second_rows(node: Node) -> Node:
+            if node.metadata.get("tile_hw.mnk") != "1,0,0":
+                return node
+            return t.node_like(node, inputs=[node.inputs[0], "turned"])
+
+        changed = t.with_nodes(made, second_rows)
+        return t.with_graph(changed, nodes=(turned, *changed.graph.nodes))
+
+    evidence = t.prove(source, UNROLLED, spoil)
+    assert "tile of product (1, 0, 0) is not its slice" in evidence.sites[0].structure
+    assert "it is transposed" in evidence.sites[0].structure
+
+
+def test_a_fault_beside_the_sites_is_found_even_where_they_run_in_another_form(tmp_path: Path) -> None:
+    nodes = [
+        onnx.helper.make_node("Gemm", ["x", "w"], ["h"], name="fc"),
+        onnx.helper.make_node("Relu", ["h"], ["y"], name="act"),
+    ]
+    source = t.model(tmp_path / "m.onnx", nodes, {"x": (4, 64)}, {"w": t.weight(64, 96)})
+
+    def leaky(node: Node) -> Node:
+        return t.node_like(node, op="Elu", name="act") if node.op == "Relu" else node
+
+    evidence = t.prove(source, TileSpec(tile=(2, 2, 2), form="unrolled"), lambda m: t.with_nodes(m, leaky))
+    assert evidence.sites[0].passed
+    assert "in scan form" in evidence.outputs[0].reason or not evidence.outputs[0].passed
+    assert not evidence.passed
+
+
+def test_a_planned_product_whose_weight_cannot_be_found_is_no_proof(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+    after, plan = t.tiled(source, UNROLLED)
+    nodes = [
+        onnx.helper.make_node("Relu", ["w0"], ["w"]),
+        onnx.helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc"),
+    ]
+    weights = {"w0": np.abs(t.weight(24, 16, seed=1)), "b": t.weight(16, seed=2)}
+    other = t.model(tmp_path / "other.onnx", nodes, {"x": (4, 24)}, weights)
+    evidence = verify(other, after, plan=plan)
+    assert not evidence.passed
+    assert "has not one constant operand" in evidence.sites[0].structure
