@@ -33,7 +33,7 @@ def test_no_page_is_wider_than_its_pane(width: int, exact: bool) -> None:
     totals = model.info.totals
     pages = [(layer_page((layer,), totals, width, exact), width) for layer in model.layers]
     pages += [(model_page(model.info, None, width, exact), width), (help_lines(width), width)]
-    pages += [(plan_lines(plan(TileSpec()), 60), 60), (verdict_lines(proof(), width), width)]
+    pages += [(plan_lines(plan(TileSpec()), 60), 60), (verdict_lines(proof(), 60), 60)]
     pages += [(list(header_lines("a/long/name.onnx", model.info, "not saved", exact, 80)), 80)]
     rows = TreeModel(model.layers)
     pages += [([tree_line(rows, row, totals, width, exact) for row in rows.rows], width)]
@@ -49,7 +49,8 @@ def test_a_layer_shows_shapes_with_names_and_dtypes_its_formula_and_its_share() 
     page = said(layer_page((model.layers[1],), model.info.totals, 60, exact=True))
     for words in (
         "features.0", "Conv", "70,276,800", "9.8 %", "1 × 64 × 55·55 × 3 × 11·11", "23,296", "93,184 B",
-        "input", "float32 [1, 3, 224, 224]", "features.0.weight", "[64, 3, 11, 11]", "kernel_shape", "[11, 11]",
+        "input", "float32 [1, 3, 224, 224]", "features.0.weight", "[64, 3, 11, 11]",
+        "kernel_shape", "[11, 11]",
     ):  # fmt: skip
         assert words in page, words
 

@@ -21,10 +21,7 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
         lines = wrap(
             (
                 (f"{plan.products:,}", "strong"),
-                (
-                    (f" tile {_many(plan.products, 'product')} in {sites:,} {_many(sites, 'site')}", "text"),
-                    "text",
-                ),
+                (f" tile {_many(plan.products, 'product')} in {sites:,} {_many(sites, 'site')}", "text"),
                 (f" · {units.count_text(plan.macs)} MACs, {share} of the model", "dim"),
             ),
             width,
