@@ -482,10 +482,20 @@ class Session:
             # replacing a device node or a pipe would take it away from everybody
             raise Misuse("is not a regular file", where=path, hint="name a file to write")
         sources = [self.source, *(e.path for e in self._history.entries if e.path)]
-        if any(os.path.exists(s) and os.path.samefile(s, path) for s in sources if os.path.exists(path)):
+        if any(_same_file(s, path) for s in sources):
             raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
+        if any(_same_file(f, path) for f in self._weight_files()):
+            raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
         if not overwrite:
             raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+
+    def _weight_files(self) -> set[str]:
+        """Files beside the opened model that hold its weights."""
+        if self._open(None).format != "onnx":
+            return set()
+        folder = os.path.dirname(self.source)
+        tensors = self._model(0).graph.initializers.values()
+        return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,6 +511,11 @@ class _Products:
 
 class _Disproved(Exception):
     """Leaves the block that would have moved the result into place."""
+
+
+def _same_file(a: str, b: str) -> bool:
+    """Whether both exist and are one file, by whatever names."""
+    return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
 
 
 def _stem(source: str) -> str:

@@ -310,6 +310,27 @@ def test_the_model_itself_is_never_overwritten(run: Run, lenet: Path, tmp_path: 
     assert model.read_bytes() == lenet.read_bytes()
 
 
+def test_the_models_weights_beside_it_are_never_overwritten(
+    run: Run, lenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.chdir(tmp_path)
+    loaded = onnx.load(lenet)
+    onnx.save(loaded, "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0)
+    before = Path("m.bin").read_bytes()
+    assert "weights lie in this file" in refused(run("tile", "m.onnx", "-o", "m.bin", "--force"))
+    assert Path("m.bin").read_bytes() == before
+    assert run("tile", "m.onnx", "-o", "tiled.onnx")[0] == 0
+
+
+def test_a_pipe_is_neither_read_nor_replaced(run: Run, lenet: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.onnx"
+    os.mkfifo(pipe)
+    assert "not a regular file" in refused(run("info", pipe))
+    assert "not a regular file" in refused(run("tile", lenet, "-o", pipe, "--force"))
+    assert pipe.is_fifo()
+
+
 def test_a_wrong_name_comes_with_the_nearest(run: Run, lenet: Path, sample: Callable[[str], Path]) -> None:
     assert "did you mean" in refused(run("tile", lenet, "--site", "/fc1/Gem"))
     assert "did you mean 'batch'?" in refused(run("info", sample("bert_tiny"), "--dim", "bacth=8"))
