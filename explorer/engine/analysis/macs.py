@@ -84,6 +84,9 @@ RECURRENT: Mapping[str, tuple[int, int]] = {"RNN": (1, 0), "GRU": (3, 5), "LSTM"
 LSTM: c = f c + i g (3), h = o tanh(c) (2). GRU: r h (1), h = (1 - z) n + z h (4).
 """
 
+_MOST_OPERANDS = 32
+"""Of an Einsum; nobody writes more, and finding their order takes the third power of the number."""
+
 Term = tuple[str, Sequence[Dim]]
 
 
@@ -462,6 +465,8 @@ def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
     if isinstance(parsed, str):
         return unknown(parsed)
     operands, output, sizes = parsed
+    if len(operands) > _MOST_OPERANDS:
+        return unknown(f"the best order of {len(operands):,} operands is not searched for")
     symbolic = any(not isinstance(d, int) for d in sizes.values())
     known = {k: d if isinstance(d, int) else 1 for k, d in sizes.items()}
     reduced, presum = [], 0

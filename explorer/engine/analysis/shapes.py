@@ -288,18 +288,23 @@ class Inference:
         # exporters ask an input for its shape, and inference's answer does not list inputs
         given: dict[str, _Type] = {v.name: (v.dtype, v.shape) for v in graph.inputs}
         fallback: dict[str, _Type] = {}
+        carried: dict[str, _Type] = {}
         folded: set[str] = set()
         types: dict[str, _Type] = {}
         for _ in range(ROUNDS):
-            types = self._run(graph, opsets, fallback, folded, constants, symbols)
+            types = self._run(graph, opsets, {**fallback, **carried}, folded, constants, symbols)
             if all(_complete(types.get(o)) for n in graph.nodes for o in n.outputs if o):
                 break
             more = folding.fold(graph.nodes, {**given, **types}, constants)
             constants.update(more)
             folded.update(more)
-            behind = _frontier(graph.nodes, types, declared, fallback) if trusted and not more else {}
+            kept = self._carried(graph, opsets, types, constants)
+            carried.update(kept)
+            behind = {}
+            if trusted and not more and not kept:
+                behind = _frontier(graph.nodes, types, declared, fallback)
             fallback.update(behind)
-            if not more and not behind:
+            if not more and not kept and not behind:
                 break
         values = {
             t.name: TensorInfo(t.name, t.dtype, t.shape, "declared") for t in graph.initializers.values()
@@ -315,6 +320,60 @@ class Inference:
             conflict = _conflict(said, shape) if trusted else ""
             values[name] = TensorInfo(name, dtype, shape, origin, conflict)
         return Shapes(values, constants, {})
+
+    def loop_types(
+        self,
+        node: Node,
+        outer: Mapping[str, TensorInfo],
+        constants: Mapping[str, np.ndarray[Any, Any]],
+        opsets: Mapping[str, int],
+    ) -> list[TensorInfo | None]:
+        """Types of what a Loop's body gets: counter, condition, and the carried values.
+
+        A carried value that leaves the body with another shape than it came in has unknown sizes where
+        they differ.
+        """
+        body: Graph = node.attributes["body"]
+        types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
+        types += [outer.get(name) for name in node.inputs[2:]]
+        inside = self.of_body(body, types, outer, constants, opsets).values
+        for at, (info, value) in enumerate(zip(types[2:], body.outputs[1:], strict=False), 2):
+            after = inside.get(value.name)
+            if info is None or info.shape is None:
+                continue
+            if after is None or after.shape is None or len(after.shape) != len(info.shape):
+                types[at] = replace(info, shape=None)
+            elif after.shape != info.shape:
+                same = zip(info.shape, after.shape, strict=True)
+                types[at] = replace(info, shape=tuple(a if a == b else None for a, b in same))
+        return types
+
+    def _carried(
+        self,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        types: Mapping[str, _Type],
+        constants: Mapping[str, np.ndarray[Any, Any]],
+    ) -> dict[str, _Type]:
+        """Shapes of what Loops hand out at their end, which onnx leaves open even if the body keeps them."""
+        loops = [n for n in graph.nodes if n.op == "Loop" and not n.domain and len(n.inputs) > 2]
+        loops = [n for n in loops if isinstance(n.attributes.get("body"), Graph)]
+        open_ = [n for n in loops if not all(_complete(types.get(o)) for o in n.outputs if o)]
+        if not open_:
+            return {}
+        outer = {t.name: TensorInfo(t.name, t.dtype, t.shape) for t in graph.initializers.values()}
+        outer.update({v.name: TensorInfo(v.name, v.dtype, v.shape) for v in graph.inputs})
+        outer.update({name: TensorInfo(name, dtype, shape) for name, (dtype, shape) in types.items()})
+        found: dict[str, _Type] = {}
+        for node in open_:
+            for output, info in zip(
+                node.outputs, self.loop_types(node, outer, constants, opsets)[2:], strict=False
+            ):
+                if not output or info is None or info.shape is None or None in info.shape:
+                    continue
+                if not _complete(types.get(output)):
+                    found[output] = info.dtype, info.shape
+        return found
 
     def _named(self, main: Shapes, graph: Graph, declared: Mapping[str, _Type]) -> Shapes:
         """Finds out which symbolic dimension an unknown one is, by trying two sets of sizes.

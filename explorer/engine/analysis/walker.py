@@ -587,21 +587,7 @@ class _Walker:
         start = node.inputs[1] if len(node.inputs) > 1 else ""
         condition = frame.shapes.constants.get(start) if start else None
         always = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(body)
-        carried = [frame.info(n) for n in node.inputs[2:]]
-        types = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ()), *carried]
-        shapes = self.inference.of_body(
-            body, types, frame.shapes.values, frame.shapes.constants, frame.opsets
-        )
-        for position, value in enumerate(body.outputs[1 : 1 + len(carried)]):
-            after = shapes.values.get(value.name)
-            before = carried[position]
-            if after is not None and before.shape is not None and after.shape != before.shape:
-                # a carried value that grows has no one shape
-                loose = after.shape and len(after.shape) == len(before.shape)
-                dims = tuple(
-                    a if a == b else None for a, b in zip(before.shape, after.shape or (), strict=False)
-                )
-                types[2 + position] = replace(before, shape=dims if loose else None)
+        types = self.inference.loop_types(node, frame.shapes.values, frame.shapes.constants, frame.opsets)
         shapes = self.inference.of_body(
             body, types, frame.shapes.values, frame.shapes.constants, frame.opsets
         )

@@ -16,7 +16,9 @@ def _tensor(name: str, spec: Any) -> Tensor:
     if isinstance(spec, tuple):
         dtype, shape = spec if isinstance(spec[0], str) else ("float32", spec)
         tensor = Tensor(name, dtype, shape, None)
-        return Tensor(name, dtype, shape, Inline(b"\0" * tensor.nbytes))
+        # a model of half a gigabyte is counted without a byte of its weights
+        large = tensor.nbytes >= 1 << 20
+        return tensor if large else Tensor(name, dtype, shape, Inline(b"\0" * tensor.nbytes))
     return tensor_from_array(name, spec)
 
 

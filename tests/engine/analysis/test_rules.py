@@ -1,0 +1,233 @@
+"""What each ONNX operator costs, by hand, and which of its inputs are parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from explorer.engine.analysis import rules
+from explorer.engine.analysis.rules import MS, Call, cost_of, is_parameter
+from explorer.facts import Shape, TensorInfo
+
+
+def call(
+    op: str, inputs: list[Shape | None], output: Shape | None, domain: str = "", **attributes: Any
+) -> Call:
+    infos = tuple(None if s is None else TensorInfo(f"i{i}", "float32", s) for i, s in enumerate(inputs))
+    return Call(op, domain, attributes, infos, (TensorInfo("y", "float32", output),))
+
+
+def macs(*args: Any, **attributes: Any) -> int | None:
+    return cost_of(call(*args, **attributes)).macs
+
+
+SCALAR: Shape = ()
+
+PRODUCTS = [
+    # operator, inputs, output, attributes, MACs
+    ("Conv", [(1, 3, 8, 8), (4, 3, 3, 3)], (1, 4, 6, 6), {}, 4 * 36 * 27),
+    ("Conv", [(8, 8), (4, 8, 3)], (4, 6), {}, 4 * 6 * 24),
+    ("ConvInteger", [(1, 3, 8, 8), (4, 3, 3, 3)], (1, 4, 6, 6), {}, 4 * 36 * 27),
+    (
+        "QLinearConv",
+        [(1, 3, 8, 8), SCALAR, SCALAR, (4, 3, 3, 3), SCALAR, SCALAR, SCALAR, SCALAR, (4,)],
+        (1, 4, 6, 6),
+        {},
+        4 * 36 * 27,
+    ),
+    ("ConvTranspose", [(1, 3, 2, 2), (3, 1, 2, 2)], (1, 1, 4, 4), {}, 48),
+    ("DeformConv", [(1, 3, 8, 8), (4, 3, 3, 3), (1, 18, 6, 6)], (1, 4, 6, 6), {}, 4 * 36 * 27),
+    ("MatMul", [(2, 1, 3, 4), (1, 5, 4, 6)], (2, 5, 3, 6), {}, 720),
+    ("MatMulInteger", [(3, 4), (4, 6)], (3, 6), {}, 72),
+    ("QLinearMatMul", [(3, 4), SCALAR, SCALAR, (4, 6), SCALAR, SCALAR, SCALAR, SCALAR], (3, 6), {}, 72),
+    ("Gemm", [(4, 3), (6, 4), (6,)], (3, 6), {"transA": 1, "transB": 1}, 72),
+    ("Einsum", [(2, 3), (3, 4)], (2, 4), {"equation": "ij,jk->ik"}, 24),
+    ("LSTM", [(5, 2, 3), (1, 16, 3), (1, 16, 4)], (5, 1, 2, 4), {"hidden_size": 4}, 10 * 16 * 7),
+    ("GRU", [(2, 5, 3), (1, 12, 3), (1, 12, 4)], (2, 5, 1, 4), {"hidden_size": 4, "layout": 1}, 10 * 12 * 7),
+    (
+        "RNN",
+        [(5, 2, 3), (2, 4, 3), (2, 4, 4)],
+        (5, 2, 2, 4),
+        {"hidden_size": 4, "direction": "bidirectional"},
+        2 * 10 * 4 * 7,
+    ),
+    ("Attention", [(2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6)], (2, 4, 5, 6), {}, 2 * 4 * 5 * 7 * 14),
+    (
+        "Attention",
+        # grouped queries: 4 heads of 8 share 2 heads of key and value
+        [(2, 5, 32), (2, 7, 16), (2, 7, 12)],
+        (2, 5, 24),
+        {"q_num_heads": 4, "kv_num_heads": 2},
+        2 * 4 * 5 * 7 * (8 + 6),
+    ),
+    (
+        "Attention",
+        [(2, 4, 1, 8), (2, 4, 1, 8), (2, 4, 1, 8), None, (2, 4, 9, 8), (2, 4, 9, 8)],
+        (2, 4, 1, 8),
+        {"is_causal": 1},
+        2 * 4 * 1 * 10 * 16,
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "output", "attributes", "count"), PRODUCTS)
+def test_operators_that_sum_products(
+    op: str, inputs: list[Shape | None], output: Shape, attributes: dict[str, Any], count: int
+) -> None:
+    cost = cost_of(call(op, inputs, output, **attributes))
+    assert cost.macs == count
+    assert cost.status == "exact"
+    assert f"{count:,}" in cost.formula
+
+
+MICROSOFT = [
+    ("FusedMatMul", [(2, 4, 3), (2, 6, 4)], (2, 3, 6), {"transA": 1, "transB": 1}, 2 * 72),
+    (
+        "MatMulNBits",
+        [(2, 5, 32), (64, 2, 8), (128,)],
+        (2, 5, 64),
+        {"K": 32, "N": 64, "bits": 4},
+        10 * 32 * 64,
+    ),
+    ("FusedConv", [(1, 3, 8, 8), (4, 3, 3, 3)], (1, 4, 6, 6), {"activation": "Relu"}, 4 * 36 * 27),
+    (
+        "Attention",
+        [(2, 5, 32), (32, 96), (96,)],
+        (2, 5, 32),
+        {"num_heads": 4},
+        10 * 32 * 96 + 2 * 4 * 25 * 16,
+    ),
+    (
+        "MultiHeadAttention",
+        [(2, 5, 32), (2, 7, 32), (2, 7, 32)],
+        (2, 5, 32),
+        {"num_heads": 4},
+        2 * 4 * 35 * 16,
+    ),
+    (
+        "GroupQueryAttention",
+        [(2, 5, 32), (2, 5, 16), (2, 5, 16)],
+        (2, 5, 32),
+        {"num_heads": 4, "kv_num_heads": 2},
+        2 * 4 * 25 * 16,
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "output", "attributes", "count"), MICROSOFT)
+def test_operators_that_onnxruntime_writes(
+    op: str, inputs: list[Shape | None], output: Shape, attributes: dict[str, Any], count: int
+) -> None:
+    assert macs(op, inputs, output, MS, **attributes) == count
+
+
+ELEMENTWISE = [
+    ("Relu", [(2, 3)], (2, 3), {}, 6),
+    ("Add", [(2, 1), (1, 3)], (2, 3), {}, 6),
+    ("Clip", [(2, 3), SCALAR, SCALAR], (2, 3), {}, 6),
+    ("Gelu", [(2, 3)], (2, 3), {}, 6),
+    ("BatchNormalization", [(2, 3), (3,), (3,), (3,), (3,)], (2, 3), {}, 12),
+    ("LayerNormalization", [(2, 3), (3,), (3,)], (2, 3), {}, 42),
+    ("Softmax", [(2, 3)], (2, 3), {}, 30),
+    ("MaxPool", [(1, 2, 4, 4)], (1, 2, 2, 2), {"kernel_shape": (3, 3)}, 8 * 9),
+    ("GlobalAveragePool", [(1, 2, 4, 4)], (1, 2, 1, 1), {}, 32),
+    ("ReduceMean", [(2, 3)], (2, 1), {}, 6),
+    ("ReduceSumSquare", [(2, 3)], (2, 1), {}, 12),
+    ("Sum", [(2, 3), (2, 3), (2, 3)], (2, 3), {}, 12),
+    ("Mean", [(2, 3), (2, 3)], (2, 3), {}, 12),
+    ("LRN", [(1, 4, 2, 2)], (1, 4, 2, 2), {"size": 5}, 16 * 9),
+    ("Resize", [(1, 1, 2, 2)], (1, 1, 4, 4), {"mode": "linear"}, 16 * 7),
+    ("Resize", [(1, 1, 2, 2)], (1, 1, 4, 4), {}, 0),
+    ("ScatterND", [(4, 3), (2, 1), (2, 3)], (4, 3), {"reduction": "add"}, 6),
+    ("QuantizeLinear", [(2, 3), SCALAR], (2, 3), {}, 18),
+    ("DequantizeLinear", [(2, 3), SCALAR], (2, 3), {}, 12),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "output", "attributes", "count"), ELEMENTWISE)
+def test_elementwise_operations_are_counted_beside_the_macs(
+    op: str, inputs: list[Shape | None], output: Shape, attributes: dict[str, Any], count: int
+) -> None:
+    cost = cost_of(call(op, inputs, output, **attributes))
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (0, count, "exact")
+
+
+@pytest.mark.parametrize(
+    "op",
+    ["Reshape", "Transpose", "Concat", "Split", "Slice", "Gather", "Shape", "Constant", "Identity", "Dropout",
+     "Flatten", "Squeeze", "Unsqueeze", "Expand", "Pad", "Cast"],
+)  # fmt: skip
+def test_moving_data_costs_nothing_even_if_its_shape_is_unknown(op: str) -> None:
+    cost = cost_of(call(op, [None], None))
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (0, 0, "exact")
+
+
+def test_bias_scale_and_activation_stand_beside_the_macs() -> None:
+    cost = cost_of(call("Gemm", [(1, 4), (4, 6), (6,)], (1, 6), alpha=0.5, beta=2.0))
+    assert (cost.macs, cost.elementwise_ops) == (24, 18)
+    assert "bias" in cost.formula
+    fused = cost_of(
+        call("FusedConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], (1, 4, 6, 6), MS, activation="Relu")
+    )
+    assert fused.elementwise_ops == 2 * 4 * 36
+
+
+def test_an_operator_without_a_rule_is_unknown_and_says_so() -> None:
+    cost = cost_of(call("Frobnicate", [(2, 3)], (2, 3), "my.ops"))
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (None, None, "unknown")
+    assert cost.reason == "no rule for operator Frobnicate of domain my.ops"
+
+
+def test_a_missing_shape_is_named() -> None:
+    cost = cost_of(call("Conv", [(1, 3, 8, 8), (4, 3, 3, 3)], None))
+    assert cost.macs is None
+    assert cost.reason == "the shape of its output is not known"
+    assert "input 1" in cost_of(call("MatMul", [(2, 3)], (2, 3))).reason
+
+
+@pytest.mark.parametrize("op", sorted(op for domain, op in rules.RULES if not domain))
+def test_no_operator_falls_over_nonsense(op: str) -> None:
+    for inputs, output in (([], None), ([()], ()), ([(0,), (None,)], ("n",)), ([(2, 3)] * 9, (2, 3))):
+        cost = cost_of(call(op, list(inputs), output, num_heads=0, K="x", equation=7, size="s"))
+        assert cost.status in ("exact", "unknown")
+        assert cost.status == "exact" or cost.reason
+
+
+def test_a_user_can_add_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rules.RULES, ("my.ops", "Twice"), rules.RULES["", "Relu"])
+    assert cost_of(call("Twice", [(2, 3)], (2, 3), "my.ops")).elementwise_ops == 6
+
+
+def test_every_operator_of_the_table_is_one_that_onnx_knows() -> None:
+    from onnx import defs
+
+    known = {schema.name for schema in defs.get_all_schemas_with_history() if schema.domain == ""}
+    written_by_onnxruntime = {"SimplifiedLayerNormalization"}
+    assert {op for domain, op in rules.RULES if not domain} - written_by_onnxruntime <= known
+    assert set(rules.SETTINGS) <= known
+
+
+@pytest.mark.parametrize(
+    ("op", "index", "dtype", "shape", "answer"),
+    [
+        ("Conv", 1, "float32", (4, 3, 3, 3), True),
+        ("Conv", 2, "float32", (4,), True),
+        ("Gather", 0, "float16", (100, 8), True),
+        ("Gather", 1, "int64", (5,), False),
+        ("Reshape", 1, "int64", (2,), False),
+        ("Clip", 1, "float32", (), False),
+        ("Add", 1, "float32", (), False),
+        ("Add", 1, "float32", (1,), True),
+        ("Where", 0, "bool", (8, 8), False),
+        ("Add", 1, "int64", (8,), False),
+        ("MatMulInteger", 1, "int8", (8, 8), True),
+        ("QLinearConv", 8, "int32", (8,), True),
+        ("QLinearConv", 1, "float32", (), True),
+        ("MatMulNBits", 1, "uint8", (8, 2, 16), True),
+    ],
+)
+def test_which_stored_tensors_are_parameters(
+    op: str, index: int, dtype: str, shape: Shape, answer: bool
+) -> None:
+    assert is_parameter(op, index, dtype, shape) is answer
