@@ -184,7 +184,7 @@ def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
     return Answer(
         DIFFERENT if differs else DONE,
         lambda: _document().tile(result, model, _tool(), digest),
-        lambda: _pages("tiling").tile(result, source, change),
+        lambda: _pages("tiling").tile(result, source, change, _opening_words(given)),
     )
 
 
@@ -216,6 +216,17 @@ _RUN: dict[str, Callable[[argparse.Namespace, ProgressLine], Answer]] = {
     "verify": _verify,
     "diff": _diff,
 }
+
+
+def _opening_words(given: argparse.Namespace) -> list[str]:
+    """The options that make the model what it is, as they were given, for the next command."""
+    words = ["--weights", given.weights] if given.weights else []
+    for name, size in given.dim.items():
+        words += ["--dim", f"{name}={size}"]
+    for name, (dtype, shape) in given.input_shape.items():
+        sizes = f"[{','.join(map(str, shape))}]"
+        words += ["--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}"]
+    return words
 
 
 # the screen

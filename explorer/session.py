@@ -397,8 +397,10 @@ class Session:
 
     def _analyse_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         from explorer.engine.analysis import onnx_model
+        from explorer.engine.formats import dims_of
 
-        return onnx_model.analyse(model, dims=self._options["dims"], on_progress=on_progress, cancel=cancel)
+        dims = dims_of(model, self._options["dims"])
+        return onnx_model.analyse(model, dims=dims, on_progress=on_progress, cancel=cancel)
 
     def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
@@ -420,10 +422,12 @@ class Session:
 
     def _find_products(self, model: Model) -> _Products:
         from explorer.engine.analysis import onnx_model, shapes
+        from explorer.engine.formats import dims_of
         from explorer.engine.transforms.sites import find_sites
         from explorer.engine.transforms.tile import bind_dims
 
-        dims, inputs = _batch_of_one(model, self._options["dims"], self._options["input_shapes"])
+        wanted = dims_of(model, self._options["dims"])
+        dims, inputs = _batch_of_one(model, wanted, self._options["input_shapes"])
         known = shapes.infer(model, dims, inputs).values
         bound = bind_dims(model, known)
         sites, skipped = find_sites(bound, known)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -280,6 +282,23 @@ def test_tile_prints_plan_proof_and_change_and_writes_the_file(run: Run, lenet: 
         assert words in out
     assert tiled.stat().st_size > 0
     assert list(tmp_path.iterdir()) == [tiled], "nothing else is left behind"
+
+
+def test_the_next_command_opens_the_same_model(
+    run: Run, sample: Callable[[str], Path], tmp_path: Path
+) -> None:
+    words = ["--dim", "batch=2", "--dim", "sequence=8"]
+    code, out, _ = run("tile", sample("bert_tiny"), "-o", tmp_path / "b.onnx", "--no-verify", *words)
+    assert code == 0
+    command = next(line for line in out.splitlines() if "explorer diff" in line)
+    assert "--dim batch=2 --dim sequence=8" in command
+    shown = shlex.split(command.split("next")[1].split("   ")[0].split("  see both")[0])
+    assert run(*shown[1:])[0] == 1, "the command works as it is printed"
+    shaped = {"x": ("float32", (1, 3)), "s": (None, ())}
+    given = options.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"])[1]
+    assert given.input_shape == shaped
+    again = cli._opening_words(argparse.Namespace(weights=None, dim={}, input_shape=shaped))
+    assert options.read(["info", "m", *again])[1].input_shape == shaped
 
 
 def test_tile_without_a_target_shows_the_plan_and_writes_nothing(

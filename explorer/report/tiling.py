@@ -71,13 +71,14 @@ def plan(fact: Plan, source: str) -> list[Block]:
     return blocks
 
 
-def tile(fact: TileResult, source: str, change: Diff | None) -> list[Block]:
+def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[str] = ()) -> list[Block]:
     """The answer of `explorer tile`: plan, proof, what changed, where it lies, what to type next.
 
     Args:
         fact: The result; an empty `output` means that only the plan was asked for.
         source: The model as the user named it.
         change: What changed in the graph; None leaves that part out.
+        opening: Options with which the model was opened, for the commands to type next.
     """
     blocks = plan(fact.plan, source)
     if fact.verification is not None:
@@ -95,7 +96,7 @@ def tile(fact: TileResult, source: str, change: Diff | None) -> list[Block]:
     if fact.verification is None:
         blocks.append(Prose("Not verified, because --no-verify was given.", NOTE))
     following = [
-        ("see both graphs side by side", ("explorer", "diff", source, fact.output)),
+        ("see both graphs side by side", ("explorer", "diff", source, fact.output, *opening)),
         ("look around in the result", ("explorer", fact.output)),
     ]
     rows = [

@@ -31,6 +31,7 @@ __all__ = [
     "Opened",
     "TorchModel",
     "check_names",
+    "dims_of",
     "open_model",
 ]
 
@@ -89,8 +90,6 @@ class OnnxModel:
         from explorer.engine.formats import onnx_reader
         from explorer.engine.validate import validate
 
-        if options.weights is not None:
-            raise Misuse("an ONNX file brings its own weights", where="--weights", hint="leave it out")
         self.source = source
         self.options = options
         self.model = validate(onnx_reader.read(source))
@@ -107,8 +106,8 @@ class OnnxModel:
 
         return onnx_model.analyse(
             self.model,
-            dims=self.options.dims,
-            input_shapes=self.options.input_shapes,
+            dims=dims_of(self.model, self.options.dims),
+            input_shapes={n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]},
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -205,12 +204,25 @@ FORMATS: tuple[Format, ...] = (
 """In the order in which they are asked: a file of a name goes before a model of that name."""
 
 
+def dims_of(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
+    """Those of `dims` that `model` has.
+
+    Of two models on the command line, and of the states of a session, one may have fixed a dimension
+    that the other leaves open.
+    """
+    values = (*model.graph.inputs, *model.graph.values, *model.graph.outputs)
+    symbols = {d for value in values for d in value.shape or () if isinstance(d, str)}
+    return {name: size for name, size in dims.items() if name in symbols}
+
+
 def check_names(opened: Sequence[Opened], options: OpenOptions) -> None:
     """Every dimension and input that the user named must exist in one of the models.
 
     Raises:
-        Misuse: One does not; the nearest is named.
+        Misuse: One does not, and the nearest is named; or trained weights are asked for ONNX files.
     """
+    if options.weights is not None and all(model.format == "onnx" for model in opened):
+        raise Misuse("an ONNX file brings its own weights", where="--weights", hint="leave it out")
     known = [model.names() for model in opened]
     if None in known:
         return
