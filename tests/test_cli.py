@@ -292,7 +292,7 @@ def test_the_next_command_opens_the_same_model(
     assert code == 0
     command = next(line for line in out.splitlines() if "explorer diff" in line)
     assert "--dim batch=2 --dim sequence=8" in command
-    shown = shlex.split(command.split("next")[1].split("   ")[0].split("  see both")[0])
+    shown = shlex.split(command.partition("next  ")[2].partition("  see both")[0])
     assert run(*shown[1:])[0] == 1, "the command works as it is printed"
     shaped = {"x": ("float32", (1, 3)), "s": (None, ())}
     given = options.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"])[1]
