@@ -245,6 +245,11 @@ def test_layers_are_indented_as_they_are_nested() -> None:
     assert "714.19 M" in row_with("total", report)
 
 
+def test_a_share_that_would_round_to_nothing_says_so() -> None:
+    tiny = replace(LAYERS[1], macs=1000)
+    assert "<0.1 %" in row_with("Conv2d", text(model.layers(Analysis(INFO, (tiny,)))))
+
+
 def test_operators_show_the_range_of_every_attribute() -> None:
     stats = (
         OpStat(

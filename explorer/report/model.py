@@ -9,7 +9,7 @@ from explorer.facts import Analysis, Info, Layer, ModelInfo, OpStat, Range, Tens
 from explorer.report.layout import BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.units import bytes_text, count_text, exact_text, percent_text, shape_text
 
-__all__ = ["Block", "info", "layers", "ops", "title", "totals_rows"]
+__all__ = ["Block", "info", "layers", "ops", "share_text", "title", "totals_rows"]
 
 Block = Line | Prose | Table
 
@@ -213,7 +213,7 @@ def _layer_row(row: Layer, whole: int | None, largest: int) -> tuple[Cell, ...]:
         _quiet_zero(row.params, count_text(row.params)),
         _quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),
         _quiet_zero(row.macs, count_text(row.macs)),
-        percent_text(row.macs, whole) if row.macs != 0 and whole else "",
+        share_text(row.macs, whole) if row.macs != 0 and whole else "",
         "" if row.group else _bar(row.macs, largest),
         _quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
         _remark(row),
@@ -244,6 +244,11 @@ def _remark(row: Layer) -> str:
     return "; ".join(remark for remark in remarks if remark)
 
 
+def share_text(part: int | None, whole: int | None) -> str:
+    """A share in percent; one that would round to nothing says so instead of '0.0 %'."""
+    return "<0.1 %" if part and whole and part / whole < 0.0005 else percent_text(part, whole)
+
+
 def _bar(value: int | None, largest: int) -> str:
     if not value or not largest:
         return ""
@@ -260,7 +265,7 @@ def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
             Span(stat.op, STRONG),
             exact_text(stat.count),
             _quiet_zero(stat.macs, count_text(stat.macs)),
-            percent_text(stat.macs, whole) if stat.macs != 0 and whole else "",
+            share_text(stat.macs, whole) if stat.macs != 0 and whole else "",
             _bar(stat.macs, largest),
             _quiet_zero(stat.params, count_text(stat.params)),
             _quiet_zero(stat.elementwise_ops, count_text(stat.elementwise_ops)),

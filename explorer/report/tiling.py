@@ -10,8 +10,8 @@ from explorer.facts import Diff, Plan, SkippedSite, TileResult
 from explorer.report.changes import changes
 from explorer.report.evidence import evidence
 from explorer.report.layout import BAD, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.model import Block
-from explorer.units import count_text, exact_text, percent_text, seconds_text
+from explorer.report.model import Block, share_text
+from explorer.units import count_text, exact_text, seconds_text
 
 __all__ = ["plan", "tile"]
 
@@ -19,7 +19,7 @@ __all__ = ["plan", "tile"]
 def plan(fact: Plan, source: str) -> list[Block]:
     """What would be tiled and how: one row a site, what is left as it was, and why."""
     size = "x".join(map(str, fact.tile))
-    share = percent_text(fact.macs, fact.macs_total)
+    share = share_text(fact.macs, fact.macs_total)
     blocks: list[Block] = [
         Line((Span(source, STRONG), Span(f"   in {size} tiles, {fact.edges} edges, form {fact.form}", DIM))),
         Line(),
