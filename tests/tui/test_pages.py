@@ -128,7 +128,7 @@ def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
     row = next(e for e in entries if "9,216 products" in line_text(e.head(90)))
     assert row.body is not None
     assert "2DMM_64x64x64" in said(row.body(90))
-    assert diff_headline(ScriptedEngine()._diff()) == "3 tiled"
+    assert diff_headline(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
 
 
 def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:

@@ -28,6 +28,8 @@ def diff_headline(diff: Diff) -> str:
     counts: dict[str, int] = {}
     for node in diff.nodes:
         counts[node.status] = counts.get(node.status, 0) + 1
+    if set(counts) == {"tiled"}:
+        return f"{counts['tiled']:,} tiled, nothing else changed"
     order = ("tiled", "merged", "changed", "added", "removed", "renamed")
     return (
         ", ".join(f"{counts[status]:,} {status}" for status in order if status in counts) or "No node differs"
@@ -56,7 +58,7 @@ def _plain(line: Line) -> Entry:
 
 
 def _name_width(width: int, columns: int, each: int) -> int:
-    return max(6, width - columns * each - 1)
+    return max(4, width - columns * each - 1)
 
 
 _COLUMNS = (
@@ -111,8 +113,8 @@ def _moved(totals: Totals) -> int | None:
 def _cost_widths(width: int, exact: bool) -> tuple[int, int, int]:
     """Cells of the label, of a figure, of the change."""
     figure = 20 if exact and width >= 66 else 12
-    change = 10 if width >= 34 + 2 * figure - 24 else 0
-    return max(6, width - 2 * figure - change - 1), figure, change
+    change = 10 if width >= 2 * figure + 17 else 0
+    return max(5, width - 2 * figure - change - 1), figure, change
 
 
 def _cost_head(width: int) -> Line:
@@ -167,12 +169,6 @@ def _node_body(node: NodeDiff, width: int) -> list[Line]:
         if said:
             lines.extend(wrap(((f"      {label:<11}", "dim"), (safe(said), "text")), width - 1, 17))
     for op, count in node.children:
-        lines.append(
-            (
-                ("      ", "text"),
-                (fit(f"{count:,}", 9, right=True), "number"),
-                (" × ", "dim"),
-                (safe(op), "text"),
-            )
-        )
+        spans = ((f"      {count:>9,}", "number"), (" × ", "dim"), (safe(op), "text"))
+        lines.extend(wrap(spans, width - 1, 18))
     return lines

@@ -51,8 +51,6 @@ def _outputs(outputs: Sequence[OutputEvidence], width: int) -> list[Line]:
             ("max rel", output.max_rel),
             ("MSE", output.mse),
             ("cosine", output.cosine),
-            ("RMS to f64 before", output.rms_before),
-            ("after", output.rms_after),
         )
         lines.extend(_figures(figures, width))
         if output.nonfinite:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, ClassVar
 
 from textual import on
@@ -92,10 +93,18 @@ class MainScreen(Changing):
         self._painted = True
         self._refresh_heads()
         self.run_worker(self._open(), group="model", exit_on_error=False)
+        self.call_after_refresh(self._warm)
 
     # opening, and what follows every change of the model
 
+    def _warm(self) -> None:
+        """Import what the dialogs need, once the first paint is out and while the engine opens the model."""
+        self.run_worker(asyncio.to_thread(import_module, "explorer.tui.screens.tile"), exit_on_error=False)
+
     async def _open(self) -> None:
+        painted = asyncio.Event()
+        self.call_after_refresh(painted.set)
+        await painted.wait()
         try:
             await self.jobs.run("opening", "open", job=self._opening)
             await self.reload()
@@ -528,8 +537,9 @@ def _hidden(widget: Widget) -> Widget:
 
 
 def _title(tab: str, width: int) -> str:
-    """`Operators` shrinks where four tabs do not fit."""
-    return "Ops" if tab == "operators" and width < 39 else tab.capitalize()
+    """The word of a tab: short where four do not fit, with air where they do."""
+    word = "Ops" if tab == "operators" and width < 39 else tab.capitalize()
+    return word + "  " if width >= 48 else word
 
 
 def _said(text: str, width: int) -> list[Line]:

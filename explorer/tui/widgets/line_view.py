@@ -34,6 +34,10 @@ class RoleLines(Widget):
         "line--cursor-focus",
     }
 
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._styles_drawn: dict[tuple[str, str], Style] = {}
+
     def line_at(self, y: int) -> Line:
         """The line in row `y` of the widget."""
         raise NotImplementedError
@@ -44,14 +48,24 @@ class RoleLines(Widget):
 
     def draw(self, line: Line, under: str = "") -> Strip:
         """A line as Textual wants it; `under` names a component whose background lies under it."""
-        base = self.rich_style
-        if under:
-            base = base + self.get_component_rich_style(under, partial=True)
-        segments = [Segment(piece, base + self._role(role)) for piece, role in line if piece]
-        return Strip(segments).adjust_cell_length(self.size.width, base)
+        style = self._style
+        segments = [Segment(piece, style(role, under)) for piece, role in line if piece]
+        return Strip(segments).adjust_cell_length(self.size.width, style("", under))
 
-    def _role(self, role: str) -> Style:
-        return self.get_component_rich_style(f"line--{role}", partial=True)
+    def _style(self, role: str, under: str) -> Style:
+        """Looking a style up walks all ancestors: once a role is enough until the styles change."""
+        found = self._styles_drawn.get((role, under))
+        if found is None:
+            found = self.rich_style
+            for name in filter(None, (under, f"line--{role}" if role else "")):
+                found += self.get_component_rich_style(name, partial=True)
+            self._styles_drawn[role, under] = found
+        return found
+
+    def notify_style_update(self) -> None:
+        """Another theme, or another class: the styles are looked up anew."""
+        self._styles_drawn = {}
+        super().notify_style_update()
 
 
 class LineView(RoleLines, ScrollView, can_focus=True):
