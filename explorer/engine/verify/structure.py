@@ -78,8 +78,13 @@ def walk(
     interpreter = Interpreter(symbols, after.functions)
     symbols.interpreter = interpreter
     scope = interpreter.scope(graph.initializers, values)
-    interpreter.run(nodes, scope)
-    result = scope[site.output]
+    try:
+        interpreter.run(nodes, scope)
+        result = scope[site.output]
+    except (LookupError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
+        # a graph that contradicts itself is found by whatever it trips over first
+        detail = " ".join(str(error).split())[:120] or type(error).__name__
+        raise NotTiled(f"its graph cannot be followed: {detail}") from None
     if not isinstance(result, Symbol):
         raise NotTiled("its output does not depend on its input")
     if int(np.prod(result.shape, dtype=np.int64)) != site.M * site.N:

@@ -12,6 +12,9 @@ import pytest
 
 from explorer.engine.graph import Function, Model, Node
 from explorer.engine.verify import verify
+from explorer.engine.verify.blocks import NotTiled
+from explorer.engine.verify.original import find_original
+from explorer.engine.verify.structure import walk
 from explorer.facts import TileSpec
 from tests.engine.verify import tiled as t
 
@@ -238,6 +241,20 @@ def test_a_new_nan_or_inf_never_passes(value: float, tmp_path: Path) -> None:
     assert not alone.passed
     assert alone.outputs[0].nonfinite == 12
     assert "NaN or Inf that the original has not" in alone.outputs[0].reason
+
+
+def test_a_graph_that_contradicts_itself_is_refused_without_a_crash(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+
+    def doubled(graph):  # type: ignore[no-untyped-def]
+        return dataclasses.replace(graph, inputs=graph.inputs * 2)
+
+    after, plan = t.tiled(source, TileSpec(tile=(4, 8, 8), form="scan"))
+    broken = t.with_scan(after, doubled)
+    original = find_original(source, "y")
+    assert original is not None
+    with pytest.raises(NotTiled, match="its graph cannot be followed"):
+        walk(broken, plan.sites[0], plan.tile, original, (4, 24))
 
 
 def test_a_tile_turned_for_one_block_of_rows_only_is_found(tmp_path: Path) -> None:

@@ -117,6 +117,26 @@ def test_other_float_types(dtype: Any, form: Any, tmp_path: Path) -> None:
     proved(source, TileSpec(tile=(2, 16, 8), form=form))
 
 
+@pytest.mark.parametrize("opset", [9, 11, 12, 13, 18, 21])
+@pytest.mark.parametrize("edges", t.EDGES)
+@pytest.mark.parametrize("form", t.FORMS)
+def test_operator_sets_old_and_new(form: Any, edges: Any, opset: int, tmp_path: Path) -> None:
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc")
+    weights = {"w": t.weight(9, 7), "b": t.weight(7, seed=1)}
+    source = t.model(tmp_path / "m.onnx", [node], {"x": (5, 9)}, weights, opset=opset)
+    proved(source, TileSpec(tile=(2, 4, 3), form=form, edges=edges))
+
+
+def test_weights_in_a_file_beside_the_model(tmp_path: Path) -> None:
+    t.linear(tmp_path / "m.onnx", 5, 90, 70)
+    whole = t.onnx.load(tmp_path / "m.onnx")
+    (tmp_path / "e").mkdir()
+    t.onnx.save(whole, tmp_path / "e" / "m.onnx", save_as_external_data=True, location="m.data")
+    source = t.onnx_reader.read(str(tmp_path / "e" / "m.onnx"))
+    assert source.graph.initializers["w"].external == "m.data"
+    proved(source, TileSpec(tile=(4, 32, 32)))
+
+
 def test_rows_and_columns_scanned_when_a_body_would_grow_too_large(tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 67, 140, 9)
     proved(source, TileSpec(tile=(2, 2, 4), form="scan"))
