@@ -9,7 +9,10 @@ Field numbers are those of onnx.proto (IR version 13).
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import stat
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -42,6 +45,9 @@ MAX_DEPTH = 32
 MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
 
+_TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
+"""TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
+
 
 def looks_like_onnx(head: bytes) -> bool:
     """Whether a file that begins with `head` can be an ONNX model (it carries no magic number).
@@ -69,7 +75,7 @@ def read(path: str) -> Model:
         # opening a pipe would wait for a writer that may never come
         raise BadModel("this is not a regular file", where=path)
     try:
-        source = Source(path)
+        source = _source(path)
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         beside = os.listdir(folder) if os.path.isdir(folder) else []
@@ -90,6 +96,17 @@ def read(path: str) -> Model:
     except RecursionError:
         raise BadModel("its graphs are nested too deeply", where=path) from None
     return model
+
+
+def _source(path: str) -> Source:
+    """Maps a file.
+
+    Raises:
+        OSError: It cannot be opened, or is no file: opening a pipe would wait for a writer for ever.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return Source(path)
 
 
 class _Reader:
@@ -271,6 +288,8 @@ class _Reader:
             elif number == 6 and wire == 2:
                 one[5] = self.graph(at, end, depth=depth + 1)
             elif number == 7 and wire in (2, 5):
+                if (end - at) % 4:
+                    raise BadModel(f"attribute '{name}' holds a broken list of floats")
                 many.setdefault(6, []).extend(struct.unpack(f"<{(end - at) // 4}f", data[at:end]))
             elif number == 8 and wire == 0:
                 many.setdefault(7, []).append(signed(at))
@@ -293,7 +312,10 @@ class _Reader:
         if kind in (6, 7, 8, 9, 10, 12, 14):
             return name, tuple(many.get(kind, ()))
         # proto3 writers leave out zeros and empty strings
-        return name, one.get(kind, {1: 0.0, 2: 0, 3: ""}.get(kind))
+        value = one.get(kind, {1: 0.0, 2: 0, 3: ""}.get(kind))
+        if value is None:
+            raise BadModel(f"attribute '{name}' does not have the value that its type {kind} announces")
+        return name, value
 
     def function(self, start: int, stop: int) -> Function:
         name = domain = overload = ""
@@ -397,7 +419,7 @@ class _Reader:
                 name = self.text(at, end)
             elif number == 9 and wire == 2:
                 raw = self.span(at, end)
-            elif number in (4, 5, 7, 10, 11):
+            elif wire in _TYPED_WIRES.get(number, ()):
                 typed.append((number, wire, at, end))
             elif number == 6 and wire == 2:
                 strings += end - at
@@ -413,8 +435,10 @@ class _Reader:
         if len(shape) > MAX_RANK or any(d < 0 for d in shape):
             raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
         tensor = Tensor(name, dtype, shape, None, self.span(start, stop))
-        if tensor.elements > _MAX_ELEMENTS:
-            raise BadModel(f"tensor '{name}' claims {tensor.elements:,} elements")
+        # an empty tensor may have absurd other dimensions, which no array can
+        claimed = math.prod(d for d in shape if d)
+        if claimed > _MAX_ELEMENTS:
+            raise BadModel(f"tensor '{name}' claims {claimed:,} elements")
         payload: Payload | None = raw
         where = ""
         if located == 1:
@@ -470,9 +494,11 @@ class _Reader:
         """
         location = entries.get("location", "")
         where = f"{self.source.path}: tensor '{name}'"
-        target = os.path.realpath(os.path.join(self.folder, location))
+        # a NUL ends a path for the system, but not for the check
+        usable = bool(location) and "\0" not in location and not os.path.isabs(location)
+        target = os.path.realpath(os.path.join(self.folder, location)) if usable else ""
         root = os.path.realpath(self.folder)
-        if not location or os.path.isabs(location) or os.path.commonpath([root, target]) != root:
+        if not usable or os.path.commonpath([root, target]) != root:
             raise BadModel(f"its external data '{location}' points outside the model's folder", where=where)
         try:
             offset = int(entries.get("offset", "0") or "0")
@@ -481,7 +507,7 @@ class _Reader:
             raise BadModel("offset or length of its external data is no number", where=where) from None
         if target not in self.externals:
             try:
-                self.externals[target] = Source(target)
+                self.externals[target] = _source(target)
             except OSError as error:
                 raise BadModel(
                     f"its external data file '{location}' cannot be read: {error.strerror}",

@@ -1,0 +1,505 @@
+"""A file is read as onnx reads it; a broken or hostile one is refused in one line, never with a crash."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from explorer.engine.formats.onnx_reader import MAX_DEPTH, read
+from explorer.engine.formats.onnx_writer import encode, skeleton
+from explorer.engine.graph import AttributeRef, Graph, Model, Node, Tensor
+from explorer.engine.validate import validate
+from explorer.engine.wire import length_delimited, tagged_varint, varint
+from explorer.errors import BadModel, ExplorerError
+
+
+def info(name: str, shape: Sequence[Any] | None = (2,), kind: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def proto(
+    nodes: Sequence[Any], tensors: Sequence[Any] = (), *, x: Any = None, y: Any = None, **extra: Any
+) -> Any:
+    graph = helper.make_graph(list(nodes), "g", [x or info("x")], [y or info("y")], list(tensors))
+    return helper.make_model(graph, **extra)
+
+
+def identity() -> Any:
+    return helper.make_node("Identity", ["x"], ["y"], name="same")
+
+
+def put(folder: Path, data: Any, name: str = "m.onnx") -> str:
+    path = folder / name
+    path.write_bytes(data if isinstance(data, bytes) else data.SerializeToString())
+    return str(path)
+
+
+def everything() -> Any:
+    """A small model with one of everything that ONNX can hold."""
+    float_data = helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1.0, 2.0, 3.0, -0.0])
+    inner = helper.make_graph(
+        [
+            helper.make_node("Add", ["x", "k"], ["b_out"], name="inner"),
+        ],
+        "branch",
+        [],
+        [info("b_out")],
+        [helper.make_tensor("k", TensorProto.FLOAT, [2], [1.0, 2.0])],
+    )
+    function = helper.make_function(
+        "local",
+        "Scale",
+        ["a"],
+        ["b"],
+        [
+            helper.make_node("Constant", [], ["c"], value_float=2.0),
+            helper.make_node("Mul", ["a", "c"], ["b"]),
+        ],
+        [helper.make_opsetid("", 17)],
+    )
+    nodes = [
+        helper.make_node("Scale", ["x"], ["s"], domain="local", name="call"),
+        helper.make_node(
+            "Constant", [], ["cond"], value=helper.make_tensor("", TensorProto.BOOL, [], [True])
+        ),
+        helper.make_node("If", ["cond"], ["i"], then_branch=inner, else_branch=inner, name="flow"),
+        helper.make_node("Gemm", ["q", "w", ""], ["r"], alpha=0.5, transB=1, name="gemm"),
+        helper.make_node("Sum", ["s", "i", "r"], ["y"], name="ende \u00e4\u6f22"),
+        helper.make_node(
+            "Custom", ["x"], ["z"], domain="local", ints=[1, -2], floats=[0.5, 1.5], strings=["a", "b"], s="t"
+        ),
+    ]
+    made = proto(
+        [helper.make_node("Unsqueeze", ["x", "axes"], ["q"]), *nodes],
+        [float_data, helper.make_tensor("axes", TensorProto.INT64, [1], [0])],
+        functions=[function],
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("local", 1)],
+        producer_name="us",
+        producer_version="1",
+        doc_string="words",
+    )
+    helper.set_model_props(made, {"key": "value"})
+    sparse = helper.make_sparse_tensor(
+        helper.make_tensor("sp", TensorProto.FLOAT, [1], [3.0]),
+        helper.make_tensor("i", TensorProto.INT64, [1], [1]),
+        [2],
+    )
+    made.graph.sparse_initializer.append(sparse)
+    made.graph.value_info.append(info("s", ("batch", None, 3)))
+    return made
+
+
+def touch(model: Model) -> None:
+    """Asks for all that a model has, as everything behind the reader may."""
+
+    def nodes(found: Sequence[Node]) -> None:
+        for node in found:
+            for value in node.attributes.values():
+                visit(value)
+
+    def visit(value: Any) -> None:
+        if isinstance(value, Tensor):
+            try:
+                value.array()
+            except BadModel:
+                pass
+        elif isinstance(value, Graph):
+            nodes(value.nodes)
+            for tensor in value.initializers.values():
+                visit(tensor)
+        elif isinstance(value, tuple):
+            for item in value:
+                visit(item)
+
+    nodes(model.graph.nodes)
+    for tensor in model.graph.initializers.values():
+        visit(tensor)
+    for function in model.functions.values():
+        nodes(function.nodes)
+        for value in function.defaults.values():
+            visit(value)
+    validate(model)
+    encode(model)
+    skeleton(model)
+
+
+def is_refused_or_sound(path: Path, data: bytes) -> bool:
+    """Reads hostile bytes; True if they were refused. Any other error is a failure of the test."""
+    path.write_bytes(data)
+    try:
+        touch(read(str(path)))
+    except ExplorerError:
+        return True
+    return False
+
+
+# what is read
+
+
+def test_structure_is_read_as_onnx_reads_it(tmp_path: Path) -> None:
+    made = everything()
+    model = read(put(tmp_path, made))
+    assert [n.op for n in model.graph.nodes] == [n.op_type for n in made.graph.node]
+    for node, expected in zip(model.graph.nodes, made.graph.node, strict=True):
+        assert (node.name, node.domain) == (expected.name, expected.domain)
+        assert (node.inputs, node.outputs) == (tuple(expected.input), tuple(expected.output))
+        assert set(node.attributes) == {a.name for a in expected.attribute}
+    assert (model.producer, model.producer_version) == ("us", "1")
+    assert model.opsets == {"": 17, "local": 1}
+    assert model.metadata == {"key": "value"}
+    assert [v.name for v in model.graph.inputs] == ["x"]
+    assert model.graph.values[0].shape == ("batch", None, 3)
+    function = model.functions["local", "Scale", ""]
+    assert (function.inputs, function.outputs, len(function.nodes)) == (("a",), ("b",), 2)
+
+
+def test_attributes_come_with_their_values(tmp_path: Path) -> None:
+    nodes = {n.name or n.op: n for n in read(put(tmp_path, everything())).graph.nodes}
+    assert nodes["gemm"].attributes == {"alpha": 0.5, "transB": 1}
+    custom = nodes["Custom"].attributes
+    assert custom == {"ints": (1, -2), "floats": (0.5, 1.5), "strings": ("a", "b"), "s": "t"}
+    branch = nodes["flow"].attributes["then_branch"]
+    assert [n.name for n in branch.nodes] == ["inner"]
+    assert branch.initializers["k"].array().tolist() == [1.0, 2.0]
+
+
+ARRAYS = [
+    np.arange(-3, 3, dtype=np.float32).reshape(2, 3),
+    np.array([np.nan, np.inf, -0.0], np.float64),
+    np.array([1.5, -2.0], np.float16),
+    np.array([-128, 127], np.int8),
+    np.array([0, 255], np.uint8),
+    np.array([-32768, 32767], np.int16),
+    np.array([0, 65535], np.uint16),
+    np.array([-(1 << 31), (1 << 31) - 1], np.int32),
+    np.array([0, (1 << 32) - 1], np.uint32),
+    np.array([-(1 << 63), (1 << 63) - 1, 0], np.int64),
+    np.array([0, (1 << 64) - 1], np.uint64),
+    np.array([True, False, True]),
+    np.array([1 + 2j, -3j], np.complex64),
+    np.array([1 + 2j], np.complex128),
+    np.array(7.0, np.float32),
+    np.zeros((0, 4), np.float32),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype}{list(a.shape)}")
+@pytest.mark.parametrize("raw", [True, False], ids=["raw", "typed"])
+def test_tensors_of_every_type_and_both_encodings(tmp_path: Path, array: Any, raw: bool) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    if raw:
+        tensor = numpy_helper.from_array(array, "w")
+    else:
+        tensor = helper.make_tensor("w", kind, array.shape, array.flatten().tolist())
+    model = read(put(tmp_path, proto([identity()], [tensor])))
+    found = model.graph.initializers["w"]
+    assert (found.dtype, found.shape, found.nbytes) == (str(array.dtype), array.shape, array.nbytes)
+    np.testing.assert_array_equal(found.array(), array)
+    assert found.array().tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["INT4", "UINT4", "FLOAT4E2M1", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2"])
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_small_types_are_unpacked_as_onnx_does(tmp_path: Path, kind: str, count: int) -> None:
+    code = TensorProto.DataType.Value(kind)
+    numbers = [[1, 2, 3, 5, 7][i % 5] for i in range(count)]
+    typed = helper.make_tensor("w", code, [count], numbers)
+    expected = numpy_helper.to_array(typed)
+    tensors = [typed]
+    raw = TensorProto()
+    raw.CopyFrom(numpy_helper.from_array(expected, "w"))
+    tensors.append(raw)
+    for tensor in tensors:
+        found = read(put(tmp_path, proto([identity()], [tensor]))).graph.initializers["w"].array()
+        assert found.astype(np.float32).tolist() == expected.astype(np.float32).tolist()
+
+
+def test_strings_are_kept_though_not_shown(tmp_path: Path) -> None:
+    tensor = helper.make_tensor("w", TensorProto.STRING, [2], [b"ab", b"cde"])
+    path = put(tmp_path, proto([identity()], [tensor]))
+    found = read(path).graph.initializers["w"]
+    assert (found.dtype, found.shape, found.nbytes) == ("string", (2,), 5)
+    with pytest.raises(BadModel, match="holds strings"):
+        found.array()
+    again = onnx.load_from_string(encode(read(path)))
+    assert list(again.graph.initializer[0].string_data) == [b"ab", b"cde"]
+
+
+def test_a_weight_stays_in_the_file_until_asked_for(tmp_path: Path) -> None:
+    array = np.arange(1 << 16, dtype=np.float32)
+    found = read(put(tmp_path, proto([identity()], [numpy_helper.from_array(array, "w")])))
+    view = found.graph.initializers["w"].array()
+    assert not view.flags.owndata
+    assert not view.flags.writeable
+
+
+def test_a_function_refers_to_the_attributes_of_its_caller(tmp_path: Path) -> None:
+    inner = helper.make_node("LeakyRelu", ["a"], ["b"])
+    inner.attribute.append(
+        onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    )
+    function = helper.make_function(
+        "local", "F", ["a"], ["b"], [inner], [helper.make_opsetid("", 17)], attributes=["slope"]
+    )
+    made = proto(
+        [helper.make_node("F", ["x"], ["y"], domain="local", slope=0.1)],
+        functions=[function],
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("local", 1)],
+    )
+    model = read(put(tmp_path, made))
+    body = model.functions["local", "F", ""]
+    assert body.attributes == ("slope",)
+    assert body.nodes[0].attributes["alpha"] == AttributeRef("slope", 1)
+
+
+def test_the_default_domain_has_two_names(tmp_path: Path) -> None:
+    node = helper.make_node("Identity", ["x"], ["y"], domain="ai.onnx")
+    model = read(put(tmp_path, proto([node], opset_imports=[helper.make_opsetid("ai.onnx", 17)])))
+    assert (model.opset, model.graph.nodes[0].domain) == (17, "")
+
+
+def test_external_data_is_read_where_it_lies(tmp_path: Path) -> None:
+    array = np.arange(3000, dtype=np.float32)
+    made = proto([identity()], [numpy_helper.from_array(array, "w")])
+    (tmp_path / "sub").mkdir()
+    onnx.save(made, str(tmp_path / "m.onnx"), save_as_external_data=True, location="sub/w.bin")
+    found = read(str(tmp_path / "m.onnx")).graph.initializers["w"]
+    np.testing.assert_array_equal(found.array(), array)
+    assert found.external == "sub/w.bin"
+
+
+# what is no model
+
+
+def test_what_is_no_file_is_said_in_words(tmp_path: Path) -> None:
+    put(tmp_path, proto([identity()]), "alexnet.onnx")
+    with pytest.raises(BadModel, match=r"no such file; did you mean 'alexnet.onnx'\?"):
+        read(str(tmp_path / "alexnt.onnx"))
+    with pytest.raises(BadModel, match="this is a directory"):
+        read(str(tmp_path))
+    with pytest.raises(BadModel, match="the file is empty"):
+        read(put(tmp_path, b"", "empty.onnx"))
+    with pytest.raises(BadModel, match="not an ONNX model"):
+        read(put(tmp_path, b"Dear all,\nplease find attached the model.\n", "text.onnx"))
+    with pytest.raises(BadModel, match="it holds no graph"):
+        read(put(tmp_path, tagged_varint(1, 8), "bare.onnx"))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.onnx")
+    with pytest.raises(BadModel, match="not a regular file"):
+        read(str(tmp_path / "pipe.onnx"))
+
+
+def test_a_file_cut_off_anywhere_is_refused_or_sound(tmp_path: Path) -> None:
+    data = everything().SerializeToString()
+    assert not is_refused_or_sound(tmp_path / "m.onnx", data)
+    refused = sum(is_refused_or_sound(tmp_path / "m.onnx", data[:end]) for end in range(len(data)))
+    assert refused > 0.9 * len(data)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_file_with_a_wrong_byte_anywhere_is_refused_or_sound(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    data = everything().SerializeToString()
+    refused = 0
+    for at in range(len(data)):
+        spoiled = bytearray(data)
+        spoiled[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+        refused += is_refused_or_sound(tmp_path / "m.onnx", bytes(spoiled))
+    assert refused, "some of them break the file"
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused_or_sound(tmp_path: Path, data: bytes) -> None:
+    is_refused_or_sound(tmp_path / "m.onnx", b"\x08\x08" + data)
+
+
+# what contradicts itself
+
+
+def tensor_bytes(
+    name: str = "w",
+    dims: Sequence[int] = (2,),
+    code: int = 1,
+    raw: bytes | None = None,
+    external: dict[str, str] | None = None,
+) -> bytes:
+    """An encoded TensorProto that helper would refuse to make."""
+    body = b"".join(tagged_varint(1, d) for d in dims) + tagged_varint(2, code)
+    body += length_delimited(8, name.encode())
+    if raw is not None:
+        body += length_delimited(9, raw)
+    for key, value in (external or {}).items():
+        entry = length_delimited(1, key.encode()) + length_delimited(2, value.encode())
+        body += length_delimited(13, entry)
+    return body + (tagged_varint(14, 1) if external else b"")
+
+
+def with_tensor(*encoded: bytes) -> bytes:
+    """A model with these initializers."""
+    graph = b"".join(length_delimited(5, t) for t in encoded)
+    return tagged_varint(1, 8) + length_delimited(7, graph) + length_delimited(8, tagged_varint(2, 17))
+
+
+@pytest.mark.parametrize(
+    ("encoded", "message"),
+    [
+        (tensor_bytes(dims=(-1,), raw=b""), "impossible dimensions"),
+        (tensor_bytes(dims=(1,) * 65, raw=bytes(4)), "impossible dimensions"),
+        (tensor_bytes(dims=(1 << 40, 1 << 40), raw=b""), "claims"),
+        (tensor_bytes(dims=(1 << 62, 4), raw=b""), "claims"),
+        (tensor_bytes(dims=(0, 1 << 62, 1 << 62), raw=b""), "claims"),
+        (tensor_bytes(dims=(3,), raw=bytes(8)), "needs 12 bytes and has 8"),
+        (tensor_bytes(dims=(1,), raw=bytes(8)), "needs 4 bytes and has 8"),
+        (tensor_bytes(code=99, raw=bytes(8)), "unknown element type 99"),
+        (tensor_bytes(code=0, raw=bytes(8)), "unknown element type 0"),
+        (tensor_bytes(code=22, dims=(3,), raw=bytes(3)), "needs 2 bytes and has 3"),
+    ],
+)
+def test_a_tensor_that_contradicts_itself_is_named(tmp_path: Path, encoded: bytes, message: str) -> None:
+    with pytest.raises(BadModel, match=message) as caught:
+        read(put(tmp_path, with_tensor(encoded)))
+    assert "'w'" in caught.value.what
+
+
+def test_an_initializer_defined_twice_is_refused(tmp_path: Path) -> None:
+    twice = tensor_bytes(raw=bytes(8))
+    with pytest.raises(BadModel, match="initializer 'w' is defined twice"):
+        read(put(tmp_path, with_tensor(twice, twice)))
+
+
+def test_a_function_defined_twice_is_refused(tmp_path: Path) -> None:
+    made = everything()
+    made.functions.append(made.functions[0])
+    with pytest.raises(BadModel, match="function 'Scale' is defined twice"):
+        read(put(tmp_path, made))
+
+
+def test_a_negative_declared_dimension_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match="value 'x' has a dimension of -3"):
+        read(put(tmp_path, proto([identity()], x=info("x", (-3,)))))
+
+
+@pytest.mark.parametrize(
+    ("field", "length"),
+    [(4, 7), (7, 6)],
+    ids=["float_data", "floats"],
+)
+def test_floats_that_are_no_multiple_of_four_bytes_are_refused(
+    tmp_path: Path, field: int, length: int
+) -> None:
+    if field == 4:
+        data = with_tensor(tensor_bytes() + length_delimited(4, bytes(length)))
+    else:
+        attribute = length_delimited(1, b"f") + length_delimited(7, bytes(length)) + tagged_varint(20, 6)
+        node = length_delimited(2, b"y") + length_delimited(4, b"Op") + length_delimited(5, attribute)
+        data = tagged_varint(1, 8) + length_delimited(7, length_delimited(1, node))
+    assert is_refused_or_sound(tmp_path / "m.onnx", data)
+
+
+@pytest.mark.parametrize("kind", [4, 5, 99])
+def test_an_attribute_without_the_value_that_it_announces_is_refused(tmp_path: Path, kind: int) -> None:
+    attribute = length_delimited(1, b"body") + tagged_varint(20, kind)
+    node = length_delimited(2, b"y") + length_delimited(4, b"Loop") + length_delimited(5, attribute)
+    path = put(tmp_path, tagged_varint(1, 8) + length_delimited(7, length_delimited(1, node)))
+    with pytest.raises(BadModel, match="attribute 'body'"):
+        touch(read(path))
+
+
+def test_graphs_nested_beyond_all_measure_are_refused(tmp_path: Path) -> None:
+    graph = length_delimited(2, b"inmost")
+    for _ in range(500):
+        attribute = length_delimited(1, b"body") + length_delimited(6, graph) + tagged_varint(20, 5)
+        graph = length_delimited(1, length_delimited(4, b"Loop") + length_delimited(5, attribute))
+    path = put(tmp_path, tagged_varint(1, 8) + length_delimited(7, graph))
+    with pytest.raises(BadModel, match=f"nested more than {MAX_DEPTH} deep"):
+        touch(read(path))
+
+
+# external data
+
+
+def external(tmp_path: Path, **entries: str) -> Tensor:
+    entries = {"location": "w.bin", **entries}
+    encoded = tensor_bytes(external={k: v for k, v in entries.items() if v})
+    return read(put(tmp_path, with_tensor(encoded))).graph.initializers["w"]
+
+
+def test_external_data_inside_the_folder_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(8) + struct.pack("<2f", 1, 2))
+    assert external(tmp_path, offset="8", length="8").array().tolist() == [1.0, 2.0]
+    assert external(tmp_path, offset="8").array().tolist() == [1.0, 2.0]
+    assert external(tmp_path).array().tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"location": "../w.bin"}, "points outside the model's folder"),
+        ({"location": "a/../../w.bin"}, "points outside the model's folder"),
+        ({"location": "/etc/hostname"}, "points outside the model's folder"),
+        ({"location": "link.bin"}, "points outside the model's folder"),
+        ({"location": "linked/w.bin"}, "points outside the model's folder"),
+        ({"location": "missing.bin"}, "cannot be read: No such file"),
+        ({"location": "x" * 5000}, "cannot be read"),
+        ({"location": "w\0.bin"}, "points outside the model's folder"),
+        ({"location": "pipe"}, "not a regular file"),
+        ({"location": "."}, "cannot be read"),
+        ({"offset": "12"}, r"\(8 bytes at 12\) does not fit in 'w.bin' of 16 bytes"),
+        ({"offset": "-1"}, "does not fit"),
+        ({"offset": "9" * 30}, "does not fit"),
+        ({"length": "9" * 30}, "does not fit"),
+        ({"offset": "9" * 5000}, "is no number"),
+        ({"offset": "eight"}, "is no number"),
+        ({"length": "4"}, "needs 8 bytes and has 4"),
+        ({"length": "16"}, "needs 8 bytes and has 16"),
+    ],
+)
+def test_external_data_elsewhere_is_refused(tmp_path: Path, entries: dict[str, str], message: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for place in (tmp_path, folder):
+        (place / "w.bin").write_bytes(bytes(16))
+    (folder / "link.bin").symlink_to(tmp_path / "w.bin")
+    (folder / "linked").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(BadModel, match=message) as caught:
+        external(folder, **entries)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_external_data_without_a_place_is_refused(tmp_path: Path) -> None:
+    encoded = tensor_bytes(external={"offset": "0"})
+    with pytest.raises(BadModel, match="points outside"):
+        read(put(tmp_path, with_tensor(encoded)))
+
+
+def test_unknown_fields_of_a_later_version_are_kept(tmp_path: Path) -> None:
+    unknown = varint(999 << 3 | 2) + b"\x0ffrom the future"
+    model = read(put(tmp_path, proto([identity()]).SerializeToString() + unknown))
+    assert unknown in encode(model)
+    assert model.graph.nodes[0].name == "same"
+
+
+def test_typed_data_in_pieces_is_one_tensor(tmp_path: Path) -> None:
+    # protobuf lets a writer split a repeated field, and leave it unpacked
+    packed = length_delimited(7, varint(1) + varint(-1))
+    single = tagged_varint(7, 5)
+    data = with_tensor(tensor_bytes(dims=(3,), code=7) + packed + single)
+    assert read(put(tmp_path, data)).graph.initializers["w"].array().tolist() == [1, -1, 5]
+    halves = length_delimited(4, struct.pack("<f", 1.5)) + b"\x25" + struct.pack("<f", 2.5)
+    data = with_tensor(tensor_bytes() + halves)
+    assert read(put(tmp_path, data)).graph.initializers["w"].array().tolist() == [1.5, 2.5]
