@@ -3,8 +3,10 @@
 torch has two exporters. The TorchScript one comes first: node names carry the module tree
 (`/features/features.0/Conv`), weights keep their state_dict names, detection models work, and AlexNet
 takes 2 s where the newer one takes several times that. The newer one (torch.export) takes over when it
-fails. Two things that the first does to names are undone here: parameters that merely have the same
-values (every fresh bias of zeros) are not merged into one, and a transposed weight that became
+fails, or when what it wrote branches on values.
+
+Two things that happen to names on the way are undone here: parameters that merely have the same values
+(every fresh bias of zeros) are not merged into one, and a transposed weight that became
 `onnx::MatMul_2064` gets its name back. Batch norms stay themselves, so that parameters can be compared.
 """
 
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from explorer.engine.formats.torch_module import said
-from explorer.errors import BadModel, Cancelled, ExplorerError
+from explorer.errors import BadModel, ExplorerError
 from explorer.facts import Progress
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module import LoadedModule
 
 __all__ = ["OPSET", "export"]
+
+_INVENTED = ("onnx::", "val_")
+"""How the names start that the two exporters give to values of their own."""
 
 OPSET = 17
 """The lowest that has LayerNormalization as one operator, and that every runtime of today takes."""
@@ -61,27 +66,52 @@ def export(
     names = [info.name for info in bound.inputs]
     outputs = _output_names(loaded, bound)
     reasons: list[str] = []
-    ways: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("TorchScript", lambda: _by_trace(model, args, kwargs, path, OPSET, names, outputs)),
-        ("TorchScript", lambda: _by_trace(model, args, kwargs, path, _LATER_OPSET, names, outputs)),
-        ("torch.export", lambda: _by_graph(model, args, kwargs, path, names, outputs)),
+    ways: tuple[tuple[str, Callable[[str], None]], ...] = (
+        ("TorchScript", lambda to: _by_trace(model, args, kwargs, to, OPSET, names, outputs)),
+        ("TorchScript", lambda to: _by_trace(model, args, kwargs, to, _LATER_OPSET, names, outputs)),
+        ("torch.export", lambda to: _by_graph(model, args, kwargs, to, names, outputs)),
     )
+    doubtful = False
     for number, (name, way) in enumerate(ways):
+        # a doubtful file is replaced by the last way only
+        if doubtful and number < len(ways) - 1:
+            continue
         tell(Progress(f"exporting to ONNX ({name})", number, len(ways)))
+        made = f"{path}.part" if doubtful else path
         try:
             with loaded.quiet(), _deaf():
-                way()
-            break
-        except (ExplorerError, Cancelled):
+                way(made)
+        except ExplorerError:
             raise
         except Exception as error:
             reasons.append(said(error))
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                os.unlink(made)
+            continue
+        if doubtful:
+            os.replace(made, path)
+            break
+        doubtful = not bound.images and _branches(path)
+        if not doubtful:
+            break
     else:
-        raise BadModel(f"it cannot be exported to ONNX ({reasons[0]})", where=loaded.source)
+        if not doubtful:
+            raise BadModel(f"it cannot be exported to ONNX ({reasons[0]})", where=loaded.source)
     tell(Progress("naming the weights"))
     _restore_names(path, model)
+
+
+def _branches(path: str) -> bool:
+    """Whether the file branches or loops on values.
+
+    A trace of fixed shapes has no reason to. Where the TorchScript exporter lost a shape it writes both
+    ways out, and the runtime may refuse the one that never happens (seen on MViT). Detection models are
+    the exception: they do depend on values.
+    """
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    return any(node.op_type in ("If", "Loop") for node in graph.node)
 
 
 def _output_names(loaded: LoadedModule, bound: Bound) -> list[str] | None:
@@ -232,7 +262,7 @@ def _renamed(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, s
     renamed: dict[str, str] = {}
     for tensor in graph.graph.initializer:
         candidates = lost.get(tuple(tensor.dims), [])
-        if not tensor.name.startswith("onnx::") or not candidates:
+        if not tensor.name.startswith(_INVENTED) or not candidates:
             continue
         array = numpy_helper.to_array(tensor, os.path.dirname(os.path.abspath(path)))
         for at, (name, values) in enumerate(candidates):

@@ -199,6 +199,7 @@ def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedMod
 
 _OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "googlenet": ({"aux_logits": False, "init_weights": True}, "built without the auxiliary heads"),
+    "quantized_googlenet": ({"aux_logits": False}, "built without the auxiliary heads"),
     "inception_v3": ({"init_weights": True}, ""),
 }
 """Arguments of a constructor, and what to say about them: GoogLeNet as it is used, without the heads

@@ -16,7 +16,7 @@ import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
 
 from explorer.engine.analysis.module import analyse  # noqa: E402
-from explorer.engine.formats import torch_module  # noqa: E402
+from explorer.engine.formats import torch_export, torch_module  # noqa: E402
 from explorer.engine.formats.torch_module import LoadedModule, export_onnx, load, run  # noqa: E402
 from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse  # noqa: E402
 
@@ -305,6 +305,20 @@ def test_a_model_that_no_exporter_takes_leaves_no_file(
     with pytest.raises(BadModel, match="no ONNX form"):
         exported("my_nets:Small", nets / "never.onnx")
     assert not (nets / "never.onnx").exists()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_trace_that_branches_gives_way_to_the_newer_exporter(
+    nets: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch_export, "_branches", lambda path: True)
+    path = nets / "tokens.onnx"
+    loaded, model = exported("my_nets:Tokens", path)
+    assert any(p.key == "pkg.torch.onnx.name_scopes" for n in model.graph.node for p in n.metadata_props)
+    assert [i.name for i in model.graph.input] == ["ids"]
+    assert "block.linear1.weight" in {t.name for t in model.graph.initializer}
+    assert outputs_agree(loaded, path)
+    assert not (nets / "tokens.onnx.part").exists()
     assert capfd.readouterr() == ("", "")
 
 
