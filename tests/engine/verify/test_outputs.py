@@ -48,6 +48,11 @@ def test_a_model_is_equal_to_itself(tmp_path: Path) -> None:
     assert evidence.outputs[0].cosine == pytest.approx(1.0)
 
 
+def test_an_output_of_zeros_is_said_to_show_little(tmp_path: Path) -> None:
+    model = chain(tmp_path / "m.onnx", np.zeros((8, 8), np.float32))
+    assert verify(model, model).outputs[0].reason == "bit for bit equal, but zero throughout"
+
+
 def test_another_order_of_addition_is_rounding(tmp_path: Path) -> None:
     a = two_sums(tmp_path / "a.onnx", ("p", "q", "c"))
     b = two_sums(tmp_path / "b.onnx", ("c", "q", "p"))
