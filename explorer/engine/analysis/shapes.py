@@ -36,7 +36,7 @@ from explorer.facts import Dim, Shape, TensorInfo
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Inference", "Shapes", "bind_inputs", "infer", "substituted"]
+__all__ = ["Inference", "Shapes", "bind_inputs", "captured_names", "infer", "substituted"]
 
 ROUNDS = 12
 """How often inference is run again with what the last run made known."""
@@ -162,6 +162,9 @@ class Inference:
         self.functions = dict(model.functions)
         self.notes: list[str] = []
         self._memo: dict[Any, tuple[Any, Shapes]] = {}
+        self._domains = {n.domain for f in model.functions.values() for n in f.nodes}
+        self._dims = bound
+        self._trusted = not overruled
         if _inlined(model) > MAX_INLINED:
             self.functions = {}
             self.notes.append("its functions call each other too often to be followed; their outputs are")
@@ -239,7 +242,7 @@ class Inference:
             constants: Known contents of those.
             opsets: Operator sets, if not the model's (in a function).
         """
-        captured = sorted(_captured(body) & (outer.keys() | constants.keys()))
+        captured = sorted(n for n in captured_names(body) if n in outer or n in constants)
         formal = tuple(
             value if info is None else Value(value.name, info.dtype or value.dtype, info.shape)
             for value, info in zip(
@@ -251,6 +254,7 @@ class Inference:
             id(body),
             tuple((v.dtype, v.shape) for v in formal),
             tuple((n, t.dtype, t.shape) for n, t in around.items()),
+            tuple((n, constants[n].tobytes()) for n in captured if n in constants),
         )
         if key not in self._memo:
             inputs = [*formal]
@@ -261,9 +265,13 @@ class Inference:
                 elif name in around:
                     inputs.append(Value(name, around[name].dtype, around[name].shape))
             graph = replace(body, inputs=tuple(inputs), initializers=inside, extra=())
-            declared = {v.name: (v.dtype, v.shape) for v in (*body.values, *body.outputs)}
+            declared = {
+                v.name: (v.dtype, None if v.shape is None else _bound(v.shape, self._dims))
+                for v in (*body.values, *body.outputs)
+            }
+            found = self._infer(graph, opsets or self.model.opsets, declared, trusted=self._trusted)
             # the body is kept with the result: its id is the key and must not be used again
-            self._memo[key] = body, self._infer(graph, opsets or self.model.opsets, declared, trusted=True)
+            self._memo[key] = body, found
         shapes: Shapes = self._memo[key][1]
         return shapes
 
@@ -281,9 +289,7 @@ class Inference:
         constants = folding.known(graph)
         symbols = {d for v in graph.inputs for d in v.shape or () if isinstance(d, str)}
         symbols |= {d for _, shape in declared.values() for d in shape or () if isinstance(d, str)}
-        domains = {n.domain for n in _walk(graph)} | {
-            n.domain for f in self.functions.values() for n in f.nodes
-        }
+        domains = {n.domain for n in _walk(graph)} | self._domains
         opsets = {**dict.fromkeys(sorted(domains), 1), **opsets}
         # exporters ask an input for its shape, and inference's answer does not list inputs
         given: dict[str, _Type] = {v.name: (v.dtype, v.shape) for v in graph.inputs}
@@ -564,7 +570,7 @@ def _walk(graph: Graph) -> Iterable[Node]:
             yield from _walk(body)
 
 
-def _captured(body: Graph) -> set[str]:
+def captured_names(body: Graph) -> frozenset[str]:
     """Names that a body uses and does not define: they come from the graphs around it."""
     own = {v.name for v in body.inputs} | set(body.initializers)
     used = {v.name for v in body.outputs}
@@ -572,8 +578,8 @@ def _captured(body: Graph) -> set[str]:
         own.update(node.outputs)
         used.update(node.inputs)
         for _, inner in subgraphs(node):
-            used |= _captured(inner)
-    return used - own - {""}
+            used |= captured_names(inner)
+    return frozenset(used - own - {""})
 
 
 def substituted(node: Node, values: Mapping[str, Any]) -> Node:

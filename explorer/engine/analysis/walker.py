@@ -17,7 +17,7 @@ from explorer.engine.analysis import folding, macs, rules
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Step
 from explorer.engine.analysis.scopes import Place, place, relative
-from explorer.engine.analysis.shapes import Inference, Shapes, substituted
+from explorer.engine.analysis.shapes import Inference, Shapes, captured_names, substituted
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, summed
 from explorer.engine.graph import DTYPES, Function, Graph, Model, Node, Span, Tensor, dtype_code
 from explorer.engine.validate import subgraphs
@@ -595,6 +595,10 @@ class _Walker:
 
     def scan(self, frame: _Frame, node: Node, spot: Place, out: Walk) -> None:
         """Scan: the body times the length of the scanned axis."""
+        if frame.opsets.get("", 0) < 9:
+            # the first Scan had a batch axis and an input more; unknown is better than counted wrongly
+            self.operator(frame, node, spot, out)
+            return
         body = node.attributes["body"]
         count = int(node.attributes.get("num_scan_inputs", 0))
         states = len(node.inputs) - count
@@ -653,9 +657,9 @@ class _Walker:
     ) -> _Frame:
         """The frame of a subgraph, which sees the values of the graph around it."""
         number = self.number()
-        own = {n for node in body.nodes for n in node.outputs} | {v.name for v in body.inputs}
-        keys = {n: frame.key(n) for n in frame.shapes.values if n not in own}
-        stored = {n: s for n, s in frame.stored.items() if n not in own}
+        names = captured_names(body)
+        keys = {n: frame.key(n) for n in names}
+        stored = {n: frame.stored[n] for n in names if n in frame.stored}
         stored.update(_stored(body, (number,)))
         return replace(
             frame,
