@@ -25,7 +25,9 @@ from explorer.progress_line import ProgressLine
 from explorer.units import printable
 
 if TYPE_CHECKING:
+    from explorer.facts import Diff
     from explorer.report.model import Block
+    from explorer.session import Session
 
 __all__ = ["Answer", "main"]
 
@@ -72,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
+    """Says one line on standard error."""
     with contextlib.suppress(OSError, ValueError):
         print("explorer:", printable(" ".join(message.split())), file=sys.stderr)
     return code
@@ -179,13 +182,25 @@ def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
                 on_progress=line,
             )
             if result.output and not given.json:
-                change = session.diff(on_progress=line)
+                change = _change(session, result.output, line)
     differs = result.verification is not None and not result.verification.passed
     return Answer(
         DIFFERENT if differs else DONE,
         lambda: _document().tile(result, model, _tool(), digest),
         lambda: _pages("tiling").tile(result, source, change, _opening_words(given)),
     )
+
+
+def _change(session: Session, written: str, line: ProgressLine) -> Diff | None:
+    """What changed; from here on the file exists, so no failure may say that nothing was written."""
+    try:
+        return session.diff(on_progress=line)
+    except (Cancelled, KeyboardInterrupt):
+        raise Cancelled(f"stopped while comparing the graphs; {written} is written and complete") from None
+    except ExplorerError as error:
+        line.clear()
+        _fail(f"what changed cannot be shown: {error}", DONE)
+        return None
 
 
 def _verify(given: argparse.Namespace, line: ProgressLine) -> Answer:

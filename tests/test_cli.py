@@ -311,6 +311,33 @@ def test_tile_without_a_target_shows_the_plan_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "is written and complete"),
+        (BadModel("odd"), 0, "what changed cannot be shown: odd"),
+    ],
+)
+def test_what_goes_wrong_after_the_file_is_written_does_not_deny_it(
+    run: Run,
+    lenet: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    def diff(*_: object, **__: object) -> None:
+        raise end
+
+    monkeypatch.setattr("explorer.session.Session.diff", diff)
+    got, out, err = run("tile", lenet, "-o", tmp_path / "t.onnx")
+    assert got == code
+    assert said in err
+    assert "nothing was written" not in out + err
+    assert (tmp_path / "t.onnx").exists()
+
+
 def test_an_existing_file_is_kept_unless_force_is_given(run: Run, lenet: Path, tmp_path: Path) -> None:
     target = tmp_path / "precious.onnx"
     target.write_text("precious")
