@@ -10,6 +10,8 @@ import pytest
 
 # Textual reads these when it is first imported, hence before any test module is collected
 for _name in list(os.environ):
+    if _name.startswith("TEXTUAL_SNAPSHOT"):
+        continue  # the snapshot plugin's own, handed down to the processes that share the tests
     if _name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR", "COLUMNS", "LINES") or _name.startswith(
         ("TEXTUAL", "SSH_", "EXPLORER_")
     ):

@@ -28,6 +28,7 @@ from explorer.tui.pages.layer import layer_page
 from explorer.tui.pages.model import header_lines, model_page, short_name
 from explorer.tui.pages.operators import operator_entries
 from explorer.tui.screens.changing import Changing
+from explorer.tui.theme import THEMES
 from explorer.tui.treemodel import METRICS, TreeModel
 from explorer.tui.widgets.fold_list import Entry, FoldList
 from explorer.tui.widgets.layer_tree import LayerTree
@@ -521,6 +522,11 @@ class MainScreen(Changing):
     def _picked(self, action: str | None) -> None:
         if action:
             self.run_worker(self.run_action(action), exit_on_error=False)
+
+    def action_theme(self) -> None:
+        """The light theme, or the dark one."""
+        dark, light = (theme.name for theme in THEMES)
+        self.app.theme = light if self.app.theme == dark else dark
 
     def action_help(self) -> None:
         """All keys."""
