@@ -161,6 +161,7 @@ COMMANDS: tuple[Command, ...] = (
         PROGRAM,
     ),
     Command("palette", ("colon", "ctrl+p"), ": Ctrl+P", "Palette", "Every command by name", PROGRAM),
+    Command("theme", ("T",), "T", "Light or dark", "For a terminal with a light background", PROGRAM),
     Command("help", ("question_mark",), "?", "Help", "All keys", PROGRAM, footer="help"),
     Command(
         "quit", ("q",), "q", "Quit", "Leave; asks if a changed model is not saved", PROGRAM, footer="quit"

@@ -1,0 +1,62 @@
+"""Make the README's pictures: the real screen on a real model, driven key by key.
+
+    python screenshots/make.py [MODEL]
+
+MODEL is torchvision's AlexNet unless another is given; the pictures are written beside this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+
+from explorer.tui.app import make_app
+from explorer.worker import Engine
+
+HERE = Path(__file__).parent
+SIZE = (120, 36)
+
+
+async def settled(pilot: Pilot[Any]) -> None:
+    """Until no job runs and nothing is left to draw."""
+    for _ in range(3):
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+
+
+async def make(source: str) -> None:
+    """Play the main job and keep three pictures of it."""
+    engine = Engine(source)
+    app = make_app(source, engine)
+    try:
+        async with app.run_test(size=SIZE) as pilot:
+
+            async def press(*keys: str) -> None:
+                for key in keys:
+                    await pilot.press(key)
+                    await settled(pilot)
+
+            def picture(name: str) -> None:
+                (HERE / name).write_text(app.export_screenshot(title=f"explorer {source}"), encoding="utf-8")
+                print(HERE / name)
+
+            await settled(pilot)
+            await press("down", "down", "down", "down")
+            picture("main.svg")
+            await press("t")
+            picture("tile.svg")
+            await press("enter")
+            picture("verdict.svg")
+            await press("enter")
+            await press("right")
+            picture("diff.svg")
+    finally:
+        engine.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(make(sys.argv[1] if len(sys.argv) > 1 else "alexnet"))
