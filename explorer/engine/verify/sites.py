@@ -110,11 +110,11 @@ def run_site(
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
     ratio, limit = 0.0, LIMIT
-    references, bounds = _references(original, [x, dense], bias, y.shape)
-    comparison.add(y, outputs[0], references[0].astype(np.float64))
+    references = _references(original, [x, dense], bias, y.shape)
+    comparison.add(y, outputs[0], references[0].exact.astype(np.float64))
     # dense rows have no output of the original beside them: NaN shows in the ratio
-    for got, true, bound in zip(outputs, references, bounds, strict=True):
-        here = _ratio(got, true, bound, unit_roundoff(str(y.dtype)), chain)
+    for got, reference in zip(outputs, references, strict=True):
+        here = _ratio(got, reference, unit_roundoff(str(y.dtype)), chain)
         if here[0] / here[1] >= ratio / limit:
             ratio, limit = here
     return SiteRun(comparison, ratio, limit, 2 * site.M, _verdict(comparison, ratio, limit))
@@ -128,11 +128,27 @@ def _verdict(comparison: Comparison, ratio: float, limit: float) -> str:
     return ""
 
 
-def _ratio(got: Array, true: Array, bound: Array, roundoff: float, chain: int) -> tuple[float, float]:
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """What a site should give, in a wider type, shaped as Y.
+
+    Attributes:
+        exact: alpha X W + beta C.
+        bound: The same with absolute values throughout.
+        product: alpha X W by itself.
+    """
+
+    exact: Array
+    bound: Array
+    product: Array
+
+
+def _ratio(got: Array, reference: _Reference, roundoff: float, chain: int) -> tuple[float, float]:
     """|error| / (u bound), and what it may be, of the element that comes closest to its limit.
 
     The first is infinite where a finite result became NaN or Inf.
     """
+    true, bound = reference.exact, reference.bound
     finite = np.isfinite(true) & np.isfinite(bound)
     with np.errstate(over="ignore"):
         # a sum that is too large for the type is Inf by right
@@ -145,7 +161,7 @@ def _ratio(got: Array, true: Array, bound: Array, roundoff: float, chain: int) -
     tiny = np.finfo(got.dtype).smallest_subnormal
     scale = roundoff * bound[finite] + tiny.astype(true.dtype)
     ratios = error / scale
-    coherence = np.abs(true[finite]) * roundoff / scale
+    coherence = np.abs(reference.product[finite]) * roundoff / scale
     limits = np.maximum(LIMIT, _SAME_SIGN * math.sqrt(chain) * coherence)
     worst = int(np.argmax(ratios / limits))
     return float(ratios[worst]), float(limits[worst])
@@ -162,8 +178,8 @@ def _dense(x: Array, seed: int) -> Array:
 
 def _references(
     original: Original, xs: Sequence[Array], bias: Array | None, y_shape: tuple[int, ...]
-) -> tuple[list[Array], list[Array]]:
-    """The product alpha X W + beta C in a wider type, and the same with absolute values, each shaped as Y."""
+) -> list[_Reference]:
+    """What the site should give for each activation."""
     weight = original.weight
     rows = np.concatenate([_logical(original, x) for x in xs])
     # a type wider than float64 has no BLAS: where that takes minutes, both errors are within the limit
@@ -174,18 +190,14 @@ def _references(
         exact, bound = product(rows, weight)
         exact *= wide.type(original.alpha)
         bound *= abs(original.alpha)
-        results, bounds = [], []
+        results = []
         for part, top in zip(np.split(exact, len(xs)), np.split(bound, len(xs)), strict=True):
             if original.swapped:
                 part, top = part.T, top.T
-            part, top = part.copy(), top.copy()
-            if bias is not None:
-                added = bias.astype(wide) * wide.type(original.beta)
-                part += added
-                top += np.abs(added)
-            results.append(part.reshape(y_shape))
-            bounds.append(top.reshape(y_shape))
-    return results, bounds
+            added: Any = 0 if bias is None else bias.astype(wide) * wide.type(original.beta)
+            arrays = (part + added, top + np.abs(added), part)
+            results.append(_Reference(*(a.reshape(y_shape) for a in arrays)))
+    return results
 
 
 def _logical(original: Original, x: Array) -> Array:
