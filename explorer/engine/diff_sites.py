@@ -101,11 +101,14 @@ def _row(
     named_after = after.nodes[right[0]].label if len(right) == 1 and status == "merged" else site
     one, one_op, one_inside = _side_text(before, site, left)
     other, other_op, other_inside = _side_text(after, site, right)
+    what = f"{one} -> {other}"
+    if one == other:
+        status, what = "changed", f"{one} before and after, but what is inside differs"
     row = NodeDiff(
         status=status,
         before=named,
         after=named_after,
-        what=f"{one} -> {other}",
+        what=what,
         op_before=one_op,
         op_after=other_op,
         match="name" if named == named_after else "outputs",

@@ -486,6 +486,29 @@ def test_branches_are_compared_by_meaning() -> None:
     assert (row.before, row.what) == ("flow", "input 1: p -> q")
 
 
+def test_jsc_tiny_with_its_linear_quantized(sample: Sample) -> None:
+    """Linear 1 of 1 changed; BatchNorm1d 1, ReLU 2, output 1, input 1 unchanged."""
+    before = validate(read(str(sample("jsc_tiny"))))
+    (linear,) = [n for n in before.graph.nodes if n.op in ("Gemm", "MatMul")]
+    quantized = Node("QuantLinear", linear.inputs, linear.outputs, name=linear.name, domain="com.acme")
+    nodes = tuple(quantized if n is linear else n for n in before.graph.nodes)
+    after = dataclasses.replace(
+        before,
+        graph=dataclasses.replace(before.graph, nodes=nodes),
+        opsets={**before.opsets, "com.acme": 1},
+    )
+    for other in (validate(after), renamed(validate(after))):
+        found = counts(compare(before, other))
+        assert found.pop("Opset") == (0, 0, 0, 1, 0)
+        assert found == {
+            linear.op: (1, 1, 0, 0, 0),
+            "BatchNormalization": (1, 0, 1, 0, 0),
+            "Relu": (2, 0, 2, 0, 0),
+            "Input": (1, 0, 1, 0, 0),
+            "Output": (1, 0, 1, 0, 0),
+        }
+
+
 # tiled sites
 
 
@@ -540,6 +563,21 @@ def test_tiled_anew_with_another_tile_is_one_row_too(sample: Sample) -> None:
     assert compare(first, first).equal
     found = compare(first, second)
     assert {(row.status, row.what) for row in found.nodes} == {("tiled", "8 products -> 16 products")}
+
+
+def test_a_tile_operator_with_another_body_is_seen(sample: Sample) -> None:
+    with Session(str(sample("mlp_128"))) as session:
+        session.tile(TileSpec((64, 64, 64), form="unrolled"), verify=False)
+        good = validate(read(session.history().entries[1].path or ""))
+    key = next(k for k in good.functions if k[1].startswith("2DMM_"))
+    (product,) = good.functions[key].nodes
+    swapped = Node(product.op, product.inputs[::-1], product.outputs)
+    spoiled = dataclasses.replace(good.functions[key], nodes=(swapped,), record=None)
+    found = compare(good, dataclasses.replace(good, functions={**good.functions, key: spoiled}))
+    assert not found.equal
+    assert {(row.status, row.what) for row in found.nodes if row.op_before != "Function"} == {
+        ("changed", "8 products before and after, but what is inside differs")
+    }
 
 
 def test_a_site_whose_node_was_renamed_is_found_by_its_output() -> None:
