@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,21 @@ from explorer.engine.analysis import aten, macs
 from explorer.engine.analysis.macs import Cost
 from explorer.facts import TensorInfo
 
-__all__ = ["Event", "Row", "Stored", "Trace", "dtype_name", "size_of", "tensors", "trace"]
+__all__ = [
+    "OPAQUE",
+    "Event",
+    "Row",
+    "Stored",
+    "Trace",
+    "described",
+    "dtype_name",
+    "forward_names",
+    "is_leaf",
+    "plain",
+    "size_of",
+    "tensors",
+    "trace",
+]
 
 OPAQUE = (nn.MultiheadAttention,)
 """Modules with children that compute as one: attention never calls its own projection as a module."""
@@ -176,6 +190,20 @@ class _Frame:
         self.counts: Counter[str] = Counter()
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What an operator returned for one signature: torch's shape functions are slow, and models repeat."""
+
+    sizes: tuple[tuple[Any, Any, torch.dtype], ...]
+    container: type | None
+    cost: Cost
+
+    def fresh(self) -> Any:
+        """New tensors of the same sizes."""
+        made = [torch.empty_strided(s, t, dtype=d, device="meta") for s, t, d in self.sizes]
+        return made[0] if self.container is None else self.container(made)
+
+
 class _Watch:
     """What the hooks and the two modes share."""
 
@@ -193,6 +221,8 @@ class _Watch:
         self.bound: dict[int, str] = {}
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
+        self.answered: dict[Hashable, _Answer] = {}
+        self.reusable: dict[Any, bool] = {}
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
         self.function_row: Row | None = None
@@ -369,11 +399,16 @@ class _Watch:
             args, kwargs = self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
             given = _flat(args) + _flat(tuple(kwargs.values()))
         bounded = aten.answer(func, args) if meta else None
+        key = None if bounded is not None else self.signature(func, args, kwargs)
+        known = None if key is None else self.answered.get(key)
+        assumption = ""
         if bounded is not None:
             out, assumption = bounded
             self.assumed[assumption] += 1
+        elif known is not None:
+            out = known.fresh()
         else:
-            out, assumption = func(*args, **kwargs), ""
+            out = func(*args, **kwargs)
         made = [t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor)]
         if not made and not assumption:
             return out
@@ -381,11 +416,39 @@ class _Watch:
         if name in aten.AUXILIARY:
             made = made[:1]
         row = self.current(name.partition("::")[2])
-        cost = aten.cost(func, args, kwargs, out) if made else macs.FREE
+        if known is not None:
+            cost = known.cost
+        else:
+            cost = aten.cost(func, args, kwargs, out) if made else macs.FREE
+            if key is not None:
+                self.remember(key, given, out, cost)
         self.record(row, given, made, cost, name, assumption, func._schema.is_mutable)
         if not row.attributes and row.module is None:
             row.attributes = _attributes_of_call(func, args, kwargs)
         return out
+
+    def signature(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+        """What decides the shapes that an operator returns and its cost; None if they must not be reused."""
+        reusable = self.reusable.get(func)
+        if reusable is None:
+            schema = func._schema
+            aliases = schema.is_mutable or any(r.alias_info for r in schema.returns)
+            reusable = self.reusable[func] = func.namespace == "aten" and not aliases
+        if not reusable:
+            return None
+        key = (func, _signature(args), _signature(tuple(kwargs.items())) if kwargs else ())
+        return None if key[1] is None or key[2] is None else key
+
+    def remember(self, key: Hashable, given: Sequence[torch.Tensor], out: Any, cost: Cost) -> None:
+        """Keeps an answer for the next operator with the same signature, unless it is a view."""
+        parts = out if isinstance(out, (tuple, list)) else (out,)
+        if not given or not all(isinstance(t, torch.Tensor) for t in parts):
+            return
+        sources = {t.untyped_storage()._cdata for t in given}
+        if any(not t.is_meta or t.untyped_storage()._cdata in sources for t in parts):
+            return
+        sizes = tuple((t.shape, t.stride(), t.dtype) for t in parts)
+        self.answered[key] = _Answer(sizes, type(out) if isinstance(out, (tuple, list)) else None, cost)
 
     def record(
         self,
@@ -506,6 +569,25 @@ def is_leaf(module: nn.Module) -> bool:
 
 def _builtin(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.")
+
+
+def _signature(values: Any) -> tuple[Hashable, ...] | None:
+    """Sizes and types of tensors, type and value of everything else (1, 1.0 and True are equal, but not
+    the same); None when a tensor has values."""
+    key: list[Hashable] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if not value.is_meta:
+                return None
+            key.append((value.shape, value.stride(), value.dtype))
+        elif isinstance(value, (tuple, list)):
+            inner = _signature(value)
+            if inner is None:
+                return None
+            key.append(inner)
+        else:
+            key.append((type(value), value))
+    return tuple(key)
 
 
 def _flat(values: Any) -> list[torch.Tensor]:
