@@ -573,7 +573,8 @@ def _builtin(module: nn.Module) -> bool:
 
 def _signature(values: Any) -> tuple[Hashable, ...] | None:
     """Sizes and types of tensors, type and value of everything else (1, 1.0 and True are equal, but not
-    the same); None when a tensor has values."""
+    the same); None when a tensor has values.
+    """
     key: list[Hashable] = []
     for value in values:
         if isinstance(value, torch.Tensor):
