@@ -64,10 +64,12 @@ def _constant(node: Node) -> Array | None:
             found: dict[str, Array] = {}
             _add(found, "", value)
             return found.get("")
-        if name in ("value_int", "value_ints"):
-            return np.array(value, np.int64)
-        if name in ("value_float", "value_floats"):
-            return np.array(value, np.float32)
+        dtype = {"value_int": np.int64, "value_float": np.float32}.get(name.removesuffix("s"))
+        if dtype is not None and np.size(value) <= LARGEST:
+            try:
+                return np.array(value, dtype)
+            except (TypeError, ValueError, OverflowError):
+                return None
     return None
 
 

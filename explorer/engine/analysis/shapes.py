@@ -44,6 +44,9 @@ ROUNDS = 12
 MAX_INLINED = 300_000
 """Function calls, bodies within bodies, that onnx's inference may walk: it takes 7 us for each."""
 
+MAX_REFUSED = 8
+"""Nodes that inference refuses before the model is given up; each takes a dozen runs to find."""
+
 _PROBES = (7, 11, 13, 17, 19, 23, 29, 31)
 """Sizes to try for symbolic dimensions: small, because tables of positions are short, and telling."""
 
@@ -162,6 +165,7 @@ class Inference:
         self.functions = dict(model.functions)
         self.notes: list[str] = []
         self._memo: dict[Any, tuple[Any, Shapes]] = {}
+        self._refused: dict[int, tuple[Node, Node]] = {}
         self._domains = {n.domain for f in model.functions.values() for n in f.nodes}
         self._dims = bound
         self._trusted = not overruled
@@ -434,8 +438,6 @@ class Inference:
         symbols: set[str],
     ) -> dict[str, _Type]:
         """One pass of onnx's inference; types by name, declared ones only through `fallback`."""
-        from onnx import shape_inference
-
         nodes = graph.nodes
         initializers: dict[str, Tensor] = dict(graph.initializers)
         if folded:
@@ -449,15 +451,11 @@ class Inference:
             initializers=initializers,
             extra=(),
         )
-        model = Model(bare, opsets, max(self.model.ir_version, 10), self._reachable(nodes))
         types: dict[str, _Type] = {
             name: (str(constants[name].dtype), tuple(constants[name].shape)) for name in folded
         }
-        try:
-            answer = shape_inference.infer_shapes(onnx_writer.skeleton(model), data_prop=True).graph
-        except Exception as error:
-            # inference refuses a model as a whole for one bad node; what is declared is all there is then
-            self.notes.append(f"shape inference failed: {' '.join(str(error).split())[:200]}")
+        answer = self._answer(bare, opsets)
+        if answer is None:
             return types
         for value in (*answer.value_info, *answer.output):
             kind = value.type.tensor_type
@@ -469,6 +467,48 @@ class Inference:
                 shape = tuple(_dim(d, symbols) for d in kind.shape.dim)
             types[value.name] = dtype, shape
         return types
+
+    def _answer(self, graph: Graph, opsets: Mapping[str, int]) -> Any:
+        """What onnx's inference says of a graph; None if it says nothing.
+
+        It refuses a model as a whole for one node that fits no definition. That node is searched for by
+        halves, and from then on passed over as an operator that nobody knows.
+        """
+        for _ in range(MAX_REFUSED):
+            nodes = [self._refused.get(id(n), (n, n))[1] for n in graph.nodes]
+            error = answer = self._try(graph, opsets, nodes)
+            if not isinstance(answer, Exception):
+                return answer
+            low, high = 0, len(nodes)
+            while low < high:
+                middle = (low + high) // 2
+                tried = self._try(graph, opsets, nodes[:middle])
+                if isinstance(tried, Exception):
+                    high, error = middle, tried
+                else:
+                    low = middle + 1
+            if not low or id(graph.nodes[low - 1]) in self._refused:
+                break
+            culprit = graph.nodes[low - 1]
+            stand_in = Node("Refused", culprit.inputs, culprit.outputs, domain="explorer.refused")
+            # the node is kept beside what stands for it: its id must not be used again
+            self._refused[id(culprit)] = culprit, stand_in
+            words = " ".join(str(error).split())[:200]
+            self.notes.append(f"shape inference refuses {culprit.op} '{culprit.label}': {words}")
+        self.notes.append("shape inference refuses this model; shapes are known only as far as declared")
+        return None
+
+    def _try(self, graph: Graph, opsets: Mapping[str, int], nodes: Sequence[Node]) -> Any:
+        """Inference on some of a graph's nodes: its answer, or the exception that it raised."""
+        from onnx import shape_inference
+
+        some = replace(graph, nodes=tuple(nodes))
+        opsets = {**opsets, "explorer.refused": 1} if self._refused else opsets
+        model = Model(some, opsets, max(self.model.ir_version, 10), self._reachable(nodes))
+        try:
+            return shape_inference.infer_shapes(onnx_writer.skeleton(model), data_prop=True).graph
+        except Exception as error:  # whatever it is, there is an answer without this node
+            return error
 
     def _reachable(self, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
         """The functions that `nodes` call, and those that these call."""

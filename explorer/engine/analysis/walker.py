@@ -14,17 +14,29 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from explorer.engine.analysis import folding, macs, rules
+from explorer.engine.analysis.frames import (
+    Frame,
+    Stored,
+    constant,
+    hand_on,
+    nbytes,
+    parameters,
+    scaled,
+    shown,
+    stored_in,
+    traffic,
+)
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Step
-from explorer.engine.analysis.scopes import Place, place, relative
+from explorer.engine.analysis.scopes import Place, place
 from explorer.engine.analysis.shapes import Inference, Shapes, captured_names, substituted
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, summed
-from explorer.engine.graph import DTYPES, Function, Graph, Model, Node, Span, Tensor, dtype_code
+from explorer.engine.graph import Function, Graph, Model, Node
 from explorer.engine.validate import subgraphs
 from explorer.errors import Cancelled
 from explorer.facts import Dim, Layer, Progress, TensorInfo
 
-__all__ = ["Stored", "Walk", "nbytes", "walk"]
+__all__ = ["Walk", "walk"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -35,27 +47,6 @@ MAX_LEAVES = 60_000
 SHOWN = 32
 """How many tensors going into or out of a group are named."""
 
-_ALIASES = frozenset(
-    ("Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "DequantizeLinear")
-)
-"""Operators that hand a stored tensor on as the same parameter in another guise."""
-
-_UNREAD = frozenset(("Shape", "Size", "Constant"))
-"""Operators that look at a shape, not at what is in the tensor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored tensor: who it is (the same bytes are the same parameter), and what it looks like."""
-
-    identity: Hashable
-    name: str
-    elements: int
-    size: int
-    dtype: str
-    shape: tuple[int, ...]
-    quantized: bool = False
-
 
 @dataclass(slots=True)
 class Walk:
@@ -64,58 +55,6 @@ class Walk:
     leaves: list[Leaf] = field(default_factory=list)
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Frame:
-    """A body being walked: its values, where they come from, and how often it runs.
-
-    Attributes:
-        shapes: Of the body's values.
-        stored: Values that are stored in the file, by name in this body.
-        keys: Names that stand for a value of the caller.
-        scopes: Groups around the body.
-        prefix: In front of every path.
-        inside: For the body of a node, that node's path: names in it may begin with the same pieces.
-        trips: How often the body runs.
-        bound: Whether that is an upper bound.
-        number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
-        closed: Calls are summed up, not opened.
-    """
-
-    shapes: Shapes
-    stored: dict[str, tuple[Stored, ...]]
-    opsets: Mapping[str, int]
-    keys: dict[str, Hashable] = field(default_factory=dict)
-    scopes: tuple[Scope, ...] = ()
-    prefix: str = ""
-    inside: str = ""
-    trips: Dim = 1
-    bound: bool = False
-    number: int = 0
-    closed: bool = False
-
-    def key(self, name: str) -> Hashable:
-        """Who the value is, whatever it is called here."""
-        found = self.keys.get(name)
-        return found if found is not None else ((self.number, name) if self.number else name)
-
-    def path(self, node: Node) -> str:
-        """Where the node stands, from the root of the model."""
-        return f"{self.prefix}{relative(node.label, self.inside)}"
-
-    def info(self, name: str) -> TensorInfo:
-        """The value's type and shape; unknown ones if nothing is known."""
-        return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
-
-
-def nbytes(info: TensorInfo) -> int | None:
-    """Bytes of a tensor; None if its shape or type is not known or it holds strings."""
-    elements = None if info.shape is None else macs.count(info.shape)
-    if elements is None or info.dtype is None:
-        return None
-    bits = DTYPES[dtype_code(info.dtype)].bits
-    return (elements * bits + 7) // 8 if bits else None
 
 
 def walk(
@@ -135,25 +74,12 @@ def walk(
     walker = _Walker(model, inference, on_progress, cancel)
     out = Walk()
     graph = model.graph
-    frame = _Frame(inference.main, _stored(graph, ()), model.opsets)
+    frame = Frame(inference.main, stored_in(graph, ()), model.opsets)
     feeds = [frame.info(v.name) for v in graph.feeds]
     out.steps.append(Step("", (), tuple((i.name, i, nbytes(i) or 0) for i in feeds)))
     walker.body(frame, graph.nodes, out)
     walker.boundaries(out, graph, frame)
     return out
-
-
-def _stored(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stored, ...]]:
-    return {name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()}
-
-
-def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
-    payload = tensor.payload
-    place = (payload.source.path, payload.offset, payload.size) if isinstance(payload, Span) else None
-    identity: Hashable = (
-        place if place is not None and payload is not None and payload.size else (*owner, name)
-    )
-    return Stored(identity, name, tensor.elements, tensor.nbytes, tensor.dtype, tensor.shape)
 
 
 class _Walker:
@@ -176,7 +102,7 @@ class _Walker:
 
     # -- bodies ---------------------------------------------------------------------------------
 
-    def body(self, frame: _Frame, nodes: Sequence[Node], out: Walk) -> None:
+    def body(self, frame: Frame, nodes: Sequence[Node], out: Walk) -> None:
         """Walks the nodes of a graph or body."""
         key = id(nodes), frame.inside
         if key not in self.places:
@@ -192,12 +118,12 @@ class _Walker:
             function = self.model.functions.get(node.key) if self.model.functions else None
             if function is not None:
                 self.call(frame, node, spot, function, out)
-            elif not node.domain and node.op in _CONTROL and subgraphs(node):
+            elif not node.domain and node.op in _CONTROL and _opens(node):
                 _CONTROL[node.op](self, frame, node, spot, out)
             else:
                 self.operator(frame, node, spot, out)
 
-    def inner(self, frame: _Frame, node: Node, spot: Place, kind: str) -> tuple[tuple[Scope, ...], str]:
+    def inner(self, frame: Frame, node: Node, spot: Place, kind: str) -> tuple[tuple[Scope, ...], str]:
         """The scopes and the path prefix of a body that opens below `node`."""
         path = frame.path(node)
         self.taken[path] += 1
@@ -205,21 +131,21 @@ class _Walker:
             path = f"{path}#{self.taken[path]}"
         return (*self.scopes(frame, spot), Scope(path, spot.name, kind)), f"{path}/"
 
-    def scopes(self, frame: _Frame, spot: Place) -> tuple[Scope, ...]:
+    def scopes(self, frame: Frame, spot: Place) -> tuple[Scope, ...]:
         """The groups around a node; those inside a body carry the body's path."""
         if not frame.prefix:
             return spot.scopes
         inside = tuple(Scope(frame.prefix + s.path, s.name, s.kind) for s in spot.scopes)
         return (*frame.scopes, *inside)
 
-    def group(self, frame: _Frame, node: Node, kind: str, **more: Any) -> GroupFacts:
+    def group(self, frame: Frame, node: Node, kind: str, **more: Any) -> GroupFacts:
         """What the group of a node with a body shows."""
         return GroupFacts(
             kind=kind,
             calls=frame.trips if isinstance(frame.trips, int) else 1,
             inputs=tuple(frame.info(n) for n in node.inputs if n and n not in frame.stored)[:SHOWN],
             outputs=tuple(frame.info(n) for n in node.outputs if n)[:SHOWN],
-            attributes=_shown(node),
+            attributes=shown(node),
             **more,
         )
 
@@ -232,7 +158,7 @@ class _Walker:
 
     def operator(
         self,
-        frame: _Frame,
+        frame: Frame,
         node: Node,
         spot: Place,
         out: Walk,
@@ -263,9 +189,9 @@ class _Walker:
                 inputs.append(values.get(name) or frame.info(name))
         outputs = [frame.info(name) for name in node.outputs if name]
         cost = self.cost(node, inputs, outputs, memo)
-        stored, params = self.parameters(frame, node, inputs)
-        self.hand_on(frame, node)
-        read, written, made = self.traffic(frame, node, inputs, outputs, params)
+        stored, params = parameters(frame, node, inputs)
+        hand_on(frame, node)
+        read, written, made = traffic(frame, node, inputs, outputs, params)
         trips = frame.trips
         if trips != 1:
             cost = macs.times(cost, trips, "iterations")
@@ -291,10 +217,10 @@ class _Walker:
             macs=cost.macs,
             formula=cost.formula,
             elementwise_ops=cost.elementwise_ops,
-            bytes_read=_scaled(read, scale),
-            bytes_written=_scaled(written, scale),
-            activation_bytes=_scaled(written, scale),
-            attributes=_shown(node),
+            bytes_read=scaled(read, scale),
+            bytes_written=scaled(written, scale),
+            activation_bytes=scaled(written, scale),
+            attributes=shown(node),
             status=status,
             reason=reason,
         )
@@ -326,72 +252,9 @@ class _Walker:
             self.costs[key] = cost
         return cost
 
-    def parameters(
-        self, frame: _Frame, node: Node, inputs: list[TensorInfo | None]
-    ) -> tuple[list[Stored], set[str]]:
-        """The stored parameters that a node uses, and the names of the inputs that bring them."""
-        found: list[Stored] = []
-        names: set[str] = set()
-        if node.op in _ALIASES and all(n in frame.stored for n in node.inputs if n):
-            return found, names
-        for index, name in enumerate(node.inputs):
-            for entry in frame.stored.get(name, ()):
-                if entry.quantized or rules.is_parameter(node.op, index, entry.dtype, entry.shape):
-                    if node.op == "MatMulNBits" and index == 1:
-                        bits = node.attributes.get("bits", 4)
-                        entry = replace(entry, elements=entry.elements * 8 // bits)
-                    found.append(entry)
-                    names.add(name)
-        return found, names
-
-    def hand_on(self, frame: _Frame, node: Node) -> None:
-        """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
-        if node.op == "Constant" and not node.domain:
-            tensor = _constant(node)
-            if tensor is not None:
-                owner = (frame.number,) if frame.number else ()
-                frame.stored[node.outputs[0]] = (_of_tensor(tensor, node.outputs[0], owner),)
-        elif node.op in _ALIASES and node.outputs and all(n in frame.stored for n in node.inputs if n):
-            entries = [
-                e
-                for n in node.inputs[: None if node.op == "DequantizeLinear" else 1]
-                for e in frame.stored.get(n, ())
-            ]
-            if node.op == "DequantizeLinear":
-                entries = [replace(e, quantized=True) for e in entries]
-            if entries:
-                frame.stored[node.outputs[0]] = tuple(entries)
-
-    def traffic(
-        self,
-        frame: _Frame,
-        node: Node,
-        inputs: list[TensorInfo | None],
-        outputs: list[TensorInfo],
-        params: set[str],
-    ) -> tuple[int | None, int | None, list[tuple[Hashable, TensorInfo, int]]]:
-        """Bytes read and written once, and the tensors made, with keys."""
-        if node.op == "Constant" and not node.domain:
-            return 0, 0, []
-        sizes: dict[str, int | None] = {}
-        if node.op not in _UNREAD:
-            for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
-                if info is None or name in sizes:
-                    continue
-                setting = index in rules.SETTINGS.get(node.op, ()) or info.shape == ()
-                if setting and name in frame.stored and name not in params:
-                    continue  # limits, axes and scalars are part of the instruction
-                sizes[name] = nbytes(info)
-        written = [nbytes(o) for o in outputs]
-        if node.op == "Gather" and node.inputs and node.inputs[0] in frame.stored:
-            # the table is resident: only the rows looked up are read
-            sizes[node.inputs[0]] = written[0] if written else None
-        made = [(frame.key(info.name), info, size or 0) for info, size in zip(outputs, written, strict=True)]
-        return _sum(sizes.values()), _sum(written), made
-
     # -- functions ------------------------------------------------------------------------------
 
-    def call(self, frame: _Frame, node: Node, spot: Place, function: Function, out: Walk) -> None:
+    def call(self, frame: Frame, node: Node, spot: Place, function: Function, out: Walk) -> None:
         """A call of a local function: a leaf if its body is one operator, else a group that opens."""
         working = [n for n in function.nodes if n.op != "Constant" or n.domain]
         if len(working) == 1 and working[0].key not in self.model.functions and not subgraphs(working[0]):
@@ -430,7 +293,7 @@ class _Walker:
         self.body(below, nodes, out)
 
     def single(
-        self, frame: _Frame, node: Node, spot: Place, function: Function, only: Node, out: Walk
+        self, frame: Frame, node: Node, spot: Place, function: Function, only: Node, out: Walk
     ) -> None:
         """A function of one operator, called by the function's name and counted as the operator."""
         if function.attributes or function.defaults:
@@ -438,11 +301,11 @@ class _Walker:
         outside = dict(zip(function.inputs, node.inputs, strict=False))
         outside.update(zip(function.outputs, node.outputs, strict=False))
         extra: dict[str, TensorInfo] = {}
-        for constant in function.nodes:
-            if constant is not only and constant.op == "Constant":
-                tensor = _constant(constant)
-                if tensor is not None:
-                    name = constant.outputs[0]
+        for other in function.nodes:
+            if other is not only and other.op == "Constant":
+                tensor = constant(other)
+                if tensor is not None and other.outputs:
+                    name = other.outputs[0]
                     extra[name] = TensorInfo(name, tensor.dtype, tensor.shape, "declared")
         plain = not (function.attributes or function.defaults)
         effective = Node(
@@ -475,7 +338,7 @@ class _Walker:
 
     def sum_up(
         self,
-        frame: _Frame,
+        frame: Frame,
         node: Node,
         spot: Place,
         function: Function,
@@ -527,10 +390,10 @@ class _Walker:
             macs=cost.macs,
             formula=cost.formula,
             elementwise_ops=cost.elementwise_ops,
-            bytes_read=_scaled(closed.read, scale),
-            bytes_written=_scaled(closed.written, scale),
-            activation_bytes=_scaled(closed.written, scale),
-            attributes=_shown(node),
+            bytes_read=scaled(closed.read, scale),
+            bytes_written=scaled(closed.written, scale),
+            activation_bytes=scaled(closed.written, scale),
+            attributes=shown(node),
             status=cost.status,
             reason=cost.reason,
         )
@@ -543,7 +406,7 @@ class _Walker:
 
     # -- branches and loops ---------------------------------------------------------------------
 
-    def branches(self, frame: _Frame, node: Node, spot: Place, out: Walk) -> None:
+    def branches(self, frame: Frame, node: Node, spot: Place, out: Walk) -> None:
         """If: every branch is shown, the costliest counts."""
         scopes, prefix = self.inner(frame, node, spot, "If")
         walks: list[tuple[str, Walk, int | None]] = []
@@ -577,7 +440,7 @@ class _Walker:
         )
         self.finish(frame, node, scopes, out)
 
-    def loop(self, frame: _Frame, node: Node, spot: Place, out: Walk) -> None:
+    def loop(self, frame: Frame, node: Node, spot: Place, out: Walk) -> None:
         """Loop: the body times the trip count, which is a bound if the condition can end it earlier."""
         body = node.attributes["body"]
         trips: Dim = None
@@ -593,7 +456,7 @@ class _Walker:
         )
         self.repeat(frame, node, spot, out, "Loop", body, shapes, trips, bound=not always, carried_from=2)
 
-    def scan(self, frame: _Frame, node: Node, spot: Place, out: Walk) -> None:
+    def scan(self, frame: Frame, node: Node, spot: Place, out: Walk) -> None:
         """Scan: the body times the length of the scanned axis."""
         if frame.opsets.get("", 0) < 9:
             # the first Scan had a batch axis and an input more; unknown is better than counted wrongly
@@ -620,7 +483,7 @@ class _Walker:
 
     def repeat(
         self,
-        frame: _Frame,
+        frame: Frame,
         node: Node,
         spot: Place,
         out: Walk,
@@ -652,15 +515,13 @@ class _Walker:
         )
         self.finish(frame, node, scopes, out)
 
-    def below(
-        self, frame: _Frame, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str
-    ) -> _Frame:
+    def below(self, frame: Frame, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str) -> Frame:
         """The frame of a subgraph, which sees the values of the graph around it."""
         number = self.number()
         names = captured_names(body)
         keys = {n: frame.key(n) for n in names}
         stored = {n: frame.stored[n] for n in names if n in frame.stored}
-        stored.update(_stored(body, (number,)))
+        stored.update(stored_in(body, (number,)))
         return replace(
             frame,
             shapes=shapes,
@@ -672,7 +533,7 @@ class _Walker:
             number=number,
         )
 
-    def finish(self, frame: _Frame, node: Node, scopes: tuple[Scope, ...], out: Walk) -> None:
+    def finish(self, frame: Frame, node: Node, scopes: tuple[Scope, ...], out: Walk) -> None:
         """The moment at which a node with a body has its outputs."""
         outputs = [frame.info(n) for n in node.outputs if n]
         made = [(frame.key(o.name), o, nbytes(o) or 0) for o in outputs]
@@ -682,7 +543,7 @@ class _Walker:
 
     # -- groups ---------------------------------------------------------------------------------
 
-    def boundaries(self, out: Walk, graph: Graph, frame: _Frame) -> None:
+    def boundaries(self, out: Walk, graph: Graph, frame: Frame) -> None:
         """What goes into and out of every group that is there by name only."""
         made: dict[Hashable, tuple[Scope, ...]] = {}
         for scopes, _, keys in self.edges:
@@ -714,7 +575,7 @@ class _Walker:
                 )
 
 
-_CONTROL: Mapping[str, Callable[[_Walker, _Frame, Node, Place, Walk], None]] = {
+_CONTROL: Mapping[str, Callable[[_Walker, Frame, Node, Place, Walk], None]] = {
     "If": _Walker.branches,
     "Loop": _Walker.loop,
     "Scan": _Walker.scan,
@@ -754,6 +615,18 @@ def _closed(leaves: Sequence[Leaf]) -> _Closed:
     )
 
 
+def _opens(node: Node) -> bool:
+    """Whether a node of control flow has what it needs to be followed."""
+    if node.op == "If":
+        return bool(subgraphs(node))
+    if not isinstance(node.attributes.get("body"), Graph):
+        return False
+    count = node.attributes.get("num_scan_inputs", 0)
+    axes = node.attributes.get("scan_input_axes", ())
+    whole = isinstance(axes, tuple) and all(isinstance(a, int) for a in axes)
+    return isinstance(count, int) and 0 <= count <= len(node.inputs) and whole
+
+
 def _keeps_going(body: Graph) -> bool:
     """Whether the body's condition can only be what it was: true."""
     if len(body.inputs) < 2 or not body.outputs:
@@ -773,52 +646,6 @@ def _keeps_going(body: Graph) -> bool:
         content = folding.known(body).get(name)
         return content is not None and bool(content.all())
     return False
-
-
-def _constant(node: Node) -> Tensor | None:
-    """What a Constant node holds, if that is a tensor of numbers."""
-    from explorer.engine.graph import Inline
-
-    value = node.attributes.get("value")
-    if isinstance(value, Tensor):
-        return value
-    for name, dtype, width in (("int", "int64", 8), ("float", "float32", 4)):
-        one, many = node.attributes.get(f"value_{name}"), node.attributes.get(f"value_{name}s")
-        if one is not None:
-            return Tensor(node.outputs[0], dtype, (), Inline(b"\0" * width))
-        if many is not None:
-            return Tensor(node.outputs[0], dtype, (len(many),), Inline(b"\0" * width * len(many)))
-    return None
-
-
-def _shown(node: Node) -> Mapping[str, Any]:
-    """Attributes as plain values."""
-    return {name: _plain(value) for name, value in node.attributes.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return f"{value.dtype}{list(value.shape)}"
-    if isinstance(value, Graph):
-        return f"graph of {len(value.nodes):,} nodes"
-    if isinstance(value, tuple):
-        return tuple(_plain(v) for v in value)
-    return value if isinstance(value, (int, float, str, bytes, type(None))) else str(type(value).__name__)
-
-
-def _sum(values: Any) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
-
-
-def _scaled(value: int | None, trips: int | None) -> int | None:
-    if value == 0:
-        return 0
-    return None if value is None or trips is None else value * trips
 
 
 def _product(a: Dim, b: Dim) -> Dim:

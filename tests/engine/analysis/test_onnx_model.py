@@ -671,3 +671,54 @@ def skeleton_of_vgg(build: Build, *, lrn: bool = False) -> Model:
 def test_vgg16(build: Build) -> None:
     totals = analyse(skeleton_of_vgg(build)).info.totals
     assert (totals.params, totals.macs) == (138_357_544, 15_470_264_320)
+
+
+# -- hostile files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node("Loop", ["x"], ["y"], name="n"),
+        Node("Loop", ["x"], ["y"], name="n", attributes={"body": 7}),
+        Node("Scan", ["x"], ["y"], name="n", attributes={"body": "graph"}),
+        Node(
+            "Scan",
+            ["x"],
+            ["y"],
+            name="n",
+            attributes={"body": Graph("b", (), (), (), {}), "num_scan_inputs": 9},
+        ),
+        Node("If", ["x"], ["y"], name="n"),
+        Node("Loop", [], ["y"], name="n", attributes={"body": Graph("b", (), (), (), {})}),
+        Node("Constant", [], ["y"], name="n", attributes={"value_ints": ("a", "b")}),
+        Node("Constant", [], ["y"], name="n", attributes={"value_floats": 3.0}),
+        Node("Einsum", ["x"] * 40, ["y"], name="n", attributes={"equation": ",".join(["ab"] * 40)}),
+        Node("MatMulNBits", ["x", "x"], ["y"], name="n", domain="com.microsoft", attributes={"bits": 0}),
+        Node("Conv", [], ["y"], name="n"),
+    ],
+    ids=lambda node: node.op,
+)
+def test_a_node_that_makes_no_sense_is_unknown_or_free_and_stops_nothing(build: Build, node: Node) -> None:
+    after = Node("Relu", ["x"], ["z"], name="after")
+    analysis = analyse(build([node, after], inputs={"x": (2, 3)}, outputs=["z"]))
+    assert analysis.layers[-1].path == "after"
+    assert analysis.layers[-1].elementwise_ops == 6
+
+
+def test_thousands_of_branches_in_a_large_graph_are_walked_in_one_go(build: Build) -> None:
+    branch = Graph("b", (Node("Relu", ["x"], ["t"]),), (), (value("t"),), {})
+    nodes = []
+    for i in range(2000):
+        nodes.append(Node("Relu", ["x"], [f"r{i}"], name=f"r{i}"))
+        nodes.append(
+            Node(
+                "If",
+                ["c"],
+                [f"y{i}"],
+                name=f"if{i}",
+                attributes={"then_branch": branch, "else_branch": branch},
+            )
+        )
+    model = build(nodes, inputs={"x": (2, 3), "c": ("bool", ())}, outputs=["y0"])
+    assert analyse(model).info.totals.elementwise_ops == 2000 * 12

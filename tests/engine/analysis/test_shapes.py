@@ -223,6 +223,20 @@ def test_functions_that_multiply_beyond_measure_do_not_hang(
     assert any("too often" in note for note in found.notes)
 
 
+def test_one_node_that_inference_refuses_does_not_blank_the_rest(build: Build) -> None:
+    nodes = [Node("Relu", ["x"], [f"a{i}"], name=f"a{i}") for i in range(20)]
+    nodes.insert(7, Node("Conv", [], ["bad"], name="bad one"))
+    nodes.insert(15, Node("Conv", [], ["worse"], name="worse"))
+    nodes.append(Node("Relu", ["bad"], ["behind"]))
+    found = infer(build(nodes, inputs={"x": (2, 3)}, outputs=["a0"]))
+    assert all(found.values[f"a{i}"].shape == (2, 3) for i in range(20))
+    assert "behind" not in found.values or found.values["behind"].shape is None
+    assert [n.split(":")[0] for n in found.notes] == [
+        "shape inference refuses Conv 'bad one'",
+        "shape inference refuses Conv 'worse'",
+    ]
+
+
 def test_a_model_that_inference_refuses_keeps_what_is_declared(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

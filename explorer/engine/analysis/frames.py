@@ -1,0 +1,229 @@
+"""What the values in a graph or body are: who they are, whether they are stored, what moving them costs.
+
+The walk over a model (`walker`) goes through functions, branches and loops, in which the same value has
+other names. A `Frame` keeps track of that, and of which values are parameters in one guise or another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from explorer.engine.analysis import macs, rules
+from explorer.engine.analysis.scopes import relative
+from explorer.engine.analysis.shapes import Shapes
+from explorer.engine.analysis.tree import Scope
+from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
+from explorer.facts import Dim, TensorInfo
+
+__all__ = [
+    "Frame",
+    "Stored",
+    "constant",
+    "hand_on",
+    "nbytes",
+    "parameters",
+    "scaled",
+    "shown",
+    "stored_in",
+    "traffic",
+]
+
+_ALIASES = frozenset(
+    ("Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "DequantizeLinear")
+)
+"""Operators that hand a stored tensor on as the same parameter in another guise."""
+
+_UNREAD = frozenset(("Shape", "Size", "Constant"))
+"""Operators that look at a shape, not at what is in the tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored tensor: who it is (the same bytes are the same parameter), and what it looks like."""
+
+    identity: Hashable
+    name: str
+    elements: int
+    size: int
+    dtype: str
+    shape: tuple[int, ...]
+    quantized: bool = False
+
+
+@dataclass(slots=True)
+class Frame:
+    """A body being walked: its values, where they come from, and how often it runs.
+
+    Attributes:
+        shapes: Of the body's values.
+        stored: Values that are stored in the file, by name in this body.
+        keys: Names that stand for a value of the caller.
+        scopes: Groups around the body.
+        prefix: In front of every path.
+        inside: For the body of a node, that node's path: names in it may begin with the same pieces.
+        trips: How often the body runs.
+        bound: Whether that is an upper bound.
+        number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
+        closed: Calls are summed up, not opened.
+    """
+
+    shapes: Shapes
+    stored: dict[str, tuple[Stored, ...]]
+    opsets: Mapping[str, int]
+    keys: dict[str, Hashable] = field(default_factory=dict)
+    scopes: tuple[Scope, ...] = ()
+    prefix: str = ""
+    inside: str = ""
+    trips: Dim = 1
+    bound: bool = False
+    number: int = 0
+    closed: bool = False
+
+    def key(self, name: str) -> Hashable:
+        """Who the value is, whatever it is called here."""
+        found = self.keys.get(name)
+        return found if found is not None else ((self.number, name) if self.number else name)
+
+    def path(self, node: Node) -> str:
+        """Where the node stands, from the root of the model."""
+        return f"{self.prefix}{relative(node.label, self.inside)}"
+
+    def info(self, name: str) -> TensorInfo:
+        """The value's type and shape; unknown ones if nothing is known."""
+        return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
+
+
+def nbytes(info: TensorInfo) -> int | None:
+    """Bytes of a tensor; None if its shape or type is not known or it holds strings."""
+    elements = None if info.shape is None else macs.count(info.shape)
+    if elements is None or info.dtype is None:
+        return None
+    bits = DTYPES[dtype_code(info.dtype)].bits
+    return (elements * bits + 7) // 8 if bits else None
+
+
+def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stored, ...]]:
+    """The initializers of a graph by name; `owner` tells those of a body from others of the same name."""
+    return {name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()}
+
+
+def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
+    payload = tensor.payload
+    place = (payload.source.path, payload.offset, payload.size) if isinstance(payload, Span) else None
+    identity: Hashable = (
+        place if place is not None and payload is not None and payload.size else (*owner, name)
+    )
+    return Stored(identity, name, tensor.elements, tensor.nbytes, tensor.dtype, tensor.shape)
+
+
+def parameters(frame: Frame, node: Node, inputs: list[TensorInfo | None]) -> tuple[list[Stored], set[str]]:
+    """The stored parameters that a node uses, and the names of the inputs that bring them."""
+    found: list[Stored] = []
+    names: set[str] = set()
+    if node.op in _ALIASES and all(n in frame.stored for n in node.inputs if n):
+        return found, names
+    for index, name in enumerate(node.inputs):
+        for entry in frame.stored.get(name, ()):
+            if entry.quantized or rules.is_parameter(node.op, index, entry.dtype, entry.shape):
+                if node.op == "MatMulNBits" and index == 1:
+                    bits = node.attributes.get("bits", 4)
+                    if bits in (2, 4):
+                        entry = replace(entry, elements=entry.elements * 8 // bits)
+                found.append(entry)
+                names.add(name)
+    return found, names
+
+
+def hand_on(frame: Frame, node: Node) -> None:
+    """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
+    if node.op == "Constant" and not node.domain:
+        tensor = constant(node)
+        if tensor is not None and node.outputs:
+            owner = (frame.number,) if frame.number else ()
+            frame.stored[node.outputs[0]] = (_of_tensor(tensor, node.outputs[0], owner),)
+    elif node.op in _ALIASES and node.outputs and all(n in frame.stored for n in node.inputs if n):
+        entries = [
+            e
+            for n in node.inputs[: None if node.op == "DequantizeLinear" else 1]
+            for e in frame.stored.get(n, ())
+        ]
+        if node.op == "DequantizeLinear":
+            entries = [replace(e, quantized=True) for e in entries]
+        if entries:
+            frame.stored[node.outputs[0]] = tuple(entries)
+
+
+def traffic(
+    frame: Frame,
+    node: Node,
+    inputs: list[TensorInfo | None],
+    outputs: list[TensorInfo],
+    params: set[str],
+) -> tuple[int | None, int | None, list[tuple[Hashable, TensorInfo, int]]]:
+    """Bytes read and written once, and the tensors made, with keys."""
+    if node.op == "Constant" and not node.domain:
+        return 0, 0, []
+    sizes: dict[str, int | None] = {}
+    if node.op not in _UNREAD:
+        for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
+            if info is None or name in sizes:
+                continue
+            setting = index in rules.SETTINGS.get(node.op, ()) or info.shape == ()
+            if setting and name in frame.stored and name not in params:
+                continue  # limits, axes and scalars are part of the instruction
+            sizes[name] = nbytes(info)
+    written = [nbytes(o) for o in outputs]
+    if node.op == "Gather" and node.inputs and node.inputs[0] in frame.stored:
+        # the table is resident: only the rows looked up are read
+        sizes[node.inputs[0]] = written[0] if written else None
+    made = [(frame.key(info.name), info, size or 0) for info, size in zip(outputs, written, strict=True)]
+    return _sum(sizes.values()), _sum(written), made
+
+
+def constant(node: Node) -> Tensor | None:
+    """What a Constant node holds, if that is a tensor of numbers; one given as a list comes without data."""
+    value = node.attributes.get("value")
+    if isinstance(value, Tensor):
+        return value
+    if not node.outputs:
+        return None
+    for name, dtype in (("int", "int64"), ("float", "float32")):
+        one, many = node.attributes.get(f"value_{name}"), node.attributes.get(f"value_{name}s")
+        if one is not None:
+            return Tensor(node.outputs[0], dtype, (), None)
+        if isinstance(many, tuple):
+            return Tensor(node.outputs[0], dtype, (len(many),), None)
+    return None
+
+
+def shown(node: Node) -> Mapping[str, Any]:
+    """Attributes as plain values."""
+    return {name: _plain(value) for name, value in node.attributes.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, Graph):
+        return f"graph of {len(value.nodes):,} nodes"
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    return value if isinstance(value, (int, float, str, bytes, type(None))) else str(type(value).__name__)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def scaled(value: int | None, trips: int | None) -> int | None:
+    """`value` times how often a body runs; None if either is unknown, unless there is nothing to scale."""
+    if value == 0:
+        return 0
+    return None if value is None or trips is None else value * trips
