@@ -17,16 +17,8 @@ import torch
 from torch import nn
 
 from explorer.engine.analysis import memory, tree
-from explorer.engine.analysis.module_trace import (
-    OPAQUE,
-    Row,
-    Stored,
-    Trace,
-    described,
-    is_leaf,
-    plain,
-    trace,
-)
+from explorer.engine.analysis.module_rows import OPAQUE, Row, Stored, Trace, described, is_leaf, plain
+from explorer.engine.analysis.module_trace import trace
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
 

@@ -11,12 +11,10 @@ Everything is put back afterwards, whatever happens: hooks, train or eval state,
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,157 +23,28 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from explorer.engine.analysis import aten, macs
+from explorer.engine.analysis.aten_memo import Memo
 from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis.module_rows import (
+    Event,
+    Row,
+    Stored,
+    Trace,
+    call_attributes,
+    described,
+    dtype_name,
+    flat,
+    function_inputs,
+    is_leaf,
+    module_inputs,
+    parameters,
+    size_of,
+    tensors,
+)
+from explorer.errors import ExplorerError
 from explorer.facts import TensorInfo
 
-__all__ = [
-    "OPAQUE",
-    "Event",
-    "Row",
-    "Stored",
-    "Trace",
-    "described",
-    "dtype_name",
-    "forward_names",
-    "is_leaf",
-    "plain",
-    "size_of",
-    "tensors",
-    "trace",
-]
-
-OPAQUE = (nn.MultiheadAttention,)
-"""Modules with children that compute as one: attention never calls its own projection as a module."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A parameter: where it lives, and its name in the model."""
-
-    identity: tuple[int, int, int]
-    elements: int
-    bytes: int
-    owner: str
-    name: str
-    info: TensorInfo
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """A leaf module or a functional operator of a module, while it is being counted.
-
-    `parts` are the functional operators of a module without children, which stand for themselves when
-    there are several that multiply, and are merged into the module when not.
-    """
-
-    path: str
-    name: str
-    kind: str
-    caller: str
-    module: nn.Module | None = None
-    calls: int = 0
-    inputs: tuple[TensorInfo, ...] = ()
-    outputs: tuple[TensorInfo, ...] = ()
-    macs: int = 0
-    elementwise: int = 0
-    read: int = 0
-    written: int = 0
-    activation: int = 0
-    formulas: Counter[str] = field(default_factory=Counter)
-    free: str = ""
-    stored: dict[tuple[int, int, int], Stored] = field(default_factory=dict)
-    bound: str = ""
-    unknown: str = ""
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    parts: list[Row] = field(default_factory=list)
-    operators: int = 0
-    merged: Row | None = None
-
-    def add(self, cost: Cost) -> None:
-        """Adds the cost of one operator."""
-        self.macs += cost.macs or 0
-        self.elementwise += cost.elementwise_ops or 0
-        if cost.status == "unknown":
-            self.unknown = self.unknown or cost.reason
-        if cost.macs or (cost.elementwise_ops and not self.macs):
-            self.formulas[cost.formula] += 1
-        elif cost.formula and not self.free:
-            self.free = cost.formula
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One ATen operator that moved bytes: its row, the storages it read, and those that it made."""
-
-    row: Row
-    inputs: tuple[int, ...]
-    outputs: tuple[tuple[int, TensorInfo, int], ...]
-
-
-@dataclass(slots=True)
-class Trace:
-    """What was seen in one forward pass.
-
-    Attributes:
-        rows: In the order of their first operator.
-        modules: Calls, inputs and outputs of every module by path, also of those with children.
-        events: Operators in execution order.
-        parameters: Every parameter by its path.
-        result: What the model returned, None if it failed.
-        failed: Path of the module or operator that failed and why, or None.
-        kept: Storages of the model's outputs.
-    """
-
-    rows: list[Row]
-    modules: dict[str, Row]
-    events: list[Event]
-    parameters: dict[str, Stored]
-    result: Any = None
-    failed: tuple[str, str] | None = None
-    kept: frozenset[int] = frozenset()
-    assumed: Counter[str] = field(default_factory=Counter)
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype in numpy's spelling: torch.float32 -> 'float32'."""
-    return str(dtype).removeprefix("torch.")
-
-
-def size_of(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor's elements; elements that an expanded view repeats count once."""
-    elements = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride or not size:
-            elements *= size
-    return elements * tensor.element_size()
-
-
-def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in nested tuples, lists and dicts (and dataclass-like outputs), with its place."""
-    if isinstance(value, torch.Tensor):
-        yield "", value
-        return
-    items: Sequence[tuple[Any, Any]]
-    if isinstance(value, Mapping):
-        items = list(value.items())
-    elif isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", range(len(value)))
-        items = list(zip(names, value, strict=True))
-    elif hasattr(value, "__dataclass_fields__"):
-        items = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
-    else:
-        return
-    for name, part in items:
-        for rest, tensor in tensors(part):
-            yield f"{name}.{rest}" if rest else str(name), tensor
-
-
-def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
-    """The tensors in `value` as facts, called `name` or `name.place`."""
-    return tuple(
-        TensorInfo(f"{name}.{place}" if place else name, dtype_name(t.dtype), tuple(t.shape), "observed")
-        for place, t in tensors(value)
-    )
+__all__ = ["trace"]
 
 
 class _Frame:
@@ -188,20 +57,6 @@ class _Frame:
         self.row = row
         self.absorbs = absorbs
         self.counts: Counter[str] = Counter()
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What an operator returned for one signature: torch's shape functions are slow, and models repeat."""
-
-    sizes: tuple[tuple[Any, Any, torch.dtype], ...]
-    container: type | None
-    cost: Cost
-
-    def fresh(self) -> Any:
-        """New tensors of the same sizes."""
-        made = [torch.empty_strided(s, t, dtype=d, device="meta") for s, t, d in self.sizes]
-        return made[0] if self.container is None else self.container(made)
 
 
 class _Watch:
@@ -221,13 +76,12 @@ class _Watch:
         self.bound: dict[int, str] = {}
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
-        self.answered: dict[Hashable, _Answer] = {}
-        self.reusable: dict[Any, bool] = {}
+        self.memo = Memo()
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
         self.function_row: Row | None = None
         self.done = 0
-        self.parameters = _parameters(model)
+        self.parameters = parameters(model)
         self.weights: dict[int, list[Stored]] = {}
         for stored in self.parameters.values():
             self.weights.setdefault(stored.identity[0], []).append(stored)
@@ -254,7 +108,7 @@ class _Watch:
         row = self.module_row(module)
         row.calls += 1
         if row.calls == 1:
-            row.inputs = _named_inputs(module, args, kwargs)
+            row.inputs = module_inputs(module, args, kwargs)
         path = self.paths[id(module)]
         leaf = is_leaf(module)
         if leaf and row.calls == 1:
@@ -306,7 +160,7 @@ class _Watch:
         if row.calls > 1:
             return
         row.outputs = described(result, "output")
-        row.inputs = _function_inputs(args, kwargs, self.is_weight)
+        row.inputs = function_inputs(args, kwargs, self.is_weight)
         whole = aten.function_cost(name, args, kwargs, result)
         # the formula of the function as a whole, where it gives what its operators added up to
         if whole is not None and whole.macs == row.macs:
@@ -387,7 +241,7 @@ class _Watch:
         return row
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = _flat(args) + (_flat(tuple(kwargs.values())) if kwargs else [])
+        given = flat(args) + (flat(tuple(kwargs.values())) if kwargs else [])
         meta = False
         mixed = False
         for t in given:
@@ -397,10 +251,10 @@ class _Watch:
                 mixed = True
         if meta and mixed:
             args, kwargs = self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
-            given = _flat(args) + _flat(tuple(kwargs.values()))
+            given = flat(args) + flat(tuple(kwargs.values()))
         bounded = aten.answer(func, args) if meta else None
-        key = None if bounded is not None else self.signature(func, args, kwargs)
-        known = None if key is None else self.answered.get(key)
+        key = None if bounded is not None else self.memo.signature(func, args, kwargs)
+        known = None if key is None else self.memo.answers.get(key)
         assumption = ""
         if bounded is not None:
             out, assumption = bounded
@@ -421,34 +275,11 @@ class _Watch:
         else:
             cost = aten.cost(func, args, kwargs, out) if made else macs.FREE
             if key is not None:
-                self.remember(key, given, out, cost)
+                self.memo.remember(key, given, out, cost)
         self.record(row, given, made, cost, name, assumption, func._schema.is_mutable)
         if not row.attributes and row.module is None:
-            row.attributes = _attributes_of_call(func, args, kwargs)
+            row.attributes = call_attributes(func, args, kwargs)
         return out
-
-    def signature(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
-        """What decides the shapes that an operator returns and its cost; None if they must not be reused."""
-        reusable = self.reusable.get(func)
-        if reusable is None:
-            schema = func._schema
-            aliases = schema.is_mutable or any(r.alias_info for r in schema.returns)
-            reusable = self.reusable[func] = func.namespace == "aten" and not aliases
-        if not reusable:
-            return None
-        key = (func, _signature(args), _signature(tuple(kwargs.items())) if kwargs else ())
-        return None if key[1] is None or key[2] is None else key
-
-    def remember(self, key: Hashable, given: Sequence[torch.Tensor], out: Any, cost: Cost) -> None:
-        """Keeps an answer for the next operator with the same signature, unless it is a view."""
-        parts = out if isinstance(out, (tuple, list)) else (out,)
-        if not given or not all(isinstance(t, torch.Tensor) for t in parts):
-            return
-        sources = {t.untyped_storage()._cdata for t in given}
-        if any(not t.is_meta or t.untyped_storage()._cdata in sources for t in parts):
-            return
-        sizes = tuple((t.shape, t.stride(), t.dtype) for t in parts)
-        self.answered[key] = _Answer(sizes, type(out) if isinstance(out, (tuple, list)) else None, cost)
 
     def record(
         self,
@@ -562,116 +393,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.watch.dispatch(func, args, kwargs or {})
 
 
-def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is one row of the tree: it has no children, or computes as one."""
-    return isinstance(module, OPAQUE) or next(module.children(), None) is None
-
-
 def _builtin(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.")
-
-
-def _signature(values: Any) -> tuple[Hashable, ...] | None:
-    """Sizes and types of tensors, type and value of everything else (1, 1.0 and True are equal, but not
-    the same); None when a tensor has values.
-    """
-    key: list[Hashable] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            if not value.is_meta:
-                return None
-            key.append((value.shape, value.stride(), value.dtype))
-        elif isinstance(value, (tuple, list)):
-            inner = _signature(value)
-            if inner is None:
-                return None
-            key.append(inner)
-        else:
-            key.append((type(value), value))
-    return tuple(key)
-
-
-def _flat(values: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            found.extend(_flat(value))
-    return found
-
-
-def _parameters(model: nn.Module) -> dict[str, Stored]:
-    """Every parameter by its path, first name of a tied one first."""
-    found: dict[str, Stored] = {}
-    for path, p in model.named_parameters(remove_duplicate=False):
-        identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
-        owner, _, name = path.rpartition(".")
-        info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
-        found[path] = Stored(identity, p.numel(), p.numel() * p.element_size(), owner, name, info)
-    return found
-
-
-def _named_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorInfo, ...]:
-    names = forward_names(type(module))
-    found: list[TensorInfo] = []
-    for index, value in enumerate(args):
-        found.extend(described(value, names[index] if index < len(names) else f"input{index}"))
-    for name, value in kwargs.items():
-        found.extend(described(value, name))
-    return tuple(found)
-
-
-_FORWARD_NAMES: dict[type, tuple[str, ...]] = {}
-
-
-def forward_names(kind: type[nn.Module]) -> tuple[str, ...]:
-    """Names of the positional parameters of a module's forward."""
-    names = _FORWARD_NAMES.get(kind)
-    if names is None:
-        try:
-            parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
-        except (TypeError, ValueError):
-            parameters = []
-        names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-        _FORWARD_NAMES[kind] = names
-    return names
-
-
-def _function_inputs(
-    args: Any, kwargs: Any, is_weight: Callable[[torch.Tensor], bool]
-) -> tuple[TensorInfo, ...]:
-    given = [t for t in _flat(args) + _flat(tuple(kwargs.values())) if not is_weight(t)]
-    return tuple(
-        TensorInfo(
-            "input" if len(given) == 1 else f"input.{i}", dtype_name(t.dtype), tuple(t.shape), "observed"
-        )
-        for i, t in enumerate(given)
-    )
-
-
-def _attributes_of_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an operator that are not tensors, by their names in its schema."""
-    found: dict[str, Any] = {}
-    for index, argument in enumerate(func._schema.arguments):
-        if index >= len(args) and argument.name not in kwargs:
-            continue
-        value = args[index] if index < len(args) else kwargs[argument.name]
-        if value is None or isinstance(value, torch.Tensor) or _flat((value,)):
-            continue
-        if argument.has_default_value() and value == argument.default_value:
-            continue
-        found[argument.name] = plain(value)
-    return found
-
-
-def plain(value: Any) -> Any:
-    """A value that can go into a fact: numbers, text, lists of them; anything else as text."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (tuple, list)):
-        return [plain(v) for v in value]
-    return str(value)
 
 
 def _restore(states: Sequence[tuple[nn.Module, bool]]) -> None:
@@ -734,11 +457,9 @@ def trace(
         try:
             with _Functions(watch), _Operators(watch):
                 seen.result = model(*args, **kwargs)
+        except ExplorerError:
+            raise
         except Exception as error:
-            from explorer.errors import ExplorerError
-
-            if isinstance(error, ExplorerError):
-                raise
             at = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
             text = " ".join(str(error).split())
             seen.failed = at, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

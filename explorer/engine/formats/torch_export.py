@@ -116,7 +116,8 @@ def _branches(path: str) -> bool:
 
 def _output_names(loaded: LoadedModule, bound: Bound) -> list[str] | None:
     """Names of the outputs as the analysis has them; None if the model does not run on shapes."""
-    from explorer.engine.analysis.module_trace import described, trace
+    from explorer.engine.analysis.module_rows import described
+    from explorer.engine.analysis.module_trace import trace
 
     args, kwargs = bound.arguments(device="meta")
     with loaded.quiet():

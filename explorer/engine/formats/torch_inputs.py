@@ -100,11 +100,12 @@ def bind(
     notes: tuple[str, ...] = ()
     missing = [n for n in required if n not in found]
     if missing:
-        guessed = _guess(loaded, model, missing[0]) if len(missing) == 1 and not found else None
+        alone = len(missing) == 1 and not found
+        guessed, said = _guess(loaded, model, missing[0]) if alone else (None, "")
         if guessed is None:
-            raise _unknown_shape(loaded, missing[0], required)
-        found[missing[0]], note = guessed
-        notes = (note,)
+            raise _unknown_shape(loaded, missing[0], required, said)
+        found[missing[0]] = guessed
+        notes = (said,)
     if variadic and not found:
         raise _unknown_shape(loaded, "x", ["x"])
     order = [n for n in known if n in found] + [n for n in found if n not in known]
@@ -127,10 +128,10 @@ def bind(
     return bound
 
 
-def _unknown_shape(loaded: LoadedModule, name: str, required: Sequence[str]) -> Misuse:
+def _unknown_shape(loaded: LoadedModule, name: str, required: Sequence[str], tried: str = "") -> Misuse:
     others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
     return Misuse(
-        f"the shape of the input '{name}' is not known{others}",
+        f"the shape of the input '{name}' is not known{others}{f', {tried}' if tried else ''}",
         where=loaded.source,
         hint=f"give it, for instance --input-shape {name}:1,3,224,224",
     )
@@ -196,7 +197,7 @@ def _dummy(model: nn.Module) -> Any:
 def _examples(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorInfo]]:
     import torch
 
-    from explorer.engine.analysis.module_trace import dtype_name
+    from explorer.engine.analysis.module_rows import dtype_name
 
     if isinstance(example, Mapping):
         items = list(example.items())
@@ -302,20 +303,27 @@ def _candidates(layer: Any) -> tuple[str, list[Size]]:
     return "", []
 
 
-def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInfo, str] | None:
-    """The first shape that the first layer allows and with which the model runs."""
+def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInfo | None, str]:
+    """The first shape that the first layer allows and with which the model runs, and a note of it.
+
+    Returns:
+        None and what came of the likeliest shape, when the model runs with none.
+    """
     import torch
 
-    first = next((m for m in model.modules() if _candidates(m)[1]), None)
+    first = next((m for m in model.modules() if next(m.children(), None) is None and _candidates(m)[1]), None)
     dtype, shapes = _candidates(first)
+    tried = ""
     for shape in shapes:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        text = "x".join(map(str, shape))
         try:
             with loaded.quiet(), torch.no_grad():
                 model(tensor)
-        except Exception:
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            tried = tried or f"and with {text}, likely from its first layer, it fails: {reason}"
             continue
-        text = "x".join(map(str, shape))
         note = f"input {name}: {text} guessed from the first layer ({type(first).__name__})"
         return TensorInfo(name, dtype, shape, "inferred"), note
-    return None
+    return None, tried

@@ -396,7 +396,7 @@ def run(loaded: LoadedModule, inputs: Sequence[np.ndarray], *, dtype: str | None
     """
     import torch
 
-    from explorer.engine.analysis.module_trace import tensors
+    from explorer.engine.analysis.module_rows import tensors
 
     bound = loaded.bound or loaded.bind()
     model = loaded.materialise()

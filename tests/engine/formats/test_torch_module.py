@@ -50,6 +50,14 @@ class Tokens(nn.Module):
     def forward(self, ids):
         return self.head(self.block(self.embed(ids)))
 
+class Misfit(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(9, 2)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
 class Two(nn.Module):
     def __init__(self):
         super().__init__()
@@ -184,6 +192,11 @@ def test_several_inputs_have_to_be_given(nets: Path) -> None:
         loaded.bind({"lefft": (None, (2, 4))})
     with pytest.raises(Misuse, match="no type 'flaot32'"):
         loaded.bind({"left": ("flaot32", (2, 4)), "right": (None, (2, 4))})
+
+
+def test_a_model_that_runs_with_no_likely_shape_says_what_was_tried(nets: Path) -> None:
+    with pytest.raises(Misuse, match=r"with 1x4, likely from its first layer, it fails: .*\[9, 2\]"):
+        load("my_nets:Misfit").bind()
 
 
 def test_a_constructor_that_reads_values_is_built_on_the_cpu(nets: Path) -> None:

@@ -1,0 +1,262 @@
+"""What is seen of a running nn.Module: rows, operators, parameters, and how they become facts.
+
+The nouns that `module_trace` fills and `module` turns into the layer tree, and the small questions that
+both ask of tensors, modules and calls: how large, called what, made with which arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from explorer.engine.analysis.macs import Cost
+from explorer.facts import TensorInfo
+
+__all__ = [
+    "OPAQUE",
+    "Event",
+    "Row",
+    "Stored",
+    "Trace",
+    "call_attributes",
+    "described",
+    "dtype_name",
+    "flat",
+    "function_inputs",
+    "is_leaf",
+    "module_inputs",
+    "parameters",
+    "plain",
+    "size_of",
+    "tensors",
+]
+
+OPAQUE = (nn.MultiheadAttention,)
+"""Modules with children that compute as one: attention never calls its own projection as a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A parameter: where it lives, and its name in the model."""
+
+    identity: tuple[int, int, int]
+    elements: int
+    bytes: int
+    owner: str
+    name: str
+    info: TensorInfo
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A leaf module or a functional operator of a module, while it is being counted.
+
+    `parts` are the functional operators of a module without children, which stand for themselves when
+    there are several that multiply, and are merged into the module when not.
+    """
+
+    path: str
+    name: str
+    kind: str
+    caller: str
+    module: nn.Module | None = None
+    calls: int = 0
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    macs: int = 0
+    elementwise: int = 0
+    read: int = 0
+    written: int = 0
+    activation: int = 0
+    formulas: Counter[str] = field(default_factory=Counter)
+    free: str = ""
+    stored: dict[tuple[int, int, int], Stored] = field(default_factory=dict)
+    bound: str = ""
+    unknown: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    parts: list[Row] = field(default_factory=list)
+    operators: int = 0
+    merged: Row | None = None
+
+    def add(self, cost: Cost) -> None:
+        """Adds the cost of one operator."""
+        self.macs += cost.macs or 0
+        self.elementwise += cost.elementwise_ops or 0
+        if cost.status == "unknown":
+            self.unknown = self.unknown or cost.reason
+        if cost.macs or (cost.elementwise_ops and not self.macs):
+            self.formulas[cost.formula] += 1
+        elif cost.formula and not self.free:
+            self.free = cost.formula
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One ATen operator that moved bytes: its row, the storages it read, and those that it made."""
+
+    row: Row
+    inputs: tuple[int, ...]
+    outputs: tuple[tuple[int, TensorInfo, int], ...]
+
+
+@dataclass(slots=True)
+class Trace:
+    """What was seen in one forward pass.
+
+    Attributes:
+        rows: In the order of their first operator.
+        modules: Calls, inputs and outputs of every module by path, also of those with children.
+        events: Operators in execution order.
+        parameters: Every parameter by its path.
+        result: What the model returned, None if it failed.
+        failed: Path of the module or operator that failed and why, or None.
+        kept: Storages of the model's outputs.
+    """
+
+    rows: list[Row]
+    modules: dict[str, Row]
+    events: list[Event]
+    parameters: dict[str, Stored]
+    result: Any = None
+    failed: tuple[str, str] | None = None
+    kept: frozenset[int] = frozenset()
+    assumed: Counter[str] = field(default_factory=Counter)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype in numpy's spelling: torch.float32 -> 'float32'."""
+    return str(dtype).removeprefix("torch.")
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements; elements that an expanded view repeats count once."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride or not size:
+            elements *= size
+    return elements * tensor.element_size()
+
+
+def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in nested tuples, lists and dicts (and dataclass-like outputs), with its place."""
+    if isinstance(value, torch.Tensor):
+        yield "", value
+        return
+    items: Sequence[tuple[Any, Any]]
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        names = getattr(value, "_fields", range(len(value)))
+        items = list(zip(names, value, strict=True))
+    elif hasattr(value, "__dataclass_fields__"):
+        items = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
+    else:
+        return
+    for name, part in items:
+        for rest, tensor in tensors(part):
+            yield f"{name}.{rest}" if rest else str(name), tensor
+
+
+def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
+    """The tensors in `value` as facts, called `name` or `name.place`."""
+    return tuple(
+        TensorInfo(f"{name}.{place}" if place else name, dtype_name(t.dtype), tuple(t.shape), "observed")
+        for place, t in tensors(value)
+    )
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module is one row of the tree: it has no children, or computes as one."""
+    return isinstance(module, OPAQUE) or next(module.children(), None) is None
+
+
+def flat(values: Any) -> list[torch.Tensor]:
+    """The tensors among the arguments of a call, also those inside lists."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found.extend(flat(value))
+    return found
+
+
+def parameters(model: nn.Module) -> dict[str, Stored]:
+    """Every parameter by its path, first name of a tied one first."""
+    found: dict[str, Stored] = {}
+    for path, p in model.named_parameters(remove_duplicate=False):
+        identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
+        owner, _, name = path.rpartition(".")
+        info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
+        found[path] = Stored(identity, p.numel(), p.numel() * p.element_size(), owner, name, info)
+    return found
+
+
+def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorInfo, ...]:
+    """The tensors that go into a module, under the names that its forward gives them."""
+    names = _forward_names(type(module))
+    found: list[TensorInfo] = []
+    for index, value in enumerate(args):
+        found.extend(described(value, names[index] if index < len(names) else f"input{index}"))
+    for name, value in kwargs.items():
+        found.extend(described(value, name))
+    return tuple(found)
+
+
+_FORWARD_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _forward_names(kind: type[nn.Module]) -> tuple[str, ...]:
+    """Names of the positional parameters of a module's forward."""
+    names = _FORWARD_NAMES.get(kind)
+    if names is None:
+        try:
+            parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
+        except (TypeError, ValueError):
+            parameters = []
+        names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+        _FORWARD_NAMES[kind] = names
+    return names
+
+
+def function_inputs(
+    args: Any, kwargs: Any, is_weight: Callable[[torch.Tensor], bool]
+) -> tuple[TensorInfo, ...]:
+    """The tensors that go into a function, without the parameters among them."""
+    given = [t for t in flat(args) + flat(tuple(kwargs.values())) if not is_weight(t)]
+    return tuple(
+        TensorInfo(
+            "input" if len(given) == 1 else f"input.{i}", dtype_name(t.dtype), tuple(t.shape), "observed"
+        )
+        for i, t in enumerate(given)
+    )
+
+
+def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an operator that are not tensors, by their names in its schema."""
+    found: dict[str, Any] = {}
+    for index, argument in enumerate(func._schema.arguments):
+        if index >= len(args) and argument.name not in kwargs:
+            continue
+        value = args[index] if index < len(args) else kwargs[argument.name]
+        if value is None or isinstance(value, torch.Tensor) or flat((value,)):
+            continue
+        if argument.has_default_value() and value == argument.default_value:
+            continue
+        found[argument.name] = plain(value)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A value that can go into a fact: numbers, text, lists of them; anything else as text."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [plain(v) for v in value]
+    return str(value)
