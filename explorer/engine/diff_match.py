@@ -127,6 +127,7 @@ def match(
         work.by_structure(kind)
     if work.unfinished():
         work.leftover_names()
+        work.leftover_constants()
         work.in_place()
     return work.found
 
@@ -401,6 +402,21 @@ class _Work:
             b = right.get(name)
             if b is not None and before.nodes[a].key == after.nodes[b].key:
                 self.found.add(a, b, "name")
+
+    def leftover_constants(self) -> None:
+        """Nodes that take nothing are what they give, wherever that is used: a Constant of equal value."""
+        classes: list[dict[int, list[int]]] = [{}, {}]
+        for side in (0, 1):
+            for i in self.open(side):
+                if not self.sides[side].takes[i]:
+                    signature = self.signature(side, i, "everything")
+                    classes[side].setdefault(signature, []).append(i)
+        for signature, members in classes[0].items():
+            others = classes[1].get(signature, [])
+            pairs = list(zip(members, others, strict=False))
+            self.take(pairs)
+            if len(members) > 1 or len(others) > 1:
+                self.found.guessed.update(a for a, _ in pairs)
 
     def in_place(self) -> None:
         """Another operator between the same neighbours: replaced, not removed and added."""

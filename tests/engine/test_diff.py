@@ -394,6 +394,44 @@ def test_an_added_node_is_one_row_and_its_user_has_another_input() -> None:
     assert rows(back) == [("removed", "make_b", None), ("changed", "make_y", "make_y")]
 
 
+def bypassed(model: Model, at: int) -> Model:
+    """The model without one node; who took its output takes its first input."""
+    gone = model.graph.nodes[at]
+    nodes = [
+        Node(
+            n.op,
+            [gone.inputs[0] if name == gone.outputs[0] else name for name in n.inputs],
+            n.outputs,
+            name=n.name,
+            attributes=n.attributes,
+        )
+        for n in model.graph.nodes
+        if n is not gone
+    ]
+    return validate(dataclasses.replace(model, graph=dataclasses.replace(model.graph, nodes=tuple(nodes))))
+
+
+@pytest.mark.parametrize("strip", [False, True])
+@pytest.mark.parametrize("name", ["lenet", "mobilenet_small", "bert_tiny"])
+def test_a_node_taken_out_of_a_renamed_sample_is_the_only_one_gone(
+    sample: Sample, name: str, strip: bool
+) -> None:
+    model = read(str(sample(name)))
+    ends = {v.name for v in model.graph.outputs}
+    inner = [
+        i
+        for i, n in enumerate(model.graph.nodes)
+        if n.inputs and n.outputs[0] not in ends and n.inputs[0] not in model.graph.initializers
+    ]
+    for at in inner[:: max(1, len(inner) // 8)]:
+        found = compare(model, renamed(bypassed(model, at), at, strip=strip))
+        users = sum(model.graph.nodes[at].outputs[0] in n.inputs for n in model.graph.nodes)
+        removed = [row.op_before for row in found.nodes if row.status == "removed"]
+        assert removed == [model.graph.nodes[at].op]
+        assert sum(row.status == "changed" for row in found.nodes) == users
+        assert not any(row.status == "added" for row in found.nodes)
+
+
 def test_nothing_in_common_is_all_removed_and_all_added() -> None:
     found = compare(make([op("Exp", "x", "y", "a")]), make([op("Add", "x w", "y", "b")], [weight("w", (8,))]))
     assert counts(found)["Exp"][0] == 1
