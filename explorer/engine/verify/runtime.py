@@ -56,6 +56,8 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        # threads that spin while they wait take the processor from whoever else works on the machine
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if not optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.add_session_config_entry("session.disable_prepacking", "1")
