@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from explorer.engine.diff_describe import Describer, tensor_change
 from explorer.engine.diff_forms import Forms
-from explorer.engine.diff_match import Matching, Side, match
+from explorer.engine.diff_match import Matching, match
+from explorer.engine.diff_side import Side
 from explorer.engine.diff_sites import SitePair, pair_sites
 from explorer.engine.graph import Model, Value
 from explorer.engine.transforms.region import DOMAIN

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from explorer.engine.diff_forms import Forms, body_tensors, tensors
-from explorer.engine.diff_match import Matching, Side
+from explorer.engine.diff_match import Matching
+from explorer.engine.diff_side import Side
 from explorer.engine.graph import AttributeRef, Graph, Model, Node, Span, Tensor
 from explorer.engine.validate import subgraphs
 from explorer.errors import BadModel

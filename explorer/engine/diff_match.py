@@ -12,61 +12,20 @@ number of nodes and edges.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.diff_forms import Forms, captured
-from explorer.engine.graph import Model, Node, Value
-from explorer.engine.validate import CONTROL_FLOW, subgraphs
+from explorer.engine.diff_forms import Forms
+from explorer.engine.diff_side import Side, is_counted
+from explorer.engine.graph import Node
 
-__all__ = ["Matching", "Side", "match"]
+__all__ = ["Matching", "match"]
 
 _ROUNDS = 3
 
 _ABSENT, _STORED, _OPEN = -1, -2, -3
 """Colours of what an input can be besides a node's output: left out, a weight, nothing we know."""
-
-_COUNTED = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
-_NO_NAMES = frozenset({"", "n", "node", "val", "op", "value", "tmp", "t"})
-
-
-class Side:
-    """One graph of a diff, indexed.
-
-    Attributes:
-        takes: Per node the values it uses: inputs without trailing absent ones, then what its
-            subgraphs capture.
-        producer: Per value the node and output that give it.
-        users: Per value the nodes and inputs that take it.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.nodes: Sequence[Node] = model.graph.nodes
-        self.stored = model.graph.initializers
-        self.inputs: Sequence[Value] = model.graph.feeds
-        self.outputs: Sequence[Value] = model.graph.outputs
-        self.producer: dict[str, tuple[int, int]] = {}
-        self.users: dict[str, list[tuple[int, int]]] = {}
-        self.takes: list[tuple[str, ...]] = []
-        for i, node in enumerate(self.nodes):
-            for slot, name in enumerate(node.outputs):
-                if name:
-                    self.producer[name] = i, slot
-            takes = node.inputs
-            if takes and not takes[-1]:
-                count = len(takes)
-                while count and not takes[count - 1]:
-                    count -= 1
-                takes = takes[:count]
-            if (node.domain or node.op in CONTROL_FLOW) and subgraphs(node):
-                takes = (*takes, *captured(node))
-            self.takes.append(takes)
-            for slot, name in enumerate(takes):
-                if name:
-                    self.users.setdefault(name, []).append((i, slot))
 
 
 class Matching:
@@ -171,7 +130,7 @@ class _Work:
             if b is None:
                 continue
             one, other = before.nodes[a], after.nodes[b]
-            if _is_counted(name, one.op):
+            if is_counted(name, one.op):
                 # the number may have shifted: only if all around it has the same names as well
                 if not self.looks_same(a, b):
                     continue
@@ -466,17 +425,3 @@ def _classes(colours: Mapping[int, int], partners: Sequence[int | None]) -> dict
         if partners[i] is None:
             classes.setdefault(colour, []).append(i)
     return classes
-
-
-def _is_counted(name: str, op: str) -> bool:
-    """Whether a name only numbers nodes or values: 'Conv_17', 'node_Conv_17', 'input.8', '123'.
-
-    'conv1' is a name that somebody gave, as is a name with a path before it.
-    """
-    found = _COUNTED.fullmatch(name)
-    if found is None:
-        return False
-    prefix, base, separator = found.groups()
-    if prefix or separator == ".":
-        return True
-    return base in _NO_NAMES or (bool(separator) and base.lower() == op.lower())

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from explorer.engine.diff_forms import Forms
-from explorer.engine.diff_match import Side
+from explorer.engine.diff_side import Side
 from explorer.engine.graph import Graph, Model, Node, Tensor
 from explorer.engine.transforms.region import DOMAIN, MNK_KEY, SITE_KEY
 from explorer.engine.transforms.tile import PLAN_KEY
 from explorer.facts import NodeDiff
 
-__all__ = ["SitePair", "pair_sites"]
+__all__ = ["SitePair", "count_inside", "pair_sites"]
 
 _PRODUCT = "2DMM_"
 
