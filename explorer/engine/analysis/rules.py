@@ -400,7 +400,7 @@ _ONE_EACH = _names("""
 """)
 
 _MOVES = _names("""
-    Bernoulli BlackmanWindow Cast CastLike CenterCropPad Compress Concat ConcatFromSequence Constant
+    Bernoulli BitCast BlackmanWindow Cast CastLike CenterCropPad Compress Concat ConcatFromSequence Constant
     ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Gather GatherElements GatherND HammingWindow
     HannWindow Identity Multinomial NonZero OneHot Optional OptionalGetElement OptionalHasElement Pad
     RandomNormal RandomNormalLike RandomUniform RandomUniformLike Range Reshape ReverseSequence SequenceAt
@@ -409,7 +409,9 @@ _MOVES = _names("""
     TopK Transpose Trilu Unique Unsqueeze
 """)
 
-_REDUCE_ONE = _names("ArgMax ArgMin CumSum Col2Im ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum")
+_REDUCE_ONE = _names(
+    "ArgMax ArgMin CumProd CumSum Col2Im ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"
+)
 _REDUCE_TWO = _names("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare")
 
 RULES: dict[tuple[str, str], Rule] = {
@@ -476,6 +478,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Max"): _variadic(),
     ("", "Min"): _variadic(),
     ("", "Mean"): _variadic(1),
+    ("", "SwiGLU"): _each(2, "activate, multiply"),
     ("", "QuantizeLinear"): _named("quantize"),
     ("", "DequantizeLinear"): _named("dequantize"),
     ("", "DynamicQuantizeLinear"): _each(5, "min, max, divide, round, add"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from explorer.engine.analysis import rules
+from explorer.engine.analysis.onnx_model import analyse
 from explorer.engine.analysis.rules import MS, Call, cost_of, is_parameter
+from explorer.engine.formats.onnx_reader import read
 from explorer.facts import Shape, TensorInfo
 
 
@@ -194,6 +197,43 @@ def test_no_operator_falls_over_nonsense(op: str) -> None:
         assert cost.status == "exact" or cost.reason
 
 
+@pytest.mark.parametrize(
+    ("shapes", "attributes"),
+    [
+        ([(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 10)], {}),
+        ([(2, 9, 4, 8), (2, 3, 6, 8), (2, 3, 6, 10)], {"is_causal": 1}),
+        ([(2, 4, 24), (2, 6, 24), (2, 6, 30)], {"q_num_heads": 3, "kv_num_heads": 3}),
+        ([(2, 4, 72), (2, 6, 24), (2, 6, 30)], {"q_num_heads": 9, "kv_num_heads": 3}),
+        ([(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 10), (4, 6)], {"scale": 0.5}),
+    ],
+)
+def test_attention_counts_what_the_standards_own_definition_multiplies(
+    tmp_path: Path, shapes: list[tuple[int, ...]], attributes: dict[str, Any]
+) -> None:
+    from onnx import FunctionProto, defs, helper
+
+    names = ["Q", "K", "V", "mask"][: len(shapes)]
+    node = helper.make_node("Attention", names, ["y"], **attributes)
+    infos = [helper.make_tensor_value_info(n, 1, s) for n, s in zip(names, shapes, strict=True)]
+    types = [info.type.SerializeToString() for info in infos]
+    schema = defs.get_schema("Attention", 23, "")
+    body = FunctionProto.FromString(schema.get_context_dependent_function(node.SerializeToString(), types))
+    body.domain, body.name = "local", "Attention"
+    call = helper.make_node("Attention", names, ["y"], domain="local", **attributes)
+    found = []
+    for each, functions in ((node, []), (call, [body])):
+        graph = helper.make_graph([each], "g", infos, [helper.make_empty_tensor_value_info("y")])
+        opsets = [helper.make_opsetid("", 23), helper.make_opsetid("local", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, functions=functions)
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        found.append(analyse(read(str(path))).info.totals)
+    assert found[0].macs == found[1].macs
+    assert found[0].macs
+    assert found[0].coverage == found[1].coverage == 1.0
+    assert found[1].nodes > 5
+
+
 def test_a_user_can_add_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rules.RULES, ("my.ops", "Twice"), rules.RULES["", "Relu"])
     assert cost_of(call("Twice", [(2, 3)], (2, 3), "my.ops")).elementwise_ops == 6
@@ -203,8 +243,8 @@ def test_every_operator_of_the_table_is_one_that_onnx_knows() -> None:
     from onnx import defs
 
     known = {schema.name for schema in defs.get_all_schemas_with_history() if schema.domain == ""}
-    written_by_onnxruntime = {"SimplifiedLayerNormalization"}
-    assert {op for domain, op in rules.RULES if not domain} - written_by_onnxruntime <= known
+    elsewhere = {"SimplifiedLayerNormalization", "BitCast", "CumProd", "SwiGLU"}  # onnxruntime, onnx 1.20 on
+    assert {op for domain, op in rules.RULES if not domain} - elsewhere <= known
     assert set(rules.SETTINGS) <= known
 
 
