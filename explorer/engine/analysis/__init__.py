@@ -1,0 +1,1 @@
+"""Graph in, facts out: costs, memory, the layer tree, operator statistics."""

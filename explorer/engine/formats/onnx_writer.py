@@ -281,7 +281,8 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
         model: The model.
         folder: Where onnxruntime will look for external data. Payloads of 1 KB and more that lie in a
             file in that folder are referred to there (a .onnx file serves as its own external data);
-            others stay inside. None: payloads of 1 KB and more (64-bit integers: 64 KB) are left out, for shape inference.
+            others stay inside. None: payloads of 1 KB and more (64-bit integers: 64 KB) are left out, for
+            shape inference.
 
     Note:
         Nodes that carry a large Constant are copied as they are.
