@@ -15,8 +15,9 @@ pytest.importorskip("torchvision")
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
 
+from explorer.engine.analysis import onnx_model  # noqa: E402
 from explorer.engine.analysis.module import analyse  # noqa: E402
-from explorer.engine.formats import torch_export, torch_module  # noqa: E402
+from explorer.engine.formats import onnx_reader, torch_export, torch_module  # noqa: E402
 from explorer.engine.formats.torch_module import LoadedModule, export_onnx, load, run  # noqa: E402
 from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse  # noqa: E402
 
@@ -341,3 +342,13 @@ def test_alexnet_exports_with_the_parameters_that_the_analysis_counts(tmp_path: 
     assert elements == 61_100_840 == analyse(loaded).info.totals.params
     assert [n.op_type for n in model.graph.node].count("Gemm") == 3
     assert torch_module.said(ValueError("a\nb")) == "ValueError: a b"
+
+
+def test_a_module_and_its_onnx_file_cost_the_same(tmp_path: Path) -> None:
+    loaded, _ = exported("resnet18", tmp_path / "resnet18.onnx")
+    module = analyse(loaded).info.totals
+    graph = onnx_model.analyse(onnx_reader.read(str(tmp_path / "resnet18.onnx"))).info.totals
+    assert (module.macs, module.elementwise_ops) == (graph.macs, graph.elementwise_ops)
+    assert module.activation_bytes_peak == graph.activation_bytes_peak
+    # the file stores the running mean and variance of 20 batch norms, 4,800 channels, as initializers too
+    assert graph.params - module.params == 2 * 4_800
