@@ -29,12 +29,11 @@ _ABSENT, _STORED, _OPEN = -1, -2, -3
 
 
 class Matching:
-    """Pairs of nodes, each with how it was found.
+    """Pairs of nodes.
 
     Attributes:
         before: Per node of the first graph its partner, None while it has none.
         after: The same the other way.
-        how: Per matched node of the first graph 'name', 'outputs' or 'structure'.
         guessed: Nodes of the first graph that had equals, so that another pairing was as good.
         ties: Values known to correspond though no node gives them: graph inputs, outputs, sites.
     """
@@ -42,14 +41,12 @@ class Matching:
     def __init__(self, before: Side, after: Side) -> None:
         self.before: list[int | None] = [None] * len(before.nodes)
         self.after: list[int | None] = [None] * len(after.nodes)
-        self.how: dict[int, str] = {}
         self.guessed: set[int] = set()
         self.ties: list[tuple[str, str]] = []
 
-    def add(self, a: int, b: int, how: str) -> None:
+    def add(self, a: int, b: int) -> None:
         """Pairs node `a` of the first graph with `b` of the second; neither has a partner."""
         self.before[a], self.after[b] = b, a
-        self.how[a] = how
 
 
 def match(
@@ -77,8 +74,8 @@ def match(
     tell = on_phase or (lambda _: None)
     work = _Work(before, after, forms, closed, list(ties))
     tell("matching names")
-    work.by_name(lambda node: node.name, "name")
-    work.by_name(lambda node: next((o for o in node.outputs if o), ""), "outputs")
+    work.by_name(lambda node: node.name)
+    work.by_name(lambda node: next((o for o in node.outputs if o), ""), same_operator=True)
     for kind in ("everything", "shapes", "operator"):
         if not work.unfinished():
             break
@@ -121,7 +118,7 @@ class _Work:
     def unfinished(self) -> bool:
         return bool(self.open(0)) and bool(self.open(1))
 
-    def by_name(self, name_of: Callable[[Node], str], how: str) -> None:
+    def by_name(self, name_of: Callable[[Node], str], *, same_operator: bool = False) -> None:
         before, after = self.sides
         left = _unique(before.nodes, self.open(0), name_of)
         right = _unique(after.nodes, self.open(1), name_of)
@@ -134,9 +131,9 @@ class _Work:
                 # the number may have shifted: only if all around it has the same names as well
                 if not self.looks_same(a, b):
                     continue
-            elif one.key != other.key and how != "name":
+            elif same_operator and one.key != other.key:
                 continue
-            self.found.add(a, b, how)
+            self.found.add(a, b)
 
     def looks_same(self, a: int, b: int) -> bool:
         before, after = self.sides
@@ -220,7 +217,7 @@ class _Work:
     def take(self, pairs: Iterable[tuple[int, int]]) -> None:
         for a, b in pairs:
             if self.found.before[a] is None and self.found.after[b] is None:
-                self.found.add(a, b, "structure")
+                self.found.add(a, b)
 
     def colour(self, side: int, name: str, own: Mapping[int, int]) -> Hashable:
         """What is known of a value that a node takes."""
@@ -291,7 +288,7 @@ class _Work:
         queue = deque(pairs)
 
         def found(a: int, b: int) -> None:
-            self.found.add(a, b, "structure")
+            self.found.add(a, b)
             queue.append((a, b))
 
         for va, vb in self.found.ties:
@@ -360,7 +357,7 @@ class _Work:
         for name, a in _unique(before.nodes, self.open(0), lambda node: node.name).items():
             b = right.get(name)
             if b is not None and before.nodes[a].key == after.nodes[b].key:
-                self.found.add(a, b, "name")
+                self.found.add(a, b)
 
     def leftover_constants(self) -> None:
         """Nodes that take nothing are what they give, wherever that is used: a Constant of equal value."""
@@ -400,7 +397,7 @@ class _Work:
         for key, members in keys[0].items():
             others = keys[1].get(key, [])
             if len(members) == len(others) == 1:
-                self.found.add(members[0], others[0], "structure")
+                self.found.add(members[0], others[0])
 
 
 def _unique(nodes: Sequence[Node], among: Iterable[int], name_of: Callable[[Node], str]) -> dict[str, int]:
