@@ -364,6 +364,13 @@ def test_identical_models_list_nothing() -> None:
     assert "Gemm" not in report
 
 
+def test_models_that_differ_in_names_only_are_equal_and_say_so() -> None:
+    row = NodeDiff("renamed", "fc", "linear", "another name", "Gemm", "Gemm", "structure", 0.95)
+    report = text(changes.diff(replace(CHANGE, equal=True, nodes=(row,))))
+    assert "nothing but names" in report
+    assert "fc -> linear" in report
+
+
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold red]x[/]\u202egnp\n\tend"
 
 

@@ -18,8 +18,11 @@ _INSIDE_WIDTH = 56
 def diff(fact: Diff) -> list[Block]:
     """The answer of `explorer diff`: by operator, row by row, cost before and after."""
     head = Line((Span(fact.before, STRONG), Span("   ->   ", DIM), Span(fact.after, STRONG)))
-    if fact.equal:
+    if fact.equal and not fact.nodes:
         return [head, Line(), Line((Span("identical", GOOD), "   no node differs"), 2)]
+    if fact.equal:
+        verdict = Line((Span("equal", GOOD), "   nothing but names inside the graph differs"), 2)
+        return [head, Line(), verdict, Line(), *_rows(fact)]
     return [head, Line(), *_summary(fact), Line(), *_rows(fact), Line(), *_totals(fact)]
 
 
