@@ -145,9 +145,7 @@ COMMANDS: tuple[Command, ...] = (
         menu=True,
     ),
     Command("redo", ("r",), "r", "Redo", "Forward again", CHANGE, menu=True),
-    Command(
-        "save", ("w",), "w", "Save…", "Write the current model as ONNX", CHANGE, footer="save", menu=True
-    ),
+    Command("save", ("w",), "w", "Save…", "Write the current model as ONNX", CHANGE, menu=True),
     Command("export", ("x",), "x", "Export…", "Write the layer table as CSV or JSON", CHANGE, menu=True),
     Command(
         "copy", ("y",), "y", "Copy", "Send the last command, or the layer's path, to the terminal", PROGRAM

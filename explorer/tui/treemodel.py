@@ -232,6 +232,22 @@ class TreeModel:
                 node = self.layers[node].parent
         self.rebuild()
 
+    def adopt(self, other: TreeModel) -> None:
+        """Take over another model's column, order and open rows: what follows a change looks alike.
+
+        Rows are known by their path; where none is known, the first levels stay open.
+        """
+        self.metric, self.by_cost = other.metric, other.by_cost
+        was_open = {(other.layers[other.first(row)].path, row < 0) for row in other.opened}
+        opened: set[int] = set()
+        for i, layer in enumerate(self.layers):
+            if (layer.path, False) in was_open:
+                opened.add(i)
+            if layer.repeat > 1 and (layer.path, True) in was_open:
+                opened.add(-i - 1)
+        self.opened = opened or self.opened
+        self.rebuild()
+
     def set_order(self, *, by_cost: bool) -> None:
         """Sort siblings by the current column, or leave them as they are executed."""
         self.by_cost = by_cost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,10 +44,10 @@ class Hands:
     async def rest(self) -> None:
         """Until no worker has anything left that it could do."""
         for _ in range(3):
-            held = {w.group for w in self.pilot.app.workers} if self.engine.waiting else set()
-            if not held:
-                await self.pilot.app.workers.wait_for_complete()
             await self.pilot.pause()
+            while not self.engine.waiting and any(not w.is_finished for w in self.pilot.app.workers):
+                await asyncio.sleep(0.005)
+        await self.pilot.pause()
 
     def tree(self) -> list[str]:
         tree = self.main.query_one(LayerTree)

@@ -81,6 +81,21 @@ def test_a_filter_shows_matches_and_what_they_lie_in() -> None:
     assert model.rows[at] == match
 
 
+def test_after_a_change_the_same_rows_are_open() -> None:
+    before = TreeModel(alexnet().layers)
+    before.toggle(0)
+    before.set_metric(METRICS[1])
+    tiled = (
+        *alexnet().layers,
+        Layer(15, None, "new", "new", "tiled", 0, True),
+        Layer(16, 15, "x", "x", "2DMM", 1, False),
+    )
+    after = TreeModel(tiled)
+    after.adopt(before)
+    assert names(after) == ["features", "classifier", "1", "4", "6", "new"]
+    assert after.metric is METRICS[1]
+
+
 def test_closing_goes_to_the_parent() -> None:
     model = TreeModel(alexnet().layers)
     assert model.parent_index(3) == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from explorer.facts import Diff, NodeDiff, OpDiff, Totals
-from explorer.tui.lines import BLANK, Line, bytes_figure, count_figure, fit, head, safe, wrap
+from explorer.tui.lines import BLANK, Line, bytes_figure, count_figure, fit, head, middle, safe, wrap
 from explorer.tui.widgets.fold_list import Entry
 
 __all__ = ["diff_entries", "diff_headline"]
@@ -148,10 +148,11 @@ def _node_row(node: NodeDiff, width: int) -> Line:
     mark, role = _MARKS.get(node.status, ("?", "text"))
     name = safe(node.after or node.before or "")
     what = safe(node.what)
-    what_width = min(len(what), max(14, width - 2 - len(name) - 3))
+    room = width - 5
+    what_width = min(len(what), max(14, room - min(len(name), 10)))
     return (
         (mark + " ", role),
-        (fit(name, max(8, width - 4 - what_width)), "text"),
+        (fit(middle(name, max(8, room - what_width)), max(8, room - what_width)), "text"),
         ("  ", "text"),
         (fit(what, what_width).rstrip(), role),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -126,9 +127,7 @@ class MainScreen(Changing):
         self.analysis, self.ops, self.changes = analysis, None, None
         tree = self.query_one(LayerTree)
         before, at = tree.current_layer, tree.cursor
-        model.set_metric(tree.model.metric)
-        if tree.model.by_cost:
-            model.set_order(by_cost=True)
+        model.adopt(tree.model)
         tree.set_model(model, analysis.info.totals)
         if before is not None:
             same = next(
@@ -243,12 +242,9 @@ class MainScreen(Changing):
         if self.changes is not None:
             pane.set_entries(diff_entries(self.changes, self.exact), keep=True)
         elif self.analysis is not None:
-            said = (
-                "Comparing…"
-                if self.can_compare()
-                else "This is the model as it was opened. Press t to tile it."
-            )
-            pane.set_entries([Entry(lambda width: ((fit(said, width), "dim"),))])
+            opened = ("This is the model as it was opened.", "Press t to tile it.")
+            said = ("Not compared yet.", "Press d to compare.") if self.can_compare() else opened
+            pane.set_entries([Entry(partial(_dim, word)) for word in said])
 
     def show_diff(self, changes: Diff) -> None:
         """Show what changed, in its tab."""
@@ -546,6 +542,10 @@ def _title(tab: str, width: int) -> str:
     """The word of a tab: short where four do not fit, with air where they do."""
     word = "Ops" if tab == "operators" and width < 39 else tab.capitalize()
     return word + "  " if width >= 48 else word
+
+
+def _dim(word: str, width: int) -> Line:
+    return ((fit(word, width), "dim"),)
 
 
 def _said(text: str, width: int) -> list[Line]:
