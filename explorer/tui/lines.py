@@ -175,7 +175,8 @@ def _words(content: str) -> list[str]:
     """Words with the blanks behind them; a path may be broken behind a slash."""
     words, start = [], 0
     for i in range(1, len(content)):
-        if content[i] != " " and content[i - 1] in " /":
+        inside = content[i - 1] == "/" and i > 1 and content[i - 2] != " "
+        if content[i] != " " and (content[i - 1] == " " or inside):
             words.append(content[start:i])
             start = i
     words.append(content[start:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from explorer.facts import Range, SitePlan, TileSpec
+from explorer.facts import Layer, Range, SitePlan, TensorInfo, TileSpec
 from explorer.tui.commands import COMMANDS, key_table
 from explorer.tui.lines import bar, fit, line_text, line_width, middle, wrap
 from explorer.tui.pages.diff import diff_entries, diff_headline
@@ -144,6 +144,12 @@ def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:
     )
     assert sites_of([gemm], [exported, other]) == [exported]
     assert sites_of([model.layers[1]], [exported]) == []
+    # every module calls what it makes "output": that name says nothing
+    module = Layer(
+        0, None, "features.3", "3", "Conv2d", 0, False, outputs=(TensorInfo("output", "float32", (1,)),)
+    )
+    last = SitePlan("/classifier/6/Gemm", "Gemm", 1, 1, 1, (1, 1, 1), 1, 1.0, "lab", "ragged", "output")
+    assert sites_of([module], [last], by_value=False) == []
 
 
 def test_a_range_shows_its_ends_and_its_commonest_values() -> None:

@@ -126,7 +126,8 @@ class Changing(Screen[None]):
             plan: Plan = await self.jobs.run("planning", "plan", spec)
             return plan
 
-        dialog = TileDialog(ask_plan, self.chosen_layers(), blink=not self.remote)
+        by_value = self.analysis.info.model.format == "onnx"
+        dialog = TileDialog(ask_plan, self.chosen_layers(), by_value=by_value, blink=not self.remote)
         self.app.push_screen(dialog, self._tile)
 
     def _tile(self, spec: TileSpec | None) -> None:

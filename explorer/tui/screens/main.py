@@ -6,6 +6,7 @@ Looking is here; changing the model is in `changing`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -106,7 +107,8 @@ class MainScreen(Changing):
     async def _open(self) -> None:
         painted = asyncio.Event()
         self.call_after_refresh(painted.set)
-        await painted.wait()
+        with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
+            await asyncio.wait_for(painted.wait(), 0.5)
         try:
             await self.jobs.run("opening", "open", job=self._opening)
             await self.reload()

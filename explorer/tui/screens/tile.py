@@ -27,13 +27,15 @@ _PAUSE = 0.15
 """Seconds without a key before the plan is asked for again."""
 
 
-def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan]) -> list[SitePlan]:
+def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
     """The sites that lie in `layers` (leaves or groups).
 
-    A site of an ONNX model is known by the value that it makes. One of an nn.Module is known by the
-    scope that the exporter wrote into its node's name: /classifier/classifier.1/Gemm is classifier.1.
+    A site of an ONNX model is known by the value that it makes. One of an nn.Module, whose tensors have
+    no names of their own (`by_value` is False), is known by the scope that the exporter wrote into its
+    node's name: /classifier/classifier.1/Gemm is classifier.1.
     """
-    made = {tensor.name for layer in layers if not layer.group for tensor in layer.outputs if tensor.name}
+    leaves = [layer for layer in layers if by_value and not layer.group]
+    made = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
     paths = [layer.path for layer in layers if layer.path]
     found = []
     for site in sites:
@@ -109,6 +111,7 @@ class TileDialog(Dialog[TileSpec]):
 
     Args:
         ask_plan: The engine's plan for a spec.
+        by_value: See `sites_of`.
         chosen: The layer or run under the cursor, with everything inside it.
     """
 
@@ -127,9 +130,11 @@ class TileDialog(Dialog[TileSpec]):
         ask_plan: Callable[[TileSpec], Awaitable[Plan]],
         chosen: Sequence[Layer],
         *,
+        by_value: bool = True,
         blink: bool = False,
     ) -> None:
         super().__init__()
+        self._by_value = by_value
         self._ask_plan, self._chosen, self._blink = ask_plan, tuple(chosen), blink
         self._every: tuple[SitePlan, ...] | None = None
         self._spec: TileSpec | None = None
@@ -182,14 +187,17 @@ class TileDialog(Dialog[TileSpec]):
         self.query_one("#plan", LineView).show(lambda width: plan_lines(plan, width), top=True)
 
     def _name_sites(self, every: Sequence[SitePlan]) -> None:
-        counts = (len(every), len(sites_of(self._chosen, every)), len(self._kind(every)))
+        counts = (len(every), len(self._here(every)), len(self._kind(every)))
         words = ("all", "this layer", "this kind")
         self.query_one("#sites", Options).set_words(
             [f"{w} {n:,}" for w, n in zip(words, counts, strict=True)]
         )
 
+    def _here(self, every: Sequence[SitePlan]) -> list[SitePlan]:
+        return sites_of(self._chosen, every, by_value=self._by_value)
+
     def _kind(self, every: Sequence[SitePlan]) -> list[SitePlan]:
-        kinds = {site.op for site in sites_of(self._chosen, every)}
+        kinds = {site.op for site in self._here(every)}
         return [site for site in every if site.op in kinds]
 
     def _say(self, said: str, role: str) -> None:
@@ -205,7 +213,7 @@ class TileDialog(Dialog[TileSpec]):
         which = self.query_one("#sites", Options).index
         sites: tuple[str, ...] = ()
         if which:
-            found = sites_of(self._chosen, self._every or ()) if which == 1 else self._kind(self._every or ())
+            found = self._here(self._every or ()) if which == 1 else self._kind(self._every or ())
             if not found:
                 where = self._chosen[0].path if self._chosen else "no layer"
                 raise ExplorerError("no matrix product here that can be tiled", where=where)
