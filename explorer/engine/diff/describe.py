@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from explorer.engine.diff_forms import Forms, body_tensors, tensors
-from explorer.engine.diff_match import Matching
-from explorer.engine.diff_side import Side
+from explorer.engine.diff.forms import Forms, body_tensors, tensors
+from explorer.engine.diff.match import Matching
+from explorer.engine.diff.side import Side
 from explorer.engine.graph import AttributeRef, Graph, Model, Node, Span, Tensor
 from explorer.engine.validate import subgraphs
 from explorer.errors import BadModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from explorer.engine.diff_forms import captured
+from explorer.engine.diff.forms import captured
 from explorer.engine.graph import Model, Node, Value
 from explorer.engine.validate import CONTROL_FLOW, subgraphs
 

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.diff_forms import Forms
-from explorer.engine.diff_side import Side, is_counted
+from explorer.engine.diff.forms import Forms
+from explorer.engine.diff.side import Side, is_counted
 from explorer.engine.graph import Node
 
 __all__ = ["Matching", "match"]

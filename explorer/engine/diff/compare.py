@@ -1,7 +1,7 @@
 """What changed between two graphs, ours or not.
 
-Nodes are paired up (`diff_match`), each pair is compared (`diff_describe`), a tiled site is one row
-(`diff_sites`). Here the pieces become one fact: rows in the order of the graphs, a summary by operator,
+Nodes are paired up (`match`), each pair is compared (`describe`), a tiled site is one row
+(`sites`). Here the pieces become one fact: rows in the order of the graphs, a summary by operator,
 and the verdict.
 
 What counts as equal: two graphs are equal if every difference is a name inside them. A node that was
@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from explorer.engine.diff_describe import Describer, tensor_change
-from explorer.engine.diff_forms import Forms
-from explorer.engine.diff_match import Matching, match
-from explorer.engine.diff_side import Side
-from explorer.engine.diff_sites import SitePair, pair_sites
+from explorer.engine.diff.describe import Describer, tensor_change
+from explorer.engine.diff.forms import Forms
+from explorer.engine.diff.match import Matching, match
+from explorer.engine.diff.side import Side
+from explorer.engine.diff.sites import SitePair, pair_sites
 from explorer.engine.graph import Model, Value
 from explorer.engine.transforms.region import DOMAIN
 from explorer.errors import Cancelled

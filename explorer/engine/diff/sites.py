@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from explorer.engine.diff_forms import Forms
-from explorer.engine.diff_side import Side
+from explorer.engine.diff.forms import Forms
+from explorer.engine.diff.side import Side
 from explorer.engine.graph import Graph, Model, Node, Tensor
 from explorer.engine.transforms.region import DOMAIN, MNK_KEY, SITE_KEY
 from explorer.engine.transforms.tile import PLAN_KEY
