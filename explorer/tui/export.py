@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import explorer
 from explorer.errors import Misuse
-from explorer.facts import Analysis, Layer
 from explorer.report.document import layers as layers_document
+
+if TYPE_CHECKING:
+    from explorer.facts import Analysis, Layer
 
 __all__ = ["write_layers"]
 

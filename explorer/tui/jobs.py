@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from explorer.errors import Cancelled
-from explorer.facts import Progress
+
+if TYPE_CHECKING:
+    from explorer.facts import Progress
 
 __all__ = ["Door", "Jobs", "Running"]
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from explorer.facts import Layer, Totals
+if TYPE_CHECKING:
+    from explorer.facts import Layer, Totals
 
 __all__ = ["METRICS", "Metric", "TreeModel"]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
-from explorer.facts import Diff, NodeDiff, OpDiff, Totals
 from explorer.tui.lines import BLANK, Line, bytes_figure, count_figure, fit, head, middle, safe, wrap
 from explorer.tui.widgets.fold_list import Entry
+
+if TYPE_CHECKING:
+    from explorer.facts import Diff, NodeDiff, OpDiff, Totals
 
 __all__ = ["diff_entries", "diff_headline"]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explorer import units
-from explorer.facts import Layer, TensorInfo, Totals
 from explorer.tui.lines import (
     BLANK,
     Line,
@@ -20,6 +19,9 @@ from explorer.tui.lines import (
     safe,
     wrap,
 )
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer, TensorInfo, Totals
 
 __all__ = ["attribute_lines", "layer_page", "tensor_lines", "value_text"]
 

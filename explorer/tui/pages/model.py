@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from explorer import units
-from explorer.facts import History, Info, Totals
 from explorer.tui.lines import (
     BLANK,
     Line,
@@ -21,6 +21,9 @@ from explorer.tui.lines import (
 )
 from explorer.tui.lines import middle as cut_middle
 from explorer.tui.pages.layer import tensor_lines, value_text
+
+if TYPE_CHECKING:
+    from explorer.facts import History, Info, Totals
 
 __all__ = ["header_lines", "model_page", "short_name"]
 

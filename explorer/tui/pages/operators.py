@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from explorer import units
-from explorer.facts import OpStat, Range
 from explorer.tui.lines import Line, bar, count_figure, field, fit, safe
 from explorer.tui.pages.layer import value_text
 from explorer.tui.widgets.fold_list import Entry
+
+if TYPE_CHECKING:
+    from explorer.facts import OpStat, Range
 
 __all__ = ["operator_entries", "range_text"]
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from explorer import units
-from explorer.facts import Plan
 from explorer.tui.lines import BLANK, Line, fit, head, middle, safe, wrap
+
+if TYPE_CHECKING:
+    from explorer.facts import Plan
 
 __all__ = ["plan_lines"]
 

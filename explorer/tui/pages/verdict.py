@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from explorer import units
-from explorer.facts import OutputEvidence, SiteEvidence, Verification
 from explorer.tui.lines import BLANK, Line, Span, head, middle, safe, wrap
+
+if TYPE_CHECKING:
+    from explorer.facts import OutputEvidence, SiteEvidence, Verification
 
 __all__ = ["verdict_lines"]
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
 from explorer.errors import Cancelled, ExplorerError
-from explorer.facts import Analysis, Diff, History, Layer, Plan, TileResult, TileSpec, Verification
 from explorer.tui.jobs import Door, Jobs
 from explorer.tui.lines import BLANK, Line, safe, wrap
 from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
+
+if TYPE_CHECKING:
+    from explorer.facts import Analysis, Diff, History, Layer, Plan, TileResult, TileSpec, Verification
 
 __all__ = ["Changing"]
 

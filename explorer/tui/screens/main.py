@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -21,7 +21,6 @@ from textual.widget import Widget
 
 from explorer import units
 from explorer.errors import Cancelled, ExplorerError
-from explorer.facts import Analysis, Diff, Layer, OpStat
 from explorer.tui.commands import COMMANDS, in_scope
 from explorer.tui.jobs import Door
 from explorer.tui.lines import BLANK, Line, Span, bar, fit, line_width, middle, safe, wrap
@@ -36,6 +35,9 @@ from explorer.tui.widgets.fold_list import Entry, FoldList
 from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
+
+if TYPE_CHECKING:
+    from explorer.facts import Analysis, Diff, Layer, OpStat
 
 __all__ = ["TABS", "MainScreen"]
 

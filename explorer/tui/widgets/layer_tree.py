@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from explorer.facts import Layer, Totals
 from explorer.tui.lines import BLANK, Line, bar, bytes_figure, count_figure, fit, middle, safe
 from explorer.tui.treemodel import TreeModel
 from explorer.tui.widgets.line_view import LineList
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer, Totals
 
 __all__ = ["LayerTree", "row_name", "tree_line"]
 
