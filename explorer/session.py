@@ -431,7 +431,9 @@ class Session:
         known = shapes.infer(model, dims, inputs).values
         bound = bind_dims(model, known)
         sites, skipped = find_sites(bound, known)
-        total = onnx_model.analyse(bound).info.totals.macs
+        totals = onnx_model.analyse(bound).info.totals
+        # a share of what happens to be known would flatter: without all of it the total is unknown
+        total = totals.macs if totals.coverage == 1.0 else None
         return _Products(bound, sites, skipped, total, dims)
 
     def _verify(

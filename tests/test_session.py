@@ -139,3 +139,12 @@ def test_a_dimension_bound_in_one_of_two_models_is_enough(sample: Sample, tmp_pa
     assert evidence.passed, evidence.verdict
     with pytest.raises(Misuse, match="sequense"):
         diff_files(sample("bert_tiny"), target, dims={"sequense": 8})
+
+
+def test_the_tiled_share_of_a_model_that_is_not_fully_known_is_unknown(sample: Sample) -> None:
+    with Session(sample("bert_tiny")) as session:
+        assert session.plan(SPEC).macs_total is None
+    with Session(sample("bert_tiny"), dims={"batch": 1, "sequence": 8}) as session:
+        plan = session.plan(SPEC)
+        assert plan.macs_total is not None
+        assert plan.macs < plan.macs_total

@@ -19,7 +19,9 @@ __all__ = ["plan", "tile"]
 def plan(fact: Plan, source: str) -> list[Block]:
     """What would be tiled and how: one row a site, what is left as it was, and why."""
     size = "x".join(map(str, fact.tile))
-    share = share_text(fact.macs, fact.macs_total)
+    share = "the model's own total is not known"
+    if fact.macs_total is not None:
+        share = f"{share_text(fact.macs, fact.macs_total)} of the model's"
     blocks: list[Block] = [
         Line((Span(source, STRONG), Span(f"   in {size} tiles, {fact.edges} edges, form {fact.form}", DIM))),
         Line(),
@@ -58,7 +60,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
         blocks.append(Line())
         blocks.append(
             Prose(
-                f"{count_text(fact.macs)} MACs are tiled, {share} of the model's. 'Tiles used' is the share "
+                f"{count_text(fact.macs)} MACs are tiled, {share}. 'Tiles used' is the share "
                 "of each tile's arithmetic that the product needs; the rest is idle.",
                 DIM,
             )

@@ -21,12 +21,14 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
     width -= 1
     sites = len(plan.sites)
     if sites:
-        share = units.percent_text(plan.macs, plan.macs_total)
+        share = "the model's total is not known"
+        if plan.macs_total is not None:
+            share = f"{units.percent_text(plan.macs, plan.macs_total)} of the model"
         lines = wrap(
             (
                 (f"{plan.products:,}", "strong"),
                 (f" tile {_many(plan.products, 'product')} in {sites:,} {_many(sites, 'site')}", "text"),
-                (f" · {units.count_text(plan.macs)} MACs, {share} of the model", "dim"),
+                (f" · {units.count_text(plan.macs)} MACs, {share}", "dim"),
             ),
             width,
         )
