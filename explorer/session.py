@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from explorer import query
@@ -32,8 +32,6 @@ from explorer.facts import (
     OpStat,
     Plan,
     Progress,
-    Shape,
-    SkippedSite,
     TileResult,
     TileSpec,
     Verification,
@@ -42,6 +40,7 @@ from explorer.facts import (
 if TYPE_CHECKING:
     from explorer.engine.formats import Opened
     from explorer.engine.graph import Model
+    from explorer.engine.transforms.products import Products
     from explorer.engine.transforms.sites import Site
 
 __all__ = ["Session", "diff_files", "verify_files"]
@@ -92,7 +91,7 @@ class Session:
         self._models: dict[int, Model] = {}
         self._analyses: dict[int, Analysis] = {}
         self._original_graph_analysis: Analysis | None = None
-        self._products: dict[int, _Products] = {}
+        self._products: dict[int, Products] = {}
 
     def __enter__(self) -> Session:
         return self
@@ -209,7 +208,7 @@ class Session:
             Misuse: See `plan`; or `output` cannot be written or exists.
             Cancelled: `cancel` said so.
         """
-        from explorer.engine.formats import onnx_reader, onnx_writer
+        from explorer.engine.formats import onnx_reader, onnx_writer, targets
         from explorer.engine.transforms import tile as transform
         from explorer.engine.validate import validate
 
@@ -222,7 +221,7 @@ class Session:
             self.workdir, f"{len(self._history.entries)}-{_stem(self.source)}.onnx"
         )
         evidence: Verification | None = None
-        with contextlib.suppress(_Disproved), onnx_writer.replacing(target) as temporary:
+        with contextlib.suppress(_Disproved), targets.replacing(target) as temporary:
             onnx_writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
             if verify:
                 after = validate(onnx_reader.read(temporary))
@@ -319,11 +318,11 @@ class Session:
             Misuse: The file exists and `overwrite` is False, it is the opened model, or it cannot be
                 written.
         """
-        from explorer.engine.formats import onnx_writer
+        from explorer.engine.formats import onnx_writer, targets
 
         self._check_target(path, overwrite)
         model = self._model(self._history.current, on_progress)
-        with onnx_writer.replacing(path) as temporary:
+        with targets.replacing(path) as temporary:
             onnx_writer.write(model, temporary, on_progress=on_progress)
         entries = list(self._history.entries)
         entries[self._history.current] = replace(entries[self._history.current], saved=path)
@@ -404,11 +403,15 @@ class Session:
 
     def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
+        from explorer.engine.formats import dims_of
         from explorer.engine.transforms.plan import make_plan
+        from explorer.engine.transforms.products import find_products
 
         at = self._history.current
         if at not in self._products:
-            self._products[at] = self._find_products(self._model(at, on_progress))
+            model = self._model(at, on_progress)
+            dims = dims_of(model, self._options["dims"])
+            self._products[at] = find_products(model, dims, self._options["input_shapes"])
         found = self._products[at]
         plan, chosen = make_plan(
             found.sites,
@@ -419,22 +422,6 @@ class Session:
             dims=found.dims,
         )
         return plan, found.bound, chosen
-
-    def _find_products(self, model: Model) -> _Products:
-        from explorer.engine.analysis import onnx_model, shapes
-        from explorer.engine.formats import dims_of
-        from explorer.engine.transforms.sites import find_sites
-        from explorer.engine.transforms.tile import bind_dims
-
-        wanted = dims_of(model, self._options["dims"])
-        dims, inputs = _batch_of_one(model, wanted, self._options["input_shapes"])
-        known = shapes.infer(model, dims, inputs).values
-        bound = bind_dims(model, known)
-        sites, skipped = find_sites(bound, known)
-        totals = onnx_model.analyse(bound).info.totals
-        # a share of what happens to be known would flatter: without all of it the total is unknown
-        total = totals.macs if totals.coverage == 1.0 else None
-        return _Products(bound, sites, skipped, total, dims)
 
     def _verify(
         self,
@@ -474,26 +461,10 @@ class Session:
         self._products.pop(at, None)
 
     def _check_target(self, path: str, overwrite: bool) -> None:
-        """Refuses a target that would cost the user a file.
+        from explorer.engine.formats.targets import check_target
 
-        Raises:
-            Misuse: `path` is the opened model or a file of the history, or exists and may not be
-                replaced.
-        """
-        if os.path.isdir(path):
-            raise Misuse("is a directory", where=path, hint="name a file to write")
-        if not os.path.lexists(path):
-            return
-        if os.path.exists(path) and not os.path.isfile(path):
-            # replacing a device node or a pipe would take it away from everybody
-            raise Misuse("is not a regular file", where=path, hint="name a file to write")
-        sources = [self.source, *(e.path for e in self._history.entries if e.path)]
-        if any(_same_file(s, path) for s in sources):
-            raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
-        if any(_same_file(f, path) for f in self._weight_files()):
-            raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
-        if not overwrite:
-            raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+        models = [self.source, *(e.path for e in self._history.entries if e.path)]
+        check_target(path, overwrite=overwrite, models=models, weights=self._weight_files())
 
     def _weight_files(self) -> set[str]:
         """Files beside the opened model that hold its weights."""
@@ -504,24 +475,8 @@ class Session:
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
 
 
-@dataclass(frozen=True, slots=True)
-class _Products:
-    """The matrix products of one state: found once, planned as often as the user types."""
-
-    bound: Model
-    sites: list[Site]
-    skipped: list[SkippedSite]
-    macs_total: int | None
-    dims: dict[str, int]
-
-
 class _Disproved(Exception):
     """Leaves the block that would have moved the result into place."""
-
-
-def _same_file(a: str, b: str) -> bool:
-    """Whether both exist and are one file, by whatever names."""
-    return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
 
 
 def _stem(source: str) -> str:
@@ -536,26 +491,6 @@ def _with_file(analysis: Analysis, saved: str | None) -> Analysis:
         return analysis
     model = replace(analysis.info.model, source=saved)
     return replace(analysis, info=replace(analysis.info, model=model))
-
-
-def _batch_of_one(
-    model: Model, dims: Mapping[str, int], input_shapes: InputShapes
-) -> tuple[dict[str, int], dict[str, tuple[str | None, Shape]]]:
-    """Sizes for a tiling: a batch that nobody bound is 1, every other dimension stays as it is.
-
-    The first dimension of an input is its batch.
-    """
-    sizes = dict(dims)
-    shapes: dict[str, tuple[str | None, Shape]] = dict(input_shapes)
-    for value in model.graph.feeds:
-        if not value.shape or value.name in shapes:
-            continue
-        first = value.shape[0]
-        if isinstance(first, str):
-            sizes.setdefault(first, 1)
-        elif first is None:
-            shapes[value.name] = (None, (1, *value.shape[1:]))
-    return sizes, shapes
 
 
 @contextlib.contextmanager

@@ -9,10 +9,7 @@ and onnxruntime get to see.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -30,10 +27,10 @@ from explorer.engine.graph import (
     dtype_code,
 )
 from explorer.engine.wire import length_delimited, tagged_varint, varint
-from explorer.errors import Cancelled, Misuse
+from explorer.errors import Cancelled
 from explorer.facts import Progress
 
-__all__ = ["encode", "replacing", "skeleton", "write"]
+__all__ = ["encode", "skeleton", "write"]
 
 Part = bytes | Payload
 OnProgress = Callable[[Progress], None] | None
@@ -308,7 +305,7 @@ def _join(parts: _Parts) -> bytes:
 
 
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
-    """Writes the model to the file `path`, as it goes; wrap in `replacing` for all or nothing.
+    """Writes the model to the file `path`, as it goes; wrap in `targets.replacing` for all or nothing.
 
     A model beyond protobuf's 2 GiB gets its weights in `path` + '.data' beside it.
 
@@ -319,7 +316,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         cancel: Asked between pieces; True stops the job.
 
     Raises:
-        OSError: The target cannot be written; `replacing` turns it into one line.
+        OSError: The target cannot be written; `targets.replacing` turns it into one line.
         Cancelled: `cancel` said so.
     """
     parts = _Encoder(_keep).model(model)
@@ -390,33 +387,3 @@ def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryvie
             block.clear()
     if block:
         yield bytes(block)
-
-
-@contextlib.contextmanager
-def replacing(path: str) -> Iterator[str]:
-    """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
-
-    When the block ends well, every file in that folder (the model, and its external data) is renamed
-    into place, the model last; when it does not, nothing is left.
-
-    Raises:
-        Misuse: The folder does not exist, `path` is a directory, or writing failed (permission, space).
-    """
-    if os.path.isdir(path):
-        raise Misuse("is a directory", where=path, hint="name a file to write")
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise Misuse("there is no such folder", where=folder, hint="create it first")
-    name = os.path.basename(path)
-    staging = os.path.join(folder, f".{name}.{os.getpid()}.part")
-    try:
-        os.mkdir(staging)
-        yield os.path.join(staging, name)
-        for entry in sorted(os.listdir(staging), key=lambda entry: entry == name):
-            os.replace(os.path.join(staging, entry), os.path.join(folder, entry))
-    except OSError as error:
-        reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
-        text = reason.get(error.errno or 0, error.strerror or str(error))
-        raise Misuse(f"cannot be written: {text}", where=path, hint="nothing was written") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
