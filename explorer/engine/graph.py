@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "CONTROL_FLOW",
     "DTYPES",
     "AttributeRef",
     "Computed",
@@ -39,6 +40,7 @@ __all__ = [
     "Tensor",
     "Value",
     "dtype_code",
+    "subgraphs",
     "int64_tensor",
     "tensor_from_array",
 ]
@@ -324,6 +326,19 @@ class Node:
         """The name to show and to match by: the node's own, or that of its first output."""
         return self.name or next((o for o in self.outputs if o), "") or self.op
 
+    def with_attributes(self, attributes: Mapping[str, Any]) -> Node:
+        """The same node with other attributes."""
+        return Node(
+            self.op,
+            self.inputs,
+            self.outputs,
+            name=self.name,
+            domain=self.domain,
+            overload=self.overload,
+            attributes=attributes,
+            metadata=self.metadata,
+        )
+
     def __repr__(self) -> str:
         return f"Node({self.op}, {list(self.inputs)} -> {list(self.outputs)}, name={self.name!r})"
 
@@ -399,6 +414,27 @@ class Model:
     def opset(self) -> int:
         """Version of the default operator set; 0 if the model imports none."""
         return self.opsets.get("", 0)
+
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Operators of the default domain that carry graphs."""
+
+
+def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
+    """The graphs that a node carries (branches of If, bodies of Loop and Scan), with a name for each.
+
+    Only operators that can carry one are looked into: decoding the attributes of every Conv would cost
+    more than reading the file.
+    """
+    if not node.domain and node.op not in CONTROL_FLOW:
+        return ()
+    found: list[tuple[str, Graph]] = []
+    for name, value in node.attributes.items():
+        if isinstance(value, Graph):
+            found.append((name, value))
+        elif isinstance(value, tuple):
+            found += [(f"{name}[{i}]", g) for i, g in enumerate(value) if isinstance(g, Graph)]
+    return tuple(found)
 
 
 def tensor_from_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:

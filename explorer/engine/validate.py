@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from explorer.engine.graph import Function, Graph, Model, Node
+from explorer.engine.graph import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 from explorer.engine.wire import fields
 from explorer.errors import BadModel
 
-__all__ = ["CONTROL_FLOW", "MAX_CALL_DEPTH", "MAX_EXPANDED", "subgraphs", "validate"]
+__all__ = ["MAX_CALL_DEPTH", "MAX_EXPANDED", "validate"]
 
 MAX_EXPANDED = 10_000_000
 """Operators after every function call is replaced by its body. The largest graph met in earnest, AlexNet
@@ -31,27 +31,7 @@ in tiles of 16x16x16, has 229,000; a dozen functions that call each other tenfol
 MAX_CALL_DEPTH = 64
 """Functions calling functions; real models stay below 5."""
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""Operators of the default domain that carry graphs."""
-
 _Key = tuple[str, str, str]
-
-
-def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
-    """The graphs that a node carries (branches of If, bodies of Loop and Scan), with a name for each.
-
-    Only operators that can carry one are looked into: decoding the attributes of every Conv would cost
-    more than reading the file.
-    """
-    if not node.domain and node.op not in CONTROL_FLOW:
-        return ()
-    found: list[tuple[str, Graph]] = []
-    for name, value in node.attributes.items():
-        if isinstance(value, Graph):
-            found.append((name, value))
-        elif isinstance(value, tuple):
-            found += [(f"{name}[{i}]", g) for i, g in enumerate(value) if isinstance(g, Graph)]
-    return tuple(found)
 
 
 def validate(model: Model) -> Model:
@@ -248,17 +228,7 @@ def _inside(
         if isinstance(value, tuple):
             value = tuple(changed.get(f"{name}[{i}]", item) for i, item in enumerate(value))
         attributes[name] = changed.get(name, value)
-    rebuilt = Node(
-        node.op,
-        node.inputs,
-        node.outputs,
-        name=node.name,
-        domain=node.domain,
-        overload=node.overload,
-        attributes=attributes,
-        metadata=node.metadata,
-    )
-    return rebuilt, taken
+    return node.with_attributes(attributes), taken
 
 
 def _refuse_domain(node: Node, where: str, opsets: Mapping[str, int]) -> None:

@@ -27,9 +27,9 @@ from explorer.engine.graph import (
     Node,
     Tensor,
     Value,
+    subgraphs,
     tensor_from_array,
 )
-from explorer.engine.validate import subgraphs
 from explorer.errors import Misuse, nearest
 from explorer.facts import Dim, Shape, TensorInfo
 
@@ -640,13 +640,4 @@ def substituted(node: Node, values: Mapping[str, Any]) -> Node:
             attributes[name] = value
     if not changed:
         return node
-    return Node(
-        node.op,
-        node.inputs,
-        node.outputs,
-        name=node.name,
-        domain=node.domain,
-        overload=node.overload,
-        attributes=attributes,
-        metadata=node.metadata,
-    )
+    return node.with_attributes(attributes)

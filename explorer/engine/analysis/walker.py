@@ -31,8 +31,7 @@ from explorer.engine.analysis.memory import Step
 from explorer.engine.analysis.scopes import Place, place
 from explorer.engine.analysis.shapes import Inference, Shapes, captured_names, substituted
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, summed
-from explorer.engine.graph import Function, Graph, Model, Node
-from explorer.engine.validate import subgraphs
+from explorer.engine.graph import Function, Graph, Model, Node, subgraphs
 from explorer.errors import Cancelled
 from explorer.facts import Dim, Layer, Progress, TensorInfo
 

@@ -8,8 +8,7 @@ from typing import Any
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
 from explorer.engine.diff.side import Side
-from explorer.engine.graph import AttributeRef, Graph, Model, Node, Span, Tensor
-from explorer.engine.validate import subgraphs
+from explorer.engine.graph import AttributeRef, Graph, Model, Node, Span, Tensor, subgraphs
 from explorer.errors import BadModel
 from explorer.facts import NodeDiff
 from explorer.units import shape_text

@@ -13,8 +13,18 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.graph import AttributeRef, Function, Graph, Inline, Model, Node, Payload, Span, Tensor
-from explorer.engine.validate import subgraphs
+from explorer.engine.graph import (
+    AttributeRef,
+    Function,
+    Graph,
+    Inline,
+    Model,
+    Node,
+    Payload,
+    Span,
+    Tensor,
+    subgraphs,
+)
 from explorer.engine.wire import fields
 from explorer.errors import Cancelled
 

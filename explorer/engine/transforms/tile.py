@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from explorer.engine.graph import Graph, Model, Node, Value
+from explorer.engine.graph import Graph, Model, Node, Value, subgraphs
 from explorer.engine.transforms.forms import emit
 from explorer.engine.transforms.region import DOMAIN, Emission
 from explorer.engine.transforms.sites import Site
@@ -81,22 +81,14 @@ def _names(graph: Graph) -> Iterator[str]:
         yield value.name
     for node in graph.nodes:
         yield from node.outputs
-        for inner in _subgraphs(node):
+        for _, inner in subgraphs(node):
             yield from _names(inner)
-
-
-def _subgraphs(node: Node) -> Iterator[Graph]:
-    for value in node.attributes.values():
-        if isinstance(value, Graph):
-            yield value
-        elif isinstance(value, tuple):
-            yield from (item for item in value if isinstance(item, Graph))
 
 
 def _uses(node: Node) -> Iterator[str]:
     """Value names that a node needs, those captured by its subgraphs included."""
     yield from node.inputs
-    for graph in _subgraphs(node):
+    for _, graph in subgraphs(node):
         for value in graph.outputs:
             yield value.name
         for inner in graph.nodes:
