@@ -254,6 +254,11 @@ class MainScreen(Changing):
         """Show what changed, in its tab."""
         self.changes = changes
         self._show_changes()
+        # a pane that was hidden until now has no height before it is laid out
+        self.call_after_refresh(self._to_first_change)
+
+    def _to_first_change(self) -> None:
+        """Put the cursor on the first row that opens, unless that would scroll the summary away."""
         pane = self.query_one("#diff", FoldList)
         first = pane.first_foldable()
         pane.move_to(first if first < pane.size.height else 0)
