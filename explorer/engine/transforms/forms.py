@@ -212,7 +212,8 @@ def _stored_matrix(region: Region, site: Site, geometry: _Geometry, first: int, 
     if whole and not weight.transposed and weight.tensor.shape == (weight.K, weight.N):
         # it lies as it is needed: the stored tensor serves
         same = Tensor(weight.name, weight.tensor.dtype, weight.tensor.shape, weight.tensor.payload)
-        if not weight.chain:
+        if not weight.chain or weight.chain[-1].op != "Constant":
+            # an initializer, however many Identity nodes lead to it: other sites share it
             return weight.name
         return region.emission.store(
             (weight.name, "as stored"), f"{weight.name}/matrix", lambda name: _renamed(same, name)

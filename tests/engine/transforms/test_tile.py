@@ -189,6 +189,19 @@ def test_a_shared_weight_is_stored_once(tmp_path: Path, form: Any) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_a_weight_shared_behind_an_identity_is_stored_once(tmp_path: Path, form: Any) -> None:
+    """What torch's exporter makes of one nn.Linear that is called twice."""
+    nodes = [
+        helper.make_node("Identity", ["w"], ["same"]),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("MatMul", ["h", "same"], ["y"]),
+    ]
+    source = save(tmp_path / "a.onnx", nodes, {"x": [3, 6]}, {"w": weight(6, 6)})
+    session = tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 3, 2), form=form))
+    assert session.info().totals.weight_bytes == 6 * 6 * 4
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 def test_other_float_types(tmp_path: Path, form: Any, dtype: Any) -> None:
     node = helper.make_node("Gemm", ["x", "w", "c"], ["y"], transB=1)
