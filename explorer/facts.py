@@ -296,6 +296,7 @@ class OutputEvidence:
         nonfinite: NaN or Inf that `after` has and `before` has not, counted.
         equal: Bit for bit the same.
         passed: `after` is no less accurate than `before`; `reason` says in words why or why not.
+        undefined: NaN or Inf that both have, counted: they compare nothing.
     """
 
     name: str
@@ -314,6 +315,7 @@ class OutputEvidence:
     equal: bool
     passed: bool
     reason: str
+    undefined: int = 0
 
 
 @dataclass(frozen=True, slots=True)

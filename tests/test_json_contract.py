@@ -168,6 +168,7 @@ OUTPUT_PROOF = document_of(
     equal=FLAG,
     passed=FLAG,
     reason=TEXT,
+    undefined=COUNT,
 )
 SITE_PROOF = document_of(
     name=TEXT,

@@ -43,6 +43,8 @@ def _verdict_lines(fact: Verification) -> list[Block]:
     """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
     claim, _, grounds = fact.verdict.partition(": ")
     style = f"bold {GOOD}" if fact.passed else BAD
+    if not fact.passed and claim == "not proved":
+        return [Prose("NOT PROVED", style), Prose(grounds, indent=4)]
     if not fact.passed:
         return [Prose("DIFFERENT", style), Prose(fact.verdict.removeprefix("different: "), indent=4)]
     return [Prose(claim, style), *(Prose(ground, indent=4) for ground in grounds.split("; ") if ground)]
@@ -102,7 +104,9 @@ def _output_table(fact: Verification) -> Table:
             _float_text(out.mse),
             _cosine_text(out.cosine),
             _pair(out.rms_before, out.rms_after),
-            _verdict(out.passed, out.nonfinite),
+            Span("nothing shown", BAD)
+            if out.equal and not out.passed
+            else _verdict(out.passed, out.nonfinite),
         )
         for against, out in found
     ]

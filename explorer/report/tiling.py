@@ -89,7 +89,7 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
         blocks += [Line(), Line(Span("What changed", STRONG)), *changes(change)]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
-        return [*blocks, Prose("The tiled model differs, so nothing was written.", BAD)]
+        return [*blocks, Prose("The proof failed, so nothing was written.", BAD)]
     if not fact.output:
         return [*blocks, Prose("Only the plan: nothing was written. Add -o FILE to tile.", DIM)]
     blocks.append(

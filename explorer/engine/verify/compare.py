@@ -59,6 +59,9 @@ class Comparison:
         judged: Those of them for which there was a float64 result.
         nonfinite: NaN or Inf in `after` where `before` has none, or another one.
         lost: NaN or Inf in `before` where `after` is finite and float64 says nothing better.
+        size: Elements that came in.
+        shared: Those of them that are NaN or Inf in both: they compare nothing.
+        shared_nan: Those of them that are NaN.
     """
 
     roundoff: float
@@ -68,6 +71,9 @@ class Comparison:
     judged: int = 0
     nonfinite: int = 0
     lost: int = 0
+    size: int = 0
+    shared: int = 0
+    shared_nan: int = 0
     equal: bool = True
     max_abs: float = 0.0
     max_rel: float = 0.0
@@ -83,7 +89,11 @@ class Comparison:
             self.equal = False
         old, new = widened(before).reshape(-1), widened(after).reshape(-1)
         good_old, good_new = np.isfinite(old), np.isfinite(new)
-        same = (old == new) | (np.isnan(old) & np.isnan(new))
+        nan = np.isnan(old) & np.isnan(new)
+        same = (old == new) | nan
+        self.size += old.size
+        self.shared += int(np.count_nonzero(same & ~good_old))
+        self.shared_nan += int(np.count_nonzero(nan))
         self.nonfinite += int(np.count_nonzero(~good_new & ~same))
         true = None if reference is None else widened(reference).reshape(-1)
         rescued = np.zeros_like(good_old) if true is None else np.isfinite(true)
@@ -228,6 +238,8 @@ class Comparison:
             return f"{self.nonfinite:,} NaN or Inf that the original has not"
         if self.lost:
             return f"{self.lost:,} elements are finite where the original is NaN or Inf"
+        if self.shared_nan and self.shared == self.size:
+            return "not one finite number in any draw: NaN against NaN shows nothing"
         if not self.elements and not self.equal:
             return "nothing finite could be compared"
         return ""

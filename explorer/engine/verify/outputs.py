@@ -295,6 +295,8 @@ def _floats(
         reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose)
     else:
         reason = f"differs by rounding (largest {comparison.max_abs:.2e}); float64 {reference_text}"
+    if comparison.shared and not fault:
+        reason += f"; {comparison.shared:,} of {comparison.size:,} elements are NaN or Inf in both"
     return OutputEvidence(
         name=name,
         dtype=kind,
@@ -312,6 +314,7 @@ def _floats(
         equal=comparison.equal,
         passed=not fault,
         reason=note + reason,
+        undefined=comparison.shared,
     )
 
 

@@ -311,7 +311,7 @@ def _site_evidence(
     ratio = ran.bound_ratio if ran is not None else None
     limit = ran.limit if ran is not None else LIMIT
     reason = fault or (
-        f"{tiles:,} products bit for bit; error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
+        f"{tiles:,} product{'' if tiles == 1 else 's'} bit for bit; error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
     )
     return SiteEvidence(
         name=site.name,
@@ -381,7 +381,8 @@ def _verdict(
     for kind, evidence in (("output", whole), ("torch's output", torch)):
         for one in evidence:
             if not one.passed:
-                return f"different: {kind} '{printable(one.name)}': {one.reason}"
+                claim = "not proved" if one.equal else "different"
+                return f"{claim}: {kind} '{printable(one.name)}': {one.reason}"
     times = "1 draw" if draws == 1 else f"{draws} draws"
     count = "1 output" if len(whole) == 1 else f"{len(whole)} outputs"
     identical = all(e.equal for e in whole)
@@ -391,7 +392,7 @@ def _verdict(
         worst = max(sites, key=lambda s: (s.bound_ratio or 0.0) / s.limit)
         named = "1 site" if len(sites) == 1 else f"{len(sites)} sites"
         parts.append(
-            f"{named}, {products:,} products checked bit for bit;"
+            f"{named}, {products:,} product{'' if products == 1 else 's'} checked bit for bit;"
             f" worst error {worst.bound_ratio or 0.0:.2g} of the 1 u scale ({worst.limit:.3g} allowed)"
         )
     if len(sites) < planned:
@@ -400,6 +401,9 @@ def _verdict(
         parts.append(f"{count} bit for bit the same over {times}")
     else:
         parts.append(f"{count} over {times}: {_accuracy(whole)}")
+    undefined = sum(e.undefined for e in whole)
+    if undefined:
+        parts.append(f"{undefined:,} elements of the outputs are NaN or Inf in both")
     if torch:
         gap = max((e.max_abs or 0.0 for e in torch), default=0.0)
         parts.append(f"torch's own outputs within {gap:.1e}")

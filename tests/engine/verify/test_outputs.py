@@ -129,6 +129,8 @@ def test_a_nan_that_both_have_is_no_difference_and_one_of_its_own_is(tmp_path: P
     a = t.model(tmp_path / "a.onnx", nodes, {"x": (4, 8)}, {})
     same = verify(a, a)
     assert same.passed
+    assert 0 < same.outputs[0].undefined < 3 * 4 * 8
+    assert "elements of the outputs are NaN or Inf in both" in same.verdict
     absolute = [helper.make_node("Abs", ["x"], ["h"]), helper.make_node("Sqrt", ["h"], ["y"])]
     b = t.model(tmp_path / "b.onnx", absolute, {"x": (4, 8)}, {})
     new_nan = verify(b, a)
@@ -136,6 +138,23 @@ def test_a_nan_that_both_have_is_no_difference_and_one_of_its_own_is(tmp_path: P
     assert new_nan.outputs[0].nonfinite > 0
     assert "NaN or Inf that the original has not" in new_nan.verdict
     assert not verify(a, b).passed
+
+
+def test_nan_throughout_proves_nothing(tmp_path: Path) -> None:
+    """Two models that share no weight, and give NaN whatever comes in."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Abs", ["h"], ["p"]),
+        helper.make_node("Neg", ["p"], ["n"]),
+        helper.make_node("Log", ["n"], ["y"]),
+    ]
+    a, b = (
+        t.model(tmp_path / f"{i}.onnx", nodes, {"x": (4, 8)}, {"w": t.weight(8, 8, scale=i)})
+        for i in (1.0, 2.0)
+    )
+    evidence = verify(a, b)
+    assert not evidence.passed
+    assert evidence.verdict.startswith("not proved: output 'y': not one finite number")
 
 
 def test_a_new_nan_fails_the_comparison_whatever_the_rest_does() -> None:
