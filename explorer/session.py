@@ -277,7 +277,7 @@ class Session:
         changes = diff(
             self._model(a, on_progress),
             self._model(b, on_progress),
-            before_analysis=self._graph_analysis(a, on_progress, cancel),
+            before_analysis=self._comparable_analysis(a, b, on_progress, cancel),
             after_analysis=self._graph_analysis(b, on_progress, cancel),
             on_progress=on_progress,
             cancel=cancel,
@@ -394,6 +394,16 @@ class Session:
             self._original_graph_analysis = self._analyse_graph(self._model(0), on_progress, cancel)
         return self._original_graph_analysis
 
+    def _comparable_analysis(
+        self, before: int, after: int, on_progress: OnProgress, cancel: Cancel
+    ) -> Analysis:
+        """The analysis of `before` at the sizes that the tilings on the way to `after` took."""
+        known = self._graph_analysis(before, on_progress, cancel)
+        tiled = any(entry.plan is not None for entry in self._history.entries[before + 1 : after + 1])
+        if known.info.totals.coverage == 1 or not tiled:
+            return known
+        return self._analyse_graph(self._found(before, on_progress).bound, on_progress, cancel)
+
     def _analyse_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         from explorer.engine.analysis import onnx_model
         from explorer.engine.formats import dims_of
@@ -403,16 +413,9 @@ class Session:
 
     def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
-        from explorer.engine.formats import dims_of
         from explorer.engine.transforms.plan import make_plan
-        from explorer.engine.transforms.products import find_products
 
-        at = self._history.current
-        if at not in self._products:
-            model = self._model(at, on_progress)
-            dims = dims_of(model, self._options["dims"])
-            self._products[at] = find_products(model, dims, self._options["input_shapes"])
-        found = self._products[at]
+        found = self._found(self._history.current, on_progress)
         plan, chosen = make_plan(
             found.sites,
             found.skipped,
@@ -422,6 +425,17 @@ class Session:
             dims=found.dims,
         )
         return plan, found.bound, chosen
+
+    def _found(self, at: int, on_progress: OnProgress) -> Products:
+        """The matrix products of a state."""
+        if at not in self._products:
+            from explorer.engine.formats import dims_of
+            from explorer.engine.transforms.products import find_products
+
+            model = self._model(at, on_progress)
+            dims = dims_of(model, self._options["dims"])
+            self._products[at] = find_products(model, dims, self._options["input_shapes"])
+        return self._products[at]
 
     def _verify(
         self,

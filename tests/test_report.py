@@ -357,6 +357,20 @@ def test_a_diff_counts_by_operator_and_explains_every_row() -> None:
     assert "+1.00 MiB  (x 2.0)" in row_with("Activations, peak", report)
 
 
+def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown() -> None:
+    partly = replace(CHANGE, totals_before=replace(CHANGE.totals_before, coverage=0.5))
+    report = text(changes.diff(partly))
+    peak = row_with("Activations, peak", report)
+    assert ">= 1.00 MiB" in peak
+    assert peak.rstrip().endswith("?")
+    assert "+32" in row_with("Nodes", report), "nodes and weights are known all the same"
+
+
+def test_a_plan_says_at_which_sizes_it_holds() -> None:
+    report = text(tiling.plan(replace(PLAN, dims={"batch": 8}), "alexnet"))
+    assert "batch = 8" in report.splitlines()[0]
+
+
 def test_identical_models_list_nothing() -> None:
     same = replace(CHANGE, equal=True, nodes=(), summary=(OpDiff("Gemm", 3, 0, 3, 0, 0),))
     report = text(changes.diff(same))

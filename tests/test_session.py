@@ -37,6 +37,16 @@ def test_tile_verify_diff_undo_redo_save(sample: Sample, tmp_path: Path) -> None
     assert not diff_files(sample("lenet"), saved).equal
 
 
+def test_the_cost_before_is_that_of_the_batch_that_was_tiled(sample: Sample) -> None:
+    """Symbolic, it would be unknown, and nobody could say that the MACs are unchanged."""
+    with Session(sample("bert_tiny"), dims={"sequence": 16}) as session:
+        session.tile(SPEC, verify=False)
+        totals = session.diff().totals_before
+    with Session(sample("bert_tiny"), dims={"sequence": 16, "batch": 1}) as bound:
+        assert totals == bound.info().totals
+        assert totals.coverage == 1
+
+
 def test_undo_and_redo_stay_at_the_ends(sample: Sample) -> None:
     with Session(sample("jsc_tiny")) as session:
         assert session.undo().current == 0

@@ -102,11 +102,23 @@ def _totals(fact: Diff) -> list[Block]:
         ("Bytes read", before.bytes_read, after.bytes_read, bytes_text),
         ("Bytes written", before.bytes_written, after.bytes_written, bytes_text),
     ]
-    rows: list[tuple[Cell, ...]] = [
-        (Span(label, DIM), text(old), text(new), _delta(old, new, text)) for label, old, new, text in figures
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for label, old, new, text in figures:
+        first, second = (label not in _STORED and side.coverage < 1 for side in (before, after))
+        # the difference of two lower bounds is nothing that anybody knows
+        delta = Span("?", NOTE) if first or second else _delta(old, new, text)
+        rows.append((Span(label, DIM), _figure(old, text, first), _figure(new, text, second), delta))
     columns = (Column("cost"), Column("before", "right"), Column("after", "right"), Column(""))
     return [Table(columns, rows), *_least(before, after)]
+
+
+_STORED = ("Nodes", "Parameters", "Weight bytes")
+"""Known of every node, whatever its shapes are."""
+
+
+def _figure(value: int | None, text: Callable[[int | None], str], least: bool) -> str:
+    """A total, or what it is at least."""
+    return f">= {text(value)}" if least and value is not None else text(value)
 
 
 def _delta(old: int | None, new: int | None, text: Callable[[int], str]) -> Cell:
@@ -129,4 +141,4 @@ def _least(before: Totals, after: Totals) -> list[Block]:
     if lowest >= 1:
         return []
     share = f"{int(lowest * 1000) / 10:.1f} %"
-    return [Prose(f"The cost of {share} of the nodes is known; the totals are sums of those.", NOTE)]
+    return [Prose(f"The cost of {share} of the nodes is known; the other totals are lower bounds.", NOTE)]

@@ -18,12 +18,13 @@ __all__ = ["plan", "tile"]
 
 def plan(fact: Plan, source: str) -> list[Block]:
     """What would be tiled and how: one row a site, what is left as it was, and why."""
-    size = "x".join(map(str, fact.tile))
+    sizes = [f"{name} = {size:,}" for name, size in fact.dims.items()]
+    how = [f"{'x'.join(map(str, fact.tile))} tiles", f"{fact.edges} edges", f"form {fact.form}", *sizes]
     share = "the model's own total is not known"
     if fact.macs_total is not None:
         share = f"{share_text(fact.macs, fact.macs_total)} of the model's"
     blocks: list[Block] = [
-        Line((Span(source, STRONG), Span(f"   in {size} tiles, {fact.edges} edges, form {fact.form}", DIM))),
+        Line((Span(source, STRONG), Span(f"   in {', '.join(how)}", DIM))),
         Line(),
     ]
     rows: list[tuple[Cell, ...]] = [
