@@ -311,7 +311,8 @@ def _site_evidence(
     ratio = ran.bound_ratio if ran is not None else None
     limit = ran.limit if ran is not None else LIMIT
     reason = fault or (
-        f"{tiles:,} product{'' if tiles == 1 else 's'} bit for bit; error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
+        f"{tiles:,} product{'' if tiles == 1 else 's'} bit for bit;"
+        f" error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
     )
     return SiteEvidence(
         name=site.name,

@@ -22,7 +22,8 @@ def proved(source: Model, spec: TileSpec, **options: Any) -> None:
     assert evidence.passed, evidence.verdict
     assert [s.tiles for s in evidence.sites] == [s.products for s in plan.sites]
     assert all(s.bound_ratio is not None and s.bound_ratio < s.limit for s in evidence.sites)
-    assert f"{plan.products:,} products checked bit for bit" in evidence.verdict
+    many = "" if plan.products == 1 else "s"
+    assert f"{plan.products:,} product{many} checked bit for bit" in evidence.verdict
 
 
 @pytest.mark.parametrize("form", t.FORMS)
