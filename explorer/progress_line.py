@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from explorer.facts import Progress
 from explorer.units import printable, seconds_text
+
+if TYPE_CHECKING:
+    from explorer.facts import Progress
 
 __all__ = ["ProgressLine"]
 

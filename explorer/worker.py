@@ -23,12 +23,13 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from explorer.errors import Cancelled, EngineDied, ExplorerError
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from explorer.facts import History, Progress
 
 __all__ = ["Engine", "Event", "Job"]
@@ -172,6 +173,8 @@ class Engine:
     # inside; the lock is held unless said otherwise
 
     def _spawn(self) -> None:
+        from multiprocessing.connection import Connection  # 7 ms that the first paint need not wait for
+
         if not self._workdir:
             self._workdir = tempfile.mkdtemp(prefix="explorer-")
         child_in, requests = os.pipe()
@@ -350,6 +353,8 @@ def _serve(requests: Connection, answers: Connection) -> None:
 
 
 def _main() -> None:
+    from multiprocessing.connection import Connection
+
     sys.path[:0] = [os.getcwd()]
     _serve(Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False))
 

@@ -158,6 +158,7 @@ COMMANDS: tuple[Command, ...] = (
         "Stop the job, clear the filter, close the dialog",
         PROGRAM,
     ),
+    Command("reopen", ("o",), "o", "Open again", "After the opening was stopped, or failed", PROGRAM),
     Command("palette", ("colon", "ctrl+p"), ": Ctrl+P", "Palette", "Every command by name", PROGRAM),
     Command("theme", ("T",), "T", "Light or dark", "For a terminal with a light background", PROGRAM),
     Command("help", ("question_mark",), "?", "Help", "All keys", PROGRAM, footer="help"),

@@ -172,11 +172,11 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
 
 
 def _words(content: str) -> list[str]:
-    """Words with the blanks behind them; a path may be broken behind a slash."""
+    """Words with the blanks behind them; a path breaks behind a slash, no share before its %."""
     words, start = [], 0
     for i in range(1, len(content)):
         inside = content[i - 1] == "/" and i > 1 and content[i - 2] != " "
-        if content[i] != " " and (content[i - 1] == " " or inside):
+        if content[i] not in " %" and (content[i - 1] == " " or inside):
             words.append(content[start:i])
             start = i
     words.append(content[start:])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from explorer.facts import Layer, Range, SitePlan, TensorInfo, TileSpec
+from explorer.facts import Layer, Progress, Range, SitePlan, TensorInfo, TileSpec
 from explorer.tui.commands import COMMANDS, key_table
 from explorer.tui.lines import bar, fit, line_text, line_width, middle, wrap
 from explorer.tui.pages.diff import diff_entries, diff_headline
+from explorer.tui.pages.heads import job_line
 from explorer.tui.pages.help import help_lines
 from explorer.tui.pages.layer import layer_page
 from explorer.tui.pages.model import header_lines, model_page
@@ -129,6 +132,36 @@ def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
     assert row.body is not None
     assert "2DMM_64x64x64" in said(row.body(90))
     assert diff_headline(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
+
+
+def test_models_that_differ_in_names_alone_are_equal_and_the_names_are_there() -> None:
+    diff = ScriptedEngine()._diff()
+    renamed = tuple(replace(node, status="renamed", children=()) for node in diff.nodes)
+    assert (
+        diff_headline(replace(diff, equal=True, nodes=renamed)) == "Equal: only names inside the graph differ"
+    )
+    assert diff_headline(replace(diff, equal=True, nodes=())) == "No difference"
+
+
+@pytest.mark.parametrize("width", [36, 50, 70])
+def test_a_cost_shows_its_change_beside_before_and_after(width: int) -> None:
+    lines = [line_text(entry.head(width)) for entry in diff_entries(ScriptedEngine()._diff(), exact=False)]
+    assert any(line.startswith("MACs") and line.endswith("same") for line in lines)
+    assert any("peak" in line and "%" in line for line in lines)
+
+
+def test_a_job_says_what_it_does_how_far_it_is_and_that_there_is_one_at_a_time() -> None:
+    counted = job_line("tiling", Progress("proving", 3, 14), 61.7, 80, refused=False)
+    assert line_text(counted).startswith(" tiling · proving ")
+    assert "3/14" in line_text(counted)
+    assert line_text(counted).endswith("1 min 01 s  Esc stops ")
+    measured = line_text(
+        job_line("tiling", Progress("writing", 150_000_000, 200_000_000), 2.9, 80, refused=False)
+    )
+    assert "75%" in measured
+    assert " 2 s " in measured
+    refused = job_line("opening", Progress("opening"), 0.2, 80, refused=True)
+    assert " ".join(line_text(refused).split()) == "opening one job at a time Esc stops"
 
 
 def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from explorer.errors import BadModel
 from explorer.tui.app import is_remote, make_app
@@ -20,7 +20,7 @@ from explorer.tui.screens.main import MainScreen
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.strips import Header, PaneHead, Status
+from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
 from tests.tui.scripted import ScriptedEngine, blocks, flat
 
 
@@ -108,6 +108,25 @@ async def test_a_model_that_cannot_be_opened_is_one_line_in_a_dialog() -> None:
         assert hands.dialog() == ""
 
 
+async def test_a_model_whose_opening_was_stopped_or_failed_can_be_opened_again() -> None:
+    engine = ScriptedEngine(hold=("open",), errors={"open": BadModel("is empty", where="alexnet.onnx")})
+    async with screen(engine) as hands:
+        await hands.press("w")
+        assert hands.dialog() == ""
+        assert "one job at a time" in hands.strip(Status)
+        await hands.press("escape")
+        assert "stopped · o opens it again" in hands.strip(Header)
+        await hands.press("t")
+        assert "the model is not open; o opens it" in hands.strip(Status)
+        engine.hold.clear()
+        await hands.press("o")
+        assert "is empty" in hands.dialog()
+        engine.errors.clear()
+        await hands.press("escape", "o")
+        assert "714.19 M" in hands.strip(Header)
+        assert hands.at() == "features"
+
+
 async def test_the_cursor_moves_and_the_layer_tab_follows() -> None:
     async with screen() as hands:
         assert hands.at() == "features"
@@ -178,6 +197,29 @@ async def test_a_letter_typed_in_the_filter_is_no_command() -> None:
         assert "0/15" in hands.strip(PaneHead, "#tree-head")
         await hands.press("escape")
         assert hands.at() == "features"
+
+
+async def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_mended() -> None:
+    async with screen() as hands:
+        await hands.press("slash", *"op:gemm macs>")
+        assert "is not a number" in str(hands.main.query_one("#filter-said", Static).render())
+        await hands.press("enter")
+        assert hands.main.query_one("#filter", Input).has_focus
+        await hands.press("1", "enter")
+        assert hands.main.query_one(LayerTree).has_focus
+        assert "3/15  op:gemm macs>1" in hands.strip(PaneHead, "#tree-head")
+
+
+async def test_filter_order_and_column_outlive_a_change_of_the_model() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("slash", *"op:gemm", "enter")
+        await hands.press("s", "c", "t")
+        await hands.press("enter", "escape")
+        head = hands.strip(PaneHead, "#tree-head")
+        assert "not saved" in hands.strip(Header)
+        assert "3/15  op:gemm" in head
+        assert "▾ params" in head
+        assert len(hands.tree()) == 4
 
 
 async def test_tiling_shows_its_counts_before_and_a_verdict_and_the_diff_after() -> None:
@@ -276,6 +318,42 @@ async def test_undo_and_redo_walk_through_the_history() -> None:
         assert "nothing to redo" in hands.strip(Status)
 
 
+@pytest.mark.parametrize("keys", [("t", "enter"), ("t", "enter", "escape", "u")])
+async def test_a_step_whose_model_cannot_be_read_is_taken_back(keys: tuple[str, ...]) -> None:
+    async with screen(size=(120, 40)) as hands:
+        for key in keys[:-1]:
+            await hands.press(key)
+        before = hands.strip(Header)
+        hands.engine.errors["analysis"] = BadModel("ran out of memory")
+        await hands.press(keys[-1])
+        assert "the step was taken back; ran out of memory" in " ".join(hands.dialog().split())
+        await hands.press("escape")
+        assert hands.strip(Header) == before
+        assert len(hands.tree()) == 15
+
+
+async def test_quitting_asks_while_a_job_runs() -> None:
+    async with screen() as hands:
+        hands.engine.hold.add("verify")
+        await hands.press("v", "q")
+        assert "verifying is not done" in hands.dialog()
+        await hands.press("n")
+        hands.engine.release()
+        await hands.rest()
+        assert "Proven equal" in hands.dialog()
+
+
+async def test_what_was_saved_is_no_longer_called_unsaved(tmp_path: Path) -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("t")
+        await hands.press("enter", "escape", "w")
+        hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "out.onnx")
+        await hands.press("enter")
+        assert "saved as out.onnx" in hands.strip(Header)
+        await hands.press("q")
+        assert hands.pilot.app.return_code == 0
+
+
 async def test_saving_asks_before_it_replaces_a_file(tmp_path: Path) -> None:
     target = tmp_path / "out.onnx"
     target.write_bytes(b"precious")
@@ -349,6 +427,14 @@ async def test_quitting_asks_only_if_something_would_be_lost() -> None:
     async with screen() as hands:
         await hands.press("q")
         assert hands.pilot.app.return_code == 0
+
+
+async def test_help_and_quit_stay_in_the_key_bar_of_a_narrow_terminal() -> None:
+    async with screen(size=(60, 20)) as hands:
+        keys = line_text(hands.main.query_one(KeyBar).lines[0])
+        assert "? help" in keys
+        assert "q quit" in keys
+        assert len(keys) <= 60
 
 
 async def test_zoom_gives_a_pane_the_whole_width() -> None:

@@ -27,7 +27,7 @@ _MARKS = {
 def diff_headline(diff: Diff) -> str:
     """One line in words: what became of how many nodes."""
     if diff.equal:
-        return "No difference"
+        return "Equal: only names inside the graph differ" if diff.nodes else "No difference"
     counts: dict[str, int] = {}
     for node in diff.nodes:
         counts[node.status] = counts.get(node.status, 0) + 1
@@ -115,14 +115,21 @@ def _moved(totals: Totals) -> int | None:
 
 def _cost_widths(width: int, exact: bool) -> tuple[int, int, int]:
     """Cells of the label, of a figure, of the change."""
+    if width < 44:
+        change = 6 if width >= 34 else 0
+        return max(5, width - 2 * 11 - change), 11, change
     figure = 20 if exact and width >= 66 else 12
-    change = 10 if width >= 2 * figure + 17 else 0
+    change = 10 if width >= 2 * figure + 22 else 8
     return max(5, width - 2 * figure - change - 1), figure, change
+
+
+_SHORT = {"elementwise": "elemwise", "activ. peak": "peak", "bytes moved": "moved", "operators": "ops"}
+"""Labels where half of 80 cells is all there is."""
 
 
 def _cost_head(width: int) -> Line:
     label, figure, change = _cost_widths(width, False)
-    columns = f"{'before':>{figure}}{'after':>{figure}}" + ("change".rjust(change) if change else "")
+    columns = f"{'before':>{figure}}{'after':>{figure}}{'change' if change > 6 else '':>{change}}"
     return ((fit("Cost", label), "head"), (columns, "dim"))
 
 
@@ -131,20 +138,23 @@ def _cost_row(label: str, before: int | None, after: int | None, size: bool, exa
     name, room, rest = _cost_widths(width, exact)
     exact = exact and room > 12
     same = before == after and before is not None
-    change = "same" if same else "?" if before is None or after is None else _change(before, after)
+    change = "same" if same else "?" if before is None or after is None else _change(before, after, rest)
     return (
-        (fit(label, name), "text"),
+        (fit(_SHORT.get(label, label) if name < len(label) else label, name), "text"),
         (fit(figure(before, exact), room, right=True), "number"),
         (fit(figure(after, exact), room, right=True), "number"),
         (fit(change, rest, right=True), "dim" if same else "warn"),
     )
 
 
-def _change(before: int, after: int) -> str:
+def _change(before: int, after: int, room: int) -> str:
+    """How much more or less, in fewer cells than `room`."""
     if not before:
-        return f"+{after:,}"
+        return f"+{after:,}" if len(f"{after:,}") + 2 <= room else "new"
     percent = 100 * (after - before) / before
-    return f"×{after / before:.1f}" if percent >= 1000 else f"{percent:+.1f} %"
+    times = f"×{after / before:.1f}"
+    full = times if percent >= 1000 else f"{percent:+.1f} %"
+    return full if len(full) < room else f"×{after / before:.0f}" if percent >= 1000 else f"{percent:+.0f}%"
 
 
 def _node_row(node: NodeDiff, width: int) -> Line:

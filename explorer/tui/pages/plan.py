@@ -35,19 +35,23 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
     else:
         lines = [(("Nothing to tile with these choices", "warn"),)]
     if sites:
-        name = max(10, width - 42)
+        shown = plan.sites[:_MOST]
+        sizes = [f"{site.M}×{site.K}×{site.N}" for site in shown]
+        size_width = max(len(size) for size in sizes) + 2
+        form_width = max(4, *(len(site.form) for site in shown))
+        used_width = 8 if width >= 60 else 0
+        name = max(10, width - size_width - form_width - used_width - 12)
         lines.append(BLANK)
-        columns = f"{'M×K×N':>17}{'products':>10}{'used':>8}  {'form':<5}"
+        columns = f"{'M×K×N':>{size_width}}{'products':>10}{fit('used', used_width, right=True)}  form"
         lines.append(((fit("site", name), "dim"), (columns, "dim")))
-        for site in plan.sites[:_MOST]:
-            size = f"{site.M}×{site.K}×{site.N}"
+        for site, size in zip(shown, sizes, strict=True):
             lines.append(
                 (
                     (fit(middle(safe(site.name), name - 1), name), "text"),
-                    (fit(size, 17, right=True), "number"),
+                    (fit(size, size_width, right=True), "number"),
                     (fit(f"{site.products:,}", 10, right=True), "number"),
-                    (fit(f"{100 * site.utilisation:.1f} %", 8, right=True), "dim"),
-                    ("  " + fit(site.form, width - name - 37).rstrip(), "accent"),
+                    (fit(f"{100 * site.utilisation:.1f} %", used_width, right=True), "dim"),
+                    ("  " + site.form, "accent"),
                 )
             )
         if sites > _MOST:

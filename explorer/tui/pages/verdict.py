@@ -70,7 +70,13 @@ def _sites(sites: Sequence[SiteEvidence], width: int) -> list[Line]:
     for site in sites[:_MOST]:
         size = f"{site.M}×{site.K}×{site.N}"
         name = middle(safe(site.name), max(10, width - 2 - len(size) - 16))
-        lines.append((_mark(site.passed), (name, "text"), (f"  {size}  {site.tiles:,} tiles", "dim")))
+        lines.append(
+            (
+                _mark(site.passed),
+                (name, "text"),
+                (f"  {size}  {site.tiles:,} {'tile' if site.tiles == 1 else 'tiles'}", "dim"),
+            )
+        )
         figures = (
             ("max abs", site.max_abs),
             ("MSE", site.mse),

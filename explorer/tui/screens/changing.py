@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 from explorer.errors import Cancelled, ExplorerError
-from explorer.tui.jobs import Door, Jobs
+from explorer.tui.jobs import Door, Jobs, Running
 from explorer.tui.lines import BLANK, Line, safe, wrap
 from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
@@ -40,11 +40,20 @@ class Changing(Screen[None]):
         self.history: History | None = None
         self.last_command = ""
         self.said = ""
+        self.refused: Running | None = None
 
     # what the other half does
 
     def show_status(self) -> None:
         """Draw the status line."""
+        raise NotImplementedError
+
+    def show_heads(self) -> None:
+        """Draw the header and the headings of the panes."""
+        raise NotImplementedError
+
+    def refresh_all(self) -> None:
+        """Draw everything again."""
         raise NotImplementedError
 
     def show_diff(self, changes: Diff) -> None:
@@ -94,17 +103,24 @@ class Changing(Screen[None]):
         """Whether the current model is another one than was opened."""
         return self.history is not None and self.history.current > 0
 
+    def _ready(self) -> bool:
+        """Whether a job can begin; says why not."""
+        if self.jobs.current is not None:
+            self.refused = self.jobs.current
+            self.app.bell()
+            self.show_status()
+            return False
+        if self.analysis is None:
+            self.say("the model is not open; o opens it")
+            return False
+        return True
+
     def _start(self, title: str, work: Coroutine[Any, Any, None]) -> None:
         """Run a job unless one runs; tell what goes wrong."""
-        if self.jobs.current is not None:
+        if self._ready():
+            self.run_worker(self._guarded(title, work), group="job", exit_on_error=False)
+        else:
             work.close()
-            self.app.bell()
-            return
-        if self.analysis is None:
-            work.close()
-            self.say("the model is not open yet")
-            return
-        self.run_worker(self._guarded(title, work), group="job", exit_on_error=False)
 
     async def _guarded(self, title: str, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -120,9 +136,9 @@ class Changing(Screen[None]):
         """Ask how, then do it."""
         from explorer.tui.screens.tile import TileDialog
 
-        if self.jobs.current is not None or self.analysis is None:
-            self._start("Tile", _nothing())
+        if not self._ready():
             return
+        assert self.analysis is not None
 
         async def ask_plan(spec: TileSpec) -> Plan:
             plan: Plan = await self.jobs.run("planning", "plan", spec)
@@ -156,7 +172,7 @@ class Changing(Screen[None]):
         if not result.output:
             self.app.push_screen(Page("Tiling refused: the result differs", page, tone="bad"))
             return
-        await self.reload()
+        await self._show_current("undo")
         self.last_command, self.said = result.command, ""
         self.show_status()
         title = ("Proven equal" if proof is not None else "Tiled, not verified") if passed else "Different"
@@ -207,6 +223,17 @@ class Changing(Screen[None]):
     async def _take_history(self) -> None:
         self.history = await self.jobs.ask("history")
 
+    async def _show_current(self, way_back: str) -> None:
+        """Show the model that a step led to, or go back: the next step starts from what is on show."""
+        try:
+            await self.reload()
+        except ExplorerError as error:
+            self.history = await self.jobs.ask(way_back)
+            self.show_heads()
+            raise ExplorerError(
+                "the model cannot be read again, so the step was taken back", hint=str(error)
+            ) from error
+
     def action_undo(self) -> None:
         """One step back."""
         if not self.can_compare():
@@ -227,8 +254,8 @@ class Changing(Screen[None]):
         assert before is not None
         assert self.history is not None
         changed = before.entries[max(before.current, self.history.current)]
+        await self._show_current("redo" if way == "undo" else "undo")
         self.say(f"{'undone' if way == 'undo' else 'redone'}: {changed.label}")
-        await self.reload()
         if self.query_one("#diff").display:
             self.open_tab("diff", focus=False)
 
@@ -238,6 +265,8 @@ class Changing(Screen[None]):
         """Ask where, and write the current model."""
         from explorer.tui.screens.dialogs import AskPath
 
+        if not self._ready():
+            return
         stem = os.path.basename(self.source).removesuffix(".onnx").replace(":", "_")
         tail = "_tiled" if self.can_compare() else ("_copy" if self.source.endswith(".onnx") else "")
         dialog = AskPath(
@@ -268,12 +297,15 @@ class Changing(Screen[None]):
     async def _do_save(self, path: str, overwrite: bool) -> None:
         saved = await self.jobs.run("saving", "save", path, overwrite=overwrite)
         await self._take_history()
+        self.refresh_all()
         self.say(f"saved as {saved}")
 
     def action_export(self) -> None:
         """Ask where, and write the layer table."""
         from explorer.tui.screens.dialogs import AskPath
 
+        if not self._ready():
+            return
         stem = os.path.basename(self.source).removesuffix(".onnx").replace(":", "_")
         said = "All layers with their figures; the ending says the format, .csv or .json"
         self.app.push_screen(
@@ -300,18 +332,18 @@ class Changing(Screen[None]):
 
     def action_quit(self) -> None:
         """Leave; ask if something would be lost."""
+        running = self.jobs.current
+        if running is not None and self.analysis is not None:
+            self._leave_after(f"{running.title} is not done. Stop it and quit?")
+            return
         if self.can_compare() and self.history is not None:
             entry = self.history.entries[self.history.current]
             if not entry.saved:
-                from explorer.tui.screens.dialogs import Confirm
-
-                question = f"'{entry.label}' is not saved. Quit without it?"
-                self.app.push_screen(
-                    Confirm("Quit?", question), lambda yes: self.app.exit(0) if yes else None
-                )
+                self._leave_after(f"'{entry.label}' is not saved. Quit without it?")
                 return
         self.app.exit(0)
 
+    def _leave_after(self, question: str) -> None:
+        from explorer.tui.screens.dialogs import Confirm
 
-async def _nothing() -> None:
-    """What `_start` refuses to run."""
+        self.app.push_screen(Confirm("Quit?", question), lambda yes: self.app.exit(0) if yes else None)

@@ -1,6 +1,6 @@
 """The main screen: the layer tree on the left, what is known on the right, one line of status below.
 
-Looking is here; changing the model is in `changing`.
+Looking is here; finding layers is in `filtering`, changing the model in `changing`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 from textual.widget import Widget
 
-from explorer import units
 from explorer.errors import Cancelled, ExplorerError
 from explorer.tui.commands import COMMANDS, in_scope
 from explorer.tui.jobs import Door
-from explorer.tui.lines import BLANK, Line, Span, bar, fit, line_width, middle, safe, wrap
+from explorer.tui.lines import BLANK, Line, fit, wrap
 from explorer.tui.pages.diff import diff_entries
+from explorer.tui.pages.heads import done_line, job_line, tab_at, tab_head, tree_head
 from explorer.tui.pages.layer import layer_page
 from explorer.tui.pages.model import header_lines, model_page, short_name
 from explorer.tui.pages.operators import operator_entries
-from explorer.tui.screens.changing import Changing
+from explorer.tui.screens.filtering import IN_ONE_GO, Filtering
 from explorer.tui.theme import THEMES
 from explorer.tui.treemodel import METRICS, TreeModel
 from explorer.tui.widgets.fold_list import Entry, FoldList
@@ -42,13 +42,10 @@ if TYPE_CHECKING:
 __all__ = ["TABS", "MainScreen"]
 
 TABS = ("layer", "model", "operators", "diff")
-_IN_ONE_GO = 20_000
-"""Layers that can be searched or laid out between two key presses."""
-_TYPING = 0.12
 _JOB_TICK = 0.5
 
 
-class MainScreen(Changing):
+class MainScreen(Filtering):
     """Shows one model.
 
     Args:
@@ -73,7 +70,6 @@ class MainScreen(Changing):
         self.exact = False
         self._note = "opening…"
         self._painted = False
-        self._filter = ""
         self._job_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -96,8 +92,8 @@ class MainScreen(Changing):
     def on_mount(self) -> None:
         """Paint the name at once; the engine's answer comes when it comes."""
         self._painted = True
-        self._refresh_heads()
-        self.run_worker(self._open(), group="model", exit_on_error=False)
+        self.show_heads()
+        self.run_worker(self._open(self._opening), group="model", exit_on_error=False)
         self.call_after_refresh(self._warm)
 
     # opening, and what follows every change of the model
@@ -106,95 +102,91 @@ class MainScreen(Changing):
         """Import what the dialogs need, once the first paint is out and while the engine opens the model."""
         self.run_worker(asyncio.to_thread(import_module, "explorer.tui.screens.tile"), exit_on_error=False)
 
-    async def _open(self) -> None:
+    async def _open(self, job: Any = None) -> None:
         painted = asyncio.Event()
         self.call_after_refresh(painted.set)
         with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
             await asyncio.wait_for(painted.wait(), 0.5)
         try:
-            await self.jobs.run("opening", "open", job=self._opening)
+            await self.jobs.run("opening", "open", job=job)
             await self.reload()
         except Cancelled:
-            self._note = "stopped"
+            self._note = "stopped · o opens it again"
         except ExplorerError as error:
-            self._note = "could not be opened"
+            self._note = "could not be opened · o tries again"
             self.fail("Cannot open this model", error)
-        self._refresh_heads()
+        self.show_heads()
+
+    def action_reopen(self) -> None:
+        """Open the model after all: its opening was stopped, or failed for a reason that is gone."""
+        if self.analysis is not None:
+            self.say("the model is open")
+        elif self.jobs.current is None:
+            self._note = "opening…"
+            self.show_heads()
+            self.run_worker(self._open(), group="model", exit_on_error=False)
 
     async def reload(self) -> None:
-        """Ask for everything that is known of the current model, and show it."""
-        analysis: Analysis = await self.jobs.ask("analysis")
-        if len(analysis.layers) > _IN_ONE_GO:
+        """Ask for everything that is known of the current model, and show it.
+
+        Raises:
+            ExplorerError: It cannot be had; what was on show stays.
+        """
+        analysis, ops = await asyncio.gather(self.jobs.ask("analysis"), self.jobs.ask("ops"))
+        if len(analysis.layers) > IN_ONE_GO:
             model = await asyncio.to_thread(TreeModel, analysis.layers)
         else:
             model = TreeModel(analysis.layers)
-        self.analysis, self.ops, self.changes = analysis, None, None
+        self.analysis, self.ops, self.changes = analysis, ops, None
         tree = self.query_one(LayerTree)
         before, at = tree.current_layer, tree.cursor
         model.adopt(tree.model)
         tree.set_model(model, analysis.info.totals)
+        await self.filter_again()
         if before is not None:
             same = next(
                 (i for i, r in enumerate(model.rows) if r >= 0 and model.layers[r].path == before.path), at
             )
             tree.move_to(same)
-        self._filter = ""
         self._note = ""
         self.refresh_all()
-        self.ops = await self.jobs.ask("ops")
-        self._show_operators()
 
     def refresh_all(self) -> None:
         """Draw again what depends on the model, the numbers' form, or the width."""
         tree = self.query_one(LayerTree)
         tree.exact = self.exact
         tree.refresh()
-        self._refresh_heads()
-        self._show_layer()
+        self.show_heads()
+        self.show_layer()
         self._show_model()
         self._show_operators()
         self._show_changes()
 
     def on_resize(self) -> None:
         """Headings depend on the width."""
-        self._refresh_heads()
+        self.show_heads()
 
-    def _refresh_heads(self) -> None:
+    def show_heads(self) -> None:
+        """Draw the header and the headings of the panes again."""
         if not self._painted:
             return
         info = self.analysis.info if self.analysis else None
         name = short_name(self.source)
         note = self._note or self.state_note()
         self.query_one(Header).show(lambda width: header_lines(name, info, note, self.exact, width))
-        self.query_one("#tree-head", PaneHead).show(lambda width: (self._tree_head(width),))
-        self.query_one("#tabs", PaneHead).show(lambda width: (self._tab_head(width),))
-        self.show_status()
-
-    def _tree_head(self, width: int) -> Line:
         tree = self.query_one(LayerTree)
-        model = tree.model
-        focused = tree.has_focus
-        title: list[Span] = [(" Layers", "head" if focused else "dim")]
-        if model.matches is not None:
-            title.append((f"  {len(model.matches):,}/{len(model.layers):,}", "accent"))
-        elif self.analysis is not None:
-            title.append((f"  {len(model.layers):,}", "dim"))
-        order = "▾ " if model.by_cost else ""
-        column = f"{order}{model.metric.title} "
-        gap = max(1, width - line_width(title) - len(column))
-        return (*title, (" " * gap, "text"), (column, "accent" if model.by_cost else "dim"))
-
-    def _tab_head(self, width: int) -> Line:
-        focused = self.focused is not None and self.focused.id in TABS
-        spans: list[Span] = []
-        for i, tab in enumerate(TABS):
-            role = ("head" if focused else "strong") if tab == self.tab else "dim"
-            spans += [(f" {i + 1} ", "key" if tab == self.tab else "dim"), (_title(tab, width), role)]
-        return tuple(spans)
+        in_tree = tree.has_focus
+        in_tab = self.focused is not None and self.focused.id in TABS
+        model, query, tab = tree.model, self.query_text, self.tab
+        self.query_one("#tree-head", PaneHead).show(
+            lambda width: (tree_head(model, query, width, focused=in_tree),)
+        )
+        self.query_one("#tabs", PaneHead).show(lambda width: (tab_head(TABS, tab, width, focused=in_tab),))
+        self.show_status()
 
     def on_descendant_focus(self) -> None:
         """The heading of the pane in use is lit."""
-        self._refresh_heads()
+        self.show_heads()
 
     # the tabs
 
@@ -214,14 +206,15 @@ class MainScreen(Changing):
         """Show a tab, and go there."""
         self.tab = tab
         self._show_tab()
-        self._show_layer()
+        self.show_layer()
         if focus:
             self._pane(tab).focus()
-        self._refresh_heads()
+        self.show_heads()
         if tab == "diff" and self.changes is None and self.can_compare():
             self.action_diff()
 
-    def _show_layer(self) -> None:
+    def show_layer(self) -> None:
+        """Draw the layer under the cursor."""
         if self.tab != "layer" or self.analysis is None:
             return
         chosen, totals, exact = self.query_one(LayerTree).chosen, self.analysis.info.totals, self.exact
@@ -266,7 +259,7 @@ class MainScreen(Changing):
     @on(LineList.Moved)
     def _moved(self, event: LineList.Moved) -> None:
         if isinstance(event.source, LayerTree):
-            self._show_layer()
+            self.show_layer()
 
     @on(LineList.Chosen)
     def _chosen(self, event: LineList.Chosen) -> None:
@@ -278,12 +271,9 @@ class MainScreen(Changing):
         if event.source.id == "tree-head":
             self.action_column()
             return
-        x = 0
-        for tab in TABS:
-            x += len(_title(tab, event.source.size.width)) + 3
-            if event.x < x:
-                self.open_tab(tab)
-                return
+        tab = tab_at(TABS, event.x, event.source.size.width)
+        if tab is not None:
+            self.open_tab(tab)
 
     @on(KeyBar.Pressed)
     async def _key_clicked(self, event: KeyBar.Pressed) -> None:
@@ -296,41 +286,19 @@ class MainScreen(Changing):
         status = self.query_one(Status)
         running = self.jobs.current
         status.set_class(running is not None, "busy")
-        status.show(lambda width: (self._job_line(width) if self.jobs.current else self._done_line(width),))
+        status.show(lambda width: (self._status_line(width),))
         if running is not None and self._job_timer is None:
             self._job_timer = self.set_interval(_JOB_TICK, self.show_status)
         elif running is None and self._job_timer is not None:
             self._job_timer.stop()
             self._job_timer = None
 
-    def _job_line(self, width: int) -> Line:
+    def _status_line(self, width: int) -> Line:
         running = self.jobs.current
         if running is None:
-            return BLANK
-        progress = running.job.progress
-        spans: list[Span] = [(f" {running.title}", "accent")]
-        if progress is not None:
-            spans.append((f" · {safe(progress.phase)}", "text"))
-            if progress.total:
-                filled, track = bar(progress.done / progress.total, 10)
-                spans += [("  ", "text"), filled, track, (f" {progress.done:,}/{progress.total:,}", "number")]
-        tail = f"{units.seconds_text(int(running.elapsed))}  Esc stops "
-        tail = tail.replace("0 ms", "0 s")
-        gap = width - line_width(spans) - len(tail)
-        if gap < 1:
-            spans = [(fit("".join(s for s, _ in spans), max(1, width - len(tail) - 1)), "text")]
-            gap = 1
-        return (*spans, (" " * gap, "text"), (tail, "dim"))
-
-    def _done_line(self, width: int) -> Line:
-        if self.last_command:
-            hint = "  y copies "
-            return (
-                (" $ ", "accent"),
-                (fit(middle(safe(self.last_command), width - 4 - len(hint)), width - 4 - len(hint)), "text"),
-                (hint, "dim"),
-            )
-        return ((fit(f" {safe(self.said)}", width), "dim"),)
+            return done_line(self.last_command, self.said, width)
+        refused = self.refused is running
+        return job_line(running.title, running.job.progress, running.elapsed, width, refused=refused)
 
     # looking
 
@@ -343,7 +311,7 @@ class MainScreen(Changing):
         if zoomed:
             panes.set_class(target is tree, "zoom-left").set_class(target is not tree, "zoom-right")
         target.focus()
-        self._refresh_heads()
+        self.show_heads()
 
     def action_tab_layer(self) -> None:
         """Show the Layer tab."""
@@ -397,91 +365,13 @@ class MainScreen(Changing):
                 row = tree.model.layers[tree.model.first(row)].parent
             tree.cursor = tree.model.rows.index(row) if row is not None else 0
         tree.rows_changed()
-        self._show_layer()
-        self._refresh_heads()
+        self.show_layer()
+        self.show_heads()
 
     def action_exact(self) -> None:
         """Exact or rounded numbers."""
         self.exact = not self.exact
         self.refresh_all()
-
-    # filtering
-
-    async def action_filter(self) -> None:
-        """Open the filter's line."""
-        from textual.widgets import Static
-
-        from explorer.tui.screens.dialogs import text_input
-
-        row = self.query_one("#filter-row")
-        if not row.children:
-            entry = text_input(
-                placeholder="words, op:Conv, macs>1e6, -term", blink=not self.remote, id="filter"
-            )
-            await row.mount(Static(" / ", id="filter-mark", markup=False), entry)
-        row.add_class("open")
-        self.query_one(Status).display = False
-        self.query_one("#filter").focus()
-
-    def close_filter(self, *, clear: bool) -> bool:
-        """Leave the filter's line, and with `clear` the filter. Returns whether there was one."""
-        row = self.query_one("#filter-row")
-        was = row.has_class("open") or bool(self._filter)
-        row.remove_class("open")
-        self.query_one(Status).display = True
-        if clear and was:
-            from textual.widgets import Input
-
-            for entry in row.query(Input):
-                entry.value = ""
-            self._apply_filter(None)
-            self._filter = ""
-        if was:
-            self.query_one(LayerTree).focus()
-        return was
-
-    async def on_input_changed(self, event: object) -> None:
-        """The filter follows what is typed."""
-        self.run_worker(self._filter_soon(event.value), group="filter", exclusive=True, exit_on_error=False)  # type: ignore[attr-defined]
-
-    async def on_input_submitted(self, event: object) -> None:
-        """Enter keeps the filter and goes back to the tree."""
-        self.close_filter(clear=not self._filter)
-
-    async def _filter_soon(self, text: str) -> None:
-        if self.analysis is None or text.strip() == self._filter:
-            return
-        self._filter = text.strip()
-        if not self._filter:
-            self._apply_filter(None)
-            return
-        await asyncio.sleep(_TYPING)
-        from explorer import query  # with its parser, only when somebody searches
-
-        layers = self.analysis.layers
-        try:
-            if len(layers) > _IN_ONE_GO:
-                found = await asyncio.to_thread(query.search, layers, self._filter)
-            else:
-                found = query.search(layers, self._filter)
-        except ExplorerError as error:
-            # half a query is no error: the line is still being written
-            self.query_one("#filter-mark").tooltip = str(error)
-            return
-        self._apply_filter(found)
-
-    def _apply_filter(self, found: tuple[int, ...] | None) -> None:
-        tree = self.query_one(LayerTree)
-        layer = tree.current_layer
-        tree.model.set_filter(found)
-        rows = tree.model.rows
-        if found is None:
-            tree.cursor = tree.model.reveal(layer.id) if layer is not None else 0
-        elif found:
-            tree.cursor = next((i for i, row in enumerate(rows) if row in tree.model.matches), 0)  # type: ignore[operator]
-        tree.rows_changed()
-        self._show_layer()
-        self._refresh_heads()
 
     # program
 
@@ -545,12 +435,6 @@ def _hidden(widget: Widget) -> Widget:
     """A tab that is not on show; hidden before the first layout, which then happens once."""
     widget.display = False
     return widget
-
-
-def _title(tab: str, width: int) -> str:
-    """The word of a tab: short where four do not fit, with air where they do."""
-    word = "Ops" if tab == "operators" and width < 39 else tab.capitalize()
-    return word + "  " if width >= 48 else word
 
 
 def _dim(word: str, width: int) -> Line:

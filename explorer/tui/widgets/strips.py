@@ -7,8 +7,8 @@ from collections.abc import Callable
 from textual import events
 from textual.message import Message
 
-from explorer.tui.commands import COMMANDS
-from explorer.tui.lines import BLANK, Line, line_width
+from explorer.tui.commands import COMMANDS, Command
+from explorer.tui.lines import BLANK, Line
 from explorer.tui.widgets.line_view import RoleLines
 
 __all__ = ["Header", "KeyBar", "PaneHead", "Status"]
@@ -75,21 +75,28 @@ class KeyBar(_Lines):
         """Show the keys."""
         self.show(lambda width: (self._line(width),))
 
+    def _shown(self, width: int) -> list[Command]:
+        """The commands that fit; help and quit, the last two, stay when others go."""
+        shown = [command for command in COMMANDS if command.footer]
+        while len(shown) > 2 and 1 + sum(_cells(command) for command in shown) > width:
+            del shown[-3]
+        return shown
+
     def _line(self, width: int) -> Line:
         spans: list[tuple[str, str]] = [(" ", "text")]
-        for command in COMMANDS:
-            if command.footer:
-                item = ((command.shown, "key"), (f" {command.footer}  ", "dim"))
-                if line_width((*spans, *item)) <= width:
-                    spans.extend(item)
+        for command in self._shown(width):
+            spans += [(command.shown, "key"), (f" {command.footer}  ", "dim")]
         return tuple(spans)
 
     async def _on_click(self, event: events.Click) -> None:
         x = 1
-        for command in COMMANDS:
-            if command.footer:
-                size = len(command.shown) + len(command.footer) + 3
-                if x <= event.x < x + size - 1:
-                    self.post_message(self.Pressed(command.id))
-                    return
-                x += size
+        for command in self._shown(self.size.width):
+            if x <= event.x < x + _cells(command) - 1:
+                self.post_message(self.Pressed(command.id))
+                return
+            x += _cells(command)
+
+
+def _cells(command: Command) -> int:
+    """Cells of a key, its label and the gap behind it."""
+    return len(command.shown) + len(command.footer) + 3
