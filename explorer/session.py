@@ -17,6 +17,7 @@ import shlex
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,7 @@ class Session:
         self._analyses.clear()
         self._opened = None
         if self._own_workdir is not None:
-            shutil.rmtree(self._own_workdir, ignore_errors=True)
+            self._remove_workdir()
             self._own_workdir = None
 
     @property
@@ -115,6 +116,8 @@ class Session:
             return self._workdir
         if self._own_workdir is None:
             self._own_workdir = tempfile.mkdtemp(prefix="explorer-")
+            # who forgets to close a session must not find thousands of folders one day
+            self._remove_workdir = weakref.finalize(self, shutil.rmtree, self._own_workdir, True)
         return self._own_workdir
 
     # what is known

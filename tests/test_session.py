@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -45,6 +46,18 @@ def test_the_cost_before_is_that_of_the_batch_that_was_tiled(sample: Sample) -> 
     with Session(sample("bert_tiny"), dims={"sequence": 16, "batch": 1}) as bound:
         assert totals == bound.info().totals
         assert totals.coverage == 1
+
+
+def test_a_session_leaves_no_folder_behind_closed_or_forgotten(sample: Sample) -> None:
+    closed, forgotten = Session(sample("mlp_128")), Session(sample("mlp_128"))
+    folders = [Path(session.workdir) for session in (closed, forgotten)]
+    for session in (closed, forgotten):
+        session.tile(SPEC, verify=False)
+    assert all(list(folder.iterdir()) for folder in folders)
+    closed.close()
+    del session, forgotten
+    gc.collect()
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_undo_and_redo_stay_at_the_ends(sample: Sample) -> None:
