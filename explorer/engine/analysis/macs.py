@@ -275,9 +275,17 @@ def matmul(a: Shape, b: Shape) -> Cost:
         return unknown("a scalar cannot be an operand of a matrix product")
     rows = a[-2:-1]
     columns = b[-1:] if len(b) > 1 else ()
-    depth = a[-1] if isinstance(a[-1], int) else b[-2 if len(b) > 1 else -1]
+    depth, other = a[-1], b[-2 if len(b) > 1 else -1]
+    if _apart(depth, other):
+        return unknown(f"its operands do not fit: {depth} columns against {other} rows")
     batch = broadcast(a[:-2], b[:-2])
+    depth = depth if isinstance(depth, int) else other
     return _counted([("batch", batch), ("M", rows), ("K", (depth,)), ("N", columns)])
+
+
+def _apart(a: Dim, b: Dim) -> bool:
+    """Whether two dimensions that have to be the same are known not to be."""
+    return isinstance(a, int) and isinstance(b, int) and a != b
 
 
 def gemm(
@@ -305,6 +313,8 @@ def gemm(
         return unknown("Gemm takes two matrices")
     m, k = (a[1], a[0]) if trans_a else (a[0], a[1])
     other, n = (b[1], b[0]) if trans_b else (b[0], b[1])
+    if _apart(k, other):
+        return unknown(f"its operands do not fit: {k} columns against {other} rows")
     cost = _counted([("M", (m,)), ("K", (k if isinstance(k, int) else other,)), ("N", (n,))])
     for what, wanted in (
         ("alpha", alpha != 1.0),

@@ -82,6 +82,19 @@ def test_gemm_counts_the_same_however_its_operands_lie() -> None:
     assert scaled.elementwise_ops == 30
 
 
+def test_operands_that_do_not_fit_have_no_cost() -> None:
+    """An input shape that the user gave may contradict the weights."""
+    for cost in (
+        macs.matmul((3, 99), (100, 70)),
+        macs.matmul((99,), (100, 70)),
+        macs.gemm((3, 99), (100, 70)),
+        macs.gemm((99, 3), (70, 100), trans_a=True, trans_b=True),
+    ):
+        assert cost.macs is None
+        assert cost.status == "unknown"
+        assert cost.reason == "its operands do not fit: 99 columns against 100 rows"
+
+
 def test_attention_counts_both_products_of_every_query_head() -> None:
     cost = macs.attention((1,), 12, 128, 128, 64, 64)
     assert cost.macs == 12 * 128 * 128 * (64 + 64)
