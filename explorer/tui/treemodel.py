@@ -100,27 +100,32 @@ class TreeModel:
         """Whether the row's children are on show."""
         return (row not in self._closed) if self.matches is not None else (row in self.opened)
 
-    def value(self, row: int) -> tuple[int | None, bool]:
-        """The row's figure in the current column, and whether it is an upper bound only.
+    def value(self, row: int) -> tuple[int | None, str]:
+        """The row's figure in the current column, and '≤' or '≥' if it is a bound only.
 
-        The sum over a run counts a parameter that its blocks share once for each block: an upper
-        bound, and said to be one.
+        The sum over a run counts a parameter that its blocks share once for each block: an upper bound.
+        A group with an unknown part sums what is known: a lower one.
         """
         of = self.metric.of
-        if row >= 0:
-            layer = self.layers[row]
-            return of(layer), layer.status == "bound" and self.metric.id == "macs"
-        total = 0
         members = self.members(row)
+        layer = self.layers[members[0]]
+        stored = self.metric.id in ("params", "weights")
+        bound = ""
+        if layer.group and layer.status == "unknown" and not stored:
+            bound = "≥"
+        elif layer.status == "bound" and self.metric.id == "macs":
+            bound = "≤"
+        if row >= 0:
+            return of(layer), bound
+        total = 0
         for member in members:
             value = of(self.layers[member])
             if value is None:
-                return None, False
+                return None, ""
             total += value
-        shared = self.metric.id in ("params", "weights") and any(
-            self.layers[i].shared_with for i in range(members[0], self.end[members[-1]])
-        )
-        return total, shared
+        if stored and any(self.layers[i].shared_with for i in range(members[0], self.end[members[-1]])):
+            bound = "≤"
+        return total, bound
 
     # which rows there are
 

@@ -99,6 +99,22 @@ def test_the_header_keeps_every_total_at_80_columns() -> None:
         assert words in text
 
 
+def test_a_sum_with_an_unknown_part_is_said_to_be_a_lower_bound() -> None:
+    model = blocks()
+    group = replace(model.layers[0], status="unknown", reason="1 of 3 below has no known cost")
+    whole = replace(model.info.totals, activation_bytes_peak=48)
+    page = said(layer_page((group,), whole, 60, exact=False))
+    assert "≥ 12.00 k" in page
+    assert "params      1.20 k" in page
+    rows = TreeModel((group, *model.layers[1:]))
+    assert "≥ 12.00 k" in line_text(tree_line(rows, rows.rows[0], whole, 60, exact=False))
+    info = replace(model.info, totals=whole)
+    header = line_text(header_lines("bert.onnx", info, "", False, 120)[1])
+    assert "MACs ≥ " in header
+    assert "peak ≥ 48 B" in header
+    assert "activ. peak ≥ 48 B" in said(model_page(info, None, 60, exact=False))
+
+
 def test_coverage_never_rounds_up_to_all() -> None:
     from explorer.tui.pages.model import _percent
 

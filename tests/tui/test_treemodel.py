@@ -31,7 +31,7 @@ def test_a_run_of_identical_blocks_is_one_row_until_it_is_opened() -> None:
 
 def test_a_run_is_worth_the_sum_of_its_blocks() -> None:
     model = TreeModel(blocks(12).layers)
-    assert model.value(model.rows[1]) == (12_000, False)
+    assert model.value(model.rows[1]) == (12_000, "")
 
 
 def test_parameters_that_blocks_share_make_their_sum_an_upper_bound() -> None:
@@ -44,14 +44,14 @@ def test_parameters_that_blocks_share_make_their_sum_an_upper_bound() -> None:
         )
     )
     model.set_metric(METRICS[1])
-    assert model.value(model.rows[0]) == (10, True)
+    assert model.value(model.rows[0]) == (10, "≤")
 
 
 def test_an_unknown_cost_is_not_zero_and_sorts_last() -> None:
     model = TreeModel(blocks(2).layers)
-    assert model.value(model.rows[-1]) == (None, False)
+    assert model.value(model.rows[-1]) == (None, "")
     model.set_order(by_cost=True)
-    assert model.value(model.rows[-1]) == (None, False)
+    assert model.value(model.rows[-1]) == (None, "")
 
 
 def test_sorting_orders_siblings_and_keeps_the_hierarchy() -> None:

@@ -50,6 +50,8 @@ def diff_entries(diff: Diff, exact: bool) -> list[Entry]:
     entries.extend(
         Entry(partial(_cost_row, *row, exact)) for row in _costs(diff.totals_before, diff.totals_after)
     )
+    if min(diff.totals_before.coverage, diff.totals_after.coverage) < 1:
+        entries.append(_plain((("not all is known: sums are lower bounds", "warn"),)))
     if diff.nodes:
         entries += [_plain(BLANK), _plain(head("Nodes"))]
         entries.extend(Entry(partial(_node_row, node), partial(_node_body, node)) for node in diff.nodes)

@@ -60,19 +60,24 @@ def layer_page(layers: Sequence[Layer], totals: Totals, width: int, exact: bool)
 
 
 def _figures(layer: Layer, totals: Totals, width: int, exact: bool) -> list[Line]:
+    # what lies in a group with an unknown part is a sum of what is known
+    part = layer.group and layer.status == "unknown"
+
     def share(part: int | None, whole: int | None) -> Span:
         said = units.percent_text(part, whole)
         return ("" if said in ("-", "?") else f"  {said}", "dim")
 
     lines = field(
         " MACs",
-        (_figure(count_figure(layer.macs, exact), layer.macs), share(layer.macs, totals.macs)),
+        (_figure(count_figure(layer.macs, exact), layer.macs, part), share(layer.macs, totals.macs)),
         width,
     )
     if layer.formula:
         lines.extend(field("", ((safe(layer.formula), "dim"),), width))
     if layer.elementwise_ops:
-        lines.extend(field(" elementwise", (_figure(count_figure(layer.elementwise_ops, exact), 1),), width))
+        lines.extend(
+            field(" elementwise", (_figure(count_figure(layer.elementwise_ops, exact), 1, part),), width)
+        )
     lines.extend(
         field(
             " params",
@@ -87,7 +92,9 @@ def _figures(layer: Layer, totals: Totals, width: int, exact: bool) -> list[Line
         (" writes", layer.bytes_written, totals.bytes_written),
     )
     for label, value, whole in rows:
-        lines.extend(field(label, (_figure(bytes_figure(value, exact), value), share(value, whole)), width))
+        least = part and label != " weights"
+        figure = _figure(bytes_figure(value, exact), value, least)
+        lines.extend(field(label, (figure, share(value, whole)), width))
     if layer.macs and layer.bytes_read is not None and layer.bytes_written is not None:
         moved = layer.bytes_read + layer.bytes_written
         if moved:
@@ -96,7 +103,9 @@ def _figures(layer: Layer, totals: Totals, width: int, exact: bool) -> list[Line
     return lines
 
 
-def _figure(said: str, value: int | None) -> Span:
+def _figure(said: str, value: int | None, least: bool = False) -> Span:
+    if least and value is not None:
+        return (f"≥ {said}", "warn")
     return (said, "warn" if value is None else "number" if value else "dim")
 
 

@@ -56,13 +56,20 @@ def _dims(info: Info) -> Mapping[str, object]:
 
 def _totals(totals: Totals, exact: bool, width: int) -> Line:
     covered = totals.coverage
+    least, role = ("≥ ", "warn") if covered < 1 else ("", "number")
     items = [
-        ("MACs", count_figure(totals.macs, exact), "number"),
+        ("MACs", _at_least(least, totals.macs, count_figure(totals.macs, exact)), role),
         ("params", count_figure(totals.params, exact), "number"),
         ("weights", bytes_figure(totals.weight_bytes, exact), "number"),
-        ("peak", bytes_figure(totals.activation_bytes_peak, exact), "number"),
+        (
+            "peak",
+            _at_least(least, totals.activation_bytes_peak, bytes_figure(totals.activation_bytes_peak, exact)),
+            role,
+        ),
         ("known", _percent(covered), "number" if covered >= 1 else "warn"),
     ]
+    if covered < 1:  # what qualifies the figures must not be what a narrow terminal cuts off
+        items.insert(1, items.pop())
     spans: list[Span] = [(" ", "text")]
     gap = "   " if sum(len(a) + len(b) + 1 for a, b, _ in items) + 13 < width else "  "
     for i, (label, value, role) in enumerate(items):
@@ -71,6 +78,11 @@ def _totals(totals: Totals, exact: bool, width: int) -> Line:
             break
         spans += [(gap if i else "", "text"), *item]
     return tuple(spans)
+
+
+def _at_least(sign: str, value: int | None, said: str) -> str:
+    """A sum of what is known, marked as such where something is unknown."""
+    return said if value is None else sign + said
 
 
 def _percent(share: float) -> str:
@@ -103,11 +115,15 @@ def model_page(info: Info, history: History | None, width: int, exact: bool) -> 
         ("reads", totals.bytes_read),
         ("writes", totals.bytes_written),
     )
+    part = "≥ " if totals.coverage < 1 else ""
+    whole = ("params", "trainable", "weights")
     for label, value in counts:
         if label != "trainable" or value is not None:
-            lines.extend(_figure(label, count_figure(value, exact), value, width))
+            said = _at_least("" if label in whole else part, value, count_figure(value, exact))
+            lines.extend(_figure(label, said, value, width))
     for label, value in sizes:
-        lines.extend(_figure(label, bytes_figure(value, exact), value, width))
+        said = _at_least("" if label in whole else part, value, bytes_figure(value, exact))
+        lines.extend(_figure(label, said, value, width))
     if totals.activation_bytes_functional:
         said = bytes_figure(totals.activation_bytes_functional, exact)
         lines.extend(
@@ -140,7 +156,7 @@ def model_page(info: Info, history: History | None, width: int, exact: bool) -> 
 
 
 def _figure(label: str, said: str, value: int | None, width: int) -> list[Line]:
-    return field(" " + label, ((said, "warn" if value is None else "number"),), width)
+    return field(" " + label, ((said, "warn" if value is None or said.startswith("≥") else "number"),), width)
 
 
 def _assumptions(info: Info, width: int) -> list[Line]:

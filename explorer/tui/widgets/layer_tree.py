@@ -106,7 +106,7 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
     else:
         tail = " " * max(0, room - len(name))
     figure = (bytes_figure if model.metric.in_bytes else count_figure)(value, exact)
-    figure = "≤ " + figure if bound else figure
+    figure = f"{bound} {figure}" if bound and value is not None else figure
     number_role = "warn" if value is None or bound else ("number" if value else "dim")
     share = value / whole if value and whole else 0.0
     filled, track = bar(share, bar_width)

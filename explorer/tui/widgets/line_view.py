@@ -84,10 +84,11 @@ class LineView(RoleLines, ScrollView, can_focus=True):
         super().__init__(id=id)
         self._page: Callable[[int], Sequence[Line]] = lambda width: ()
         self._lines: Sequence[Line] = ()
+        self._made: tuple[int, Sequence[Line]] | None = None
 
     def show(self, page: Callable[[int], Sequence[Line]], *, top: bool = False) -> None:
         """Show `page(width)`; `top` goes back to its beginning."""
-        self._page = page
+        self._page, self._made = page, None
         if top and self.scroll_offset.y:
             self.scroll_to(y=0, animate=False, force=True)
         self._lay_out()
@@ -104,7 +105,7 @@ class LineView(RoleLines, ScrollView, can_focus=True):
     def _lay_out(self) -> None:
         if not self.is_mounted:
             return
-        old, new = self._lines, tuple(self._page(max(1, self.size.width)))
+        old, new = self._lines, self._at_width(self.size.width)
         self._lines = new
         size = Size(self.size.width, len(new))
         if size.height != self.virtual_size.height:
@@ -120,7 +121,13 @@ class LineView(RoleLines, ScrollView, can_focus=True):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """As many rows as lines."""
-        return len(self._page(max(1, width)))
+        return len(self._at_width(width))
+
+    def _at_width(self, width: int) -> Sequence[Line]:
+        """The page's lines; Textual measures a page several times before it shows it once."""
+        if self._made is None or self._made[0] != width:
+            self._made = (width, tuple(self._page(max(1, width))))
+        return self._made[1]
 
     def line_at(self, y: int) -> Line:
         """The line in row `y`."""
