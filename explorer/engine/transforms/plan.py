@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 
-from explorer.engine.transforms.sites import Site
+from explorer.engine.transforms.sites import NOT_MATRIX, Site
 from explorer.errors import Misuse, nearest
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 
@@ -123,7 +123,7 @@ def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], globs: Sequen
         if not sites:
             if not skipped:
                 raise Misuse("the model holds no matrix product", hint="there is nothing to tile")
-            products = [s for s in skipped if s.op in ("Gemm", "MatMul")] or list(skipped)
+            products = [s for s in skipped if s.op not in NOT_MATRIX] or list(skipped)
             reasons = "; ".join(dict.fromkeys(s.reason for s in products))
             raise Misuse(f"no matrix product can be tiled ({reasons})")
         return list(sites)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from explorer.engine.graph import Graph, Model, Node, Tensor
+from explorer.engine.graph import Graph, Model, Node, Tensor, subgraphs
+from explorer.engine.transforms.region import SITE_KEY
 from explorer.facts import Dim, Shape, SkippedSite, TensorInfo
 
-__all__ = ["Site", "Weight", "find_sites"]
+__all__ = ["NOT_MATRIX", "Site", "Weight", "find_sites"]
 
 _FLOATS = ("float32", "float64", "float16")
 
-_NOT_MATRIX = {
+NOT_MATRIX = {
     "Conv": "a convolution",
     "ConvTranspose": "a transposed convolution",
     "ConvInteger": "an integer convolution",
@@ -31,6 +32,7 @@ _NOT_MATRIX = {
     "GRU": "a recurrent layer",
     "RNN": "a recurrent layer",
 }
+"""Operators that multiply and accumulate, and are left alone: what the reason calls each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +117,21 @@ def find_sites(model: Model, shapes: Mapping[str, TensorInfo]) -> tuple[list[Sit
     free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
+    holders = _Holders(model)
+    tiled: set[str] = set()
     for node in model.graph.nodes:
-        if node.domain not in ("", "com.microsoft"):
+        done = node.metadata.get(SITE_KEY)
+        if done is not None:
+            if done not in tiled:
+                skipped.append(SkippedSite(done, node.op, "tiled already"))
+            tiled.add(done)
+        elif holders.product(node):
+            reason = f"a {holders.product(node)} inside a function, a branch or a loop: left as it was"
+            skipped.append(SkippedSite(node.label, node.op, reason))
+        elif node.domain not in ("", "com.microsoft"):
             continue
-        if node.op in _NOT_MATRIX:
-            skipped.append(SkippedSite(node.label, node.op, f"{_NOT_MATRIX[node.op]}: left as it was"))
+        elif node.op in NOT_MATRIX:
+            skipped.append(SkippedSite(node.label, node.op, f"{NOT_MATRIX[node.op]}: left as it was"))
         elif node.op in ("Gemm", "MatMul") and node.domain == "":
             found = _site(node, shapes, constants, free)
             if isinstance(found, Site):
@@ -127,6 +139,34 @@ def find_sites(model: Model, shapes: Mapping[str, TensorInfo]) -> tuple[list[Sit
             else:
                 skipped.append(SkippedSite(node.label, node.op, found))
     return sites, skipped
+
+
+class _Holders:
+    """Finds the products that are not in the main graph itself."""
+
+    def __init__(self, model: Model) -> None:
+        self._functions = model.functions
+        self._known: dict[tuple[str, str, str], str] = {}
+
+    def product(self, node: Node) -> str:
+        """The first Gemm or MatMul in the function that `node` calls, or in its bodies; '' without one."""
+        function = self._functions.get(node.key) if node.domain else None
+        if function is None:
+            bodies = [graph.nodes for _, graph in subgraphs(node)]
+            return next(filter(None, (self._within(nodes) for nodes in bodies)), "")
+        if node.key not in self._known:
+            self._known[node.key] = ""  # a function that calls itself ends here
+            self._known[node.key] = self._within(function.nodes)
+        return self._known[node.key]
+
+    def _within(self, nodes: Sequence[Node]) -> str:
+        for node in nodes:
+            if not node.domain and node.op in ("Gemm", "MatMul"):
+                return node.op
+            inner = self.product(node)
+            if inner:
+                return inner
+        return ""
 
 
 class _Constants:
