@@ -130,15 +130,31 @@ def _variadic(extra: int = 0) -> Rule:
 
 
 def _conv(call: Call) -> Cost:
-    return macs.conv(call.output(), call.shape(1), bias=call.has(2))
+    return _channels_fit(call, 1) or macs.conv(call.output(), call.shape(1), bias=call.has(2))
 
 
 def _conv_integer(call: Call) -> Cost:
-    return macs.conv(call.output(), call.shape(1))
+    return _channels_fit(call, 1) or macs.conv(call.output(), call.shape(1))
 
 
 def _qlinear_conv(call: Call) -> Cost:
-    return _requantized(macs.conv(call.output(), call.shape(3), bias=call.has(8)), call)
+    fault = _channels_fit(call, 3)
+    return fault or _requantized(macs.conv(call.output(), call.shape(3), bias=call.has(8)), call)
+
+
+def _channels_fit(call: Call, weight: int) -> Cost | None:
+    """Why the convolution cannot run: its weight is made for another number of channels."""
+    shape, source = call.shape(weight), call.shape(0)
+    axis = len(source) - len(shape) + 1
+    if len(shape) < 2 or axis not in (0, 1):
+        return None
+    wanted, given = shape[1], source[axis]
+    if not isinstance(wanted, int) or not isinstance(given, int):
+        return None
+    channels = wanted * call.attributes.get("group", 1)
+    if channels == given:
+        return None
+    return macs.unknown(f"its operands do not fit: {given} channels, the weight takes {channels}")
 
 
 def _requantized(cost: Cost, call: Call) -> Cost:

@@ -271,3 +271,20 @@ def test_which_stored_tensors_are_parameters(
     op: str, index: int, dtype: str, shape: Shape, answer: bool
 ) -> None:
     assert is_parameter(op, index, dtype, shape) is answer
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs"),
+    [
+        ("Conv", [(1, 4, 8, 8), (4, 3, 3, 3)]),
+        ("Conv", [(9, 8), (4, 8, 3)]),
+        ("ConvInteger", [(1, 4, 8, 8), (4, 3, 3, 3)]),
+        ("QLinearConv", [(1, 4, 8, 8), SCALAR, SCALAR, (4, 3, 3, 3), SCALAR, SCALAR, SCALAR, SCALAR]),
+    ],
+)
+def test_a_convolution_for_other_channels_has_no_cost(op: str, inputs: list[Shape | None]) -> None:
+    """An input shape that the user gave may contradict the weights."""
+    cost = cost_of(call(op, inputs, (1, 4, 6, 6) if len(inputs[0] or ()) == 4 else (4, 6)))
+    assert cost.macs is None
+    assert cost.status == "unknown"
+    assert "channels, the weight takes" in cost.reason
