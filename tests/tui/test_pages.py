@@ -115,6 +115,16 @@ def test_a_sum_with_an_unknown_part_is_said_to_be_a_lower_bound() -> None:
     assert "activ. peak ≥ 48 B" in said(model_page(info, None, 60, exact=False))
 
 
+def test_a_dimension_that_is_not_bound_says_how_to_bind_it() -> None:
+    info = alexnet().info
+    free = replace(info.model, inputs=(TensorInfo("ids", "int64", ("batch", "sequence")),))
+    page = said(
+        model_page(replace(info, model=free, assumptions={"dims": {"batch": 2}}), None, 80, exact=False)
+    )
+    assert "sequence not bound; start with --dim sequence=1" in page
+    assert "not bound" not in said(model_page(info, None, 80, exact=False))
+
+
 def test_coverage_never_rounds_up_to_all() -> None:
     from explorer.tui.pages.model import _percent
 

@@ -43,9 +43,8 @@ def layer_page(layers: Sequence[Layer], totals: Totals, width: int, exact: bool)
         said = f"first of {len(layers)} identical blocks, to {safe(layers[-1].path)}"
         lines.extend(wrap(((" ", "text"), (said, "accent")), width, 1))
     if layer.status != "exact":
-        role = "warn" if layer.status == "bound" else "bad"
         said = f"{layer.status}: {safe(layer.reason) or 'no reason given'}"
-        lines.extend(wrap(((" ", "text"), (said, role)), width, 1))
+        lines.extend(wrap(((" ", "text"), (said, "warn")), width, 1))
     lines.append(BLANK)
     lines.extend(_figures(layer, totals, width, exact))
     if layer.shared_with:

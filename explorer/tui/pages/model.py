@@ -54,6 +54,13 @@ def _dims(info: Info) -> Mapping[str, object]:
     return dims if isinstance(dims, Mapping) else {}
 
 
+def _open_dims(info: Info) -> list[str]:
+    """Symbolic dimensions of the inputs that nobody bound: figures that need them are unknown."""
+    bound = _dims(info)
+    named = [d for t in info.model.inputs for d in t.shape or () if isinstance(d, str) and d not in bound]
+    return list(dict.fromkeys(named))
+
+
 def _totals(totals: Totals, exact: bool, width: int) -> Line:
     covered = totals.coverage
     least, role = ("≥ ", "warn") if covered < 1 else ("", "number")
@@ -137,6 +144,9 @@ def model_page(info: Info, history: History | None, width: int, exact: bool) -> 
     for title, tensors in (("Inputs", model.inputs), ("Outputs", model.outputs)):
         if tensors:
             lines += [BLANK, head(f" {title}"), *tensor_lines(tensors, width)]
+    if open_dims := _open_dims(info):
+        said = "not bound; start with " + " ".join(f"--dim {safe(name)}=1" for name in open_dims)
+        lines += [BLANK, *wrap(((f" {', '.join(map(safe, open_dims))} ", "text"), (said, "warn")), width, 1)]
     if info.assumptions or model.notes:
         lines += [BLANK, head(" Assumptions"), *_assumptions(info, width)]
     if totals.peak_tensors:

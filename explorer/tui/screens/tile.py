@@ -87,7 +87,7 @@ class Options(RoleLines, can_focus=True):
         """The line in row `y`."""
         spans: list[tuple[str, str]] = [(self.label, "dim")]
         for i, word in enumerate(self.words):
-            chosen = "mark" if self.has_focus else "accent"
+            chosen = "mark" if self.has_focus else "head"  # bold: without colours it must differ too
             spans += [(f" {word} ", chosen if i == self.index else "dim"), (" ", "text")]
         return tuple(spans)
 
