@@ -30,6 +30,15 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Values of attributes that a file may leave out (onnx operator specification)."""
 
+_TORCH_WINDOW = {
+    "kernel_size": "kernel_shape",
+    "stride": "strides",
+    "dilation": "dilations",
+    "padding": "pads",
+    "groups": "group",
+}
+"""What torch calls the attributes of a window: ranges are told in ONNX's words, whatever the format."""
+
 _AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
 
 
@@ -98,11 +107,27 @@ def _attributes(layer: Layer) -> dict[str, Any]:
                 continue
             given.setdefault(name, (value,) * (len(kernel) * (2 if name == "pads" else 1)))
     shape = layer.inputs[0].shape if layer.inputs else None
-    window = "kernel_shape" in given or "kernel_size" in given
-    if window and shape is not None and len(shape) in _AXES:
+    if "kernel_size" in given:
+        given = _in_onnx_words(given, len(shape) - 2 if shape else 1)
+    if "kernel_shape" in given and shape is not None and len(shape) in _AXES:
         sizes = zip(("channels", *_AXES[len(shape)]), shape[1:], strict=True)
         given.update({f"input_{name}": size for name, size in sizes if size is not None})
     return given
+
+
+def _in_onnx_words(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """A torch window as ONNX would describe it; `rank` is how many axes a lone number stands for."""
+    told: dict[str, Any] = {}
+    for name, value in given.items():
+        known = _TORCH_WINDOW.get(name)
+        if known is None or isinstance(value, str):  # padding='same' has no numbers
+            told[name] = value
+        elif known == "group":
+            told[known] = value
+        else:
+            sizes = tuple(value) if isinstance(value, (list, tuple)) else (value,) * rank
+            told[known] = sizes * 2 if known == "pads" else sizes  # at the beginning and the end of each axis
+    return told
 
 
 def _range(counts: Counter[Any]) -> Range:

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.engine.analysis import aten  # noqa: E402
 from explorer.engine.analysis.module import analyse, analyse_module  # noqa: E402
+from explorer.engine.analysis.operators import operator_stats  # noqa: E402
 from explorer.engine.formats.torch_module import load  # noqa: E402
 from explorer.errors import Cancelled, Misuse  # noqa: E402
 from explorer.facts import Analysis, Layer  # noqa: E402
@@ -600,3 +601,22 @@ def test_a_recurrent_layer_with_a_given_state() -> None:
             return self.rnn(x, state)[0]
 
     assert on_meta(Stateful, (2, 5, 4)).info.totals.macs == 2 * 5 * 3 * 6 * (4 + 6)
+
+
+def test_the_ranges_of_a_window_are_told_in_the_words_of_onnx() -> None:
+    """Who asks which kernels a model needs need not know where it came from."""
+    net = on_meta(
+        lambda: nn.Sequential(
+            nn.Conv2d(4, 8, (3, 1), stride=2, padding=(1, 0), groups=2), nn.MaxPool2d(3, stride=2, padding=1)
+        ),
+        (1, 4, 15, 15),
+    )
+    ranges = {stat.op: {k: r.minimum for k, r in stat.attributes.items()} for stat in operator_stats(net)}
+    conv, pool = ranges["Conv2d"], ranges["MaxPool2d"]
+    assert conv["kernel_shape"] == (3, 1)
+    assert conv["strides"] == (2, 2)
+    assert conv["dilations"] == (1, 1)
+    assert conv["pads"] == (1, 0, 1, 0)
+    assert conv["group"] == 2
+    assert (conv["input_channels"], conv["input_height"], conv["input_width"]) == (4, 15, 15)
+    assert (pool["kernel_shape"], pool["strides"], pool["pads"]) == ((3, 3), (2, 2), (1, 1, 1, 1))
