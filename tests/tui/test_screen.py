@@ -280,6 +280,17 @@ async def test_esc_stops_a_job_and_nothing_is_changed() -> None:
         assert "not saved" not in hands.strip(Header)
 
 
+async def test_esc_in_the_filter_closes_the_filter_and_spares_the_job_behind_it() -> None:
+    async with screen() as hands:
+        hands.engine.hold.add("verify")
+        await hands.press("v", "slash", *"relu")
+        await hands.press("escape")
+        assert len(hands.tree()) == 15
+        assert "verifying" in hands.strip(Status)
+        await hands.press("escape")
+        assert "Verify: stopped" in hands.strip(Status)
+
+
 async def test_the_job_bar_ticks_only_while_a_job_runs() -> None:
     async with screen() as hands:
         assert hands.main._job_timer is None

@@ -376,7 +376,10 @@ class MainScreen(Filtering):
     # program
 
     def action_escape(self) -> None:
-        """Stop the job; else clear the filter; else clear the status line; else leave the zoom."""
+        """Close the filter's line; else stop the job, clear the filter, the status line, the zoom."""
+        if self.query_one("#filter-row").has_class("open"):
+            self.close_filter(clear=True)  # its line covers the job's: Esc means what is seen
+            return
         if self.jobs.stop():
             return
         if self.close_filter(clear=True):
