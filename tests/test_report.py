@@ -366,6 +366,13 @@ def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown()
     assert "+32" in row_with("Nodes", report), "nodes and weights are known all the same"
 
 
+def test_the_next_command_binds_what_the_tiling_bound() -> None:
+    bound = replace(PLAN, dims={"batch": 1, "seq": 16})
+    fact = TileResult(bound, "out.onnx", None, 0.3, "")
+    report = text(tiling.tile(fact, "m.onnx", None, ["--dim", "seq=16"]))
+    assert "explorer diff m.onnx out.onnx --dim seq=16 --dim batch=1" in report
+
+
 def test_a_plan_says_at_which_sizes_it_holds() -> None:
     report = text(tiling.plan(replace(PLAN, dims={"batch": 8}), "alexnet"))
     assert "batch = 8" in report.splitlines()[0]

@@ -98,6 +98,9 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
     )
     if fact.verification is None:
         blocks.append(Prose("Not verified, because --no-verify was given.", NOTE))
+    # a dimension that the tiling bound by itself is still open in the original
+    assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
+    opening = [*opening, *(word for one in assumed if one not in opening for word in ("--dim", one))]
     following = [
         ("see both graphs side by side", ("explorer", "diff", source, fact.output, *opening)),
         ("look around in the result", ("explorer", fact.output)),

@@ -39,6 +39,9 @@ _TORCH_WINDOW = {
 }
 """What torch calls the attributes of a window: ranges are told in ONNX's words, whatever the format."""
 
+_ORDERS = ("perm",)
+"""Attributes whose values are no sizes: the smallest of each place of a permutation is none itself."""
+
 _AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
 
 
@@ -89,7 +92,7 @@ def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:
                 seen.setdefault(name, Counter())[key] += layer.calls
             except TypeError:
                 seen.setdefault(name, Counter())[str(value)] += layer.calls
-    return {name: _range(counts) for name, counts in seen.items()}
+    return {name: _range(counts, ordered=name not in _ORDERS) for name, counts in seen.items()}
 
 
 def _attributes(layer: Layer) -> dict[str, Any]:
@@ -130,11 +133,13 @@ def _in_onnx_words(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
     return told
 
 
-def _range(counts: Counter[Any]) -> Range:
+def _range(counts: Counter[Any], *, ordered: bool) -> Range:
     values = list(counts)
     low: Any = None
     high: Any = None
-    if all(_is_number(v) for v in values):
+    if not ordered:
+        pass
+    elif all(_is_number(v) for v in values):
         low, high = min(values), max(values)
     elif (
         all(isinstance(v, tuple) and all(map(_is_number, v)) for v in values)

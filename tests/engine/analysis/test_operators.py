@@ -68,3 +68,10 @@ def test_words_have_values_and_no_range(build: Build) -> None:
     assert conv.attributes["auto_pad"].values == (("SAME_UPPER", 1),)
     assert conv.attributes["auto_pad"].minimum is None
     assert "pads" not in conv.attributes
+
+
+def test_permutations_have_values_and_no_range(sample: Callable[[str], Path]) -> None:
+    analysis = analyse(read(str(sample("bert_tiny"))))
+    perm = next(stat for stat in operator_stats(analysis) if stat.op == "Transpose").attributes["perm"]
+    assert (perm.minimum, perm.maximum, perm.distinct) == (None, None, 2)
+    assert sorted(value for value, _ in perm.values) == [(0, 2, 1, 3), (0, 2, 3, 1)]
