@@ -71,7 +71,9 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
         if site:
             key = SITE, site
             if key not in known:
-                known[key] = _from_name(site)
+                scopes = node.metadata.get(NAMES, "")
+                classes = node.metadata.get(CLASSES, "")
+                known[key] = _from_metadata(scopes, classes, node, known) if scopes else _from_name(site)
             found.append(known[key])
             continue
         written = node.metadata.get(NAMES, "") if node.metadata else ""

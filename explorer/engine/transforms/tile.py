@@ -41,7 +41,10 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     for node in model.graph.nodes:
         if id(node) in planned:
             site, site_plan = planned[id(node)]
-            nodes += emit(site, site_plan, plan.tile, emission)
+            made = emit(site, site_plan, plan.tile, emission)
+            # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
+            made[0].metadata = {**_origin(node), **made[0].metadata}
+            nodes += made
         else:
             nodes.append(node)
     bypassed = {id(n) for s in sites for n in s.weight.chain}
@@ -72,6 +75,11 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         metadata={**model.metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))},
         path="",
     )
+
+
+def _origin(node: Node) -> dict[str, str]:
+    """What torch's exporter wrote of where a node comes from."""
+    return {key: said for key, said in node.metadata.items() if key.startswith("pkg.torch.onnx.")}
 
 
 def _names(graph: Graph) -> Iterator[str]:

@@ -110,6 +110,22 @@ def test_the_nodes_of_a_tiled_site_stand_under_its_name() -> None:
     assert found[0].scopes[0].kind == "tiled"
 
 
+def test_a_tiled_site_stands_in_the_module_that_dynamo_wrote_for_its_product() -> None:
+    scopes = {
+        "pkg.torch.onnx.name_scopes": "['', 'classifier', 'classifier.1', 'linear']",
+        "pkg.torch.onnx.class_hierarchy": "['m.AlexNet', 'm.Sequential', 'm.Linear', 'aten.linear.default']",
+    }
+    site = {"tile_hw.site": "node_linear"}
+    nodes = [
+        Node("Split", ["x"], ["a"], name="node_linear/x", metadata={**site, **scopes}),
+        Node("2DMM", ["a"], ["b"], name="node_linear/p_0", metadata=site),
+        Node("Relu", ["b"], ["c"], name="/classifier/classifier.2/Relu"),
+    ]
+    found = place(nodes)
+    assert [[s.name for s in p.scopes] for p in found] == [["classifier", "1"]] * 2 + [["classifier"]]
+    assert [s.kind for s in found[1].scopes] == ["Sequential", "tiled"]
+
+
 def test_names_in_a_body_lose_what_the_body_has_already() -> None:
     nodes = [
         Node("Add", ["x"], ["a"], name="/rnn/Loop/step/Add"),
