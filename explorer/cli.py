@@ -172,15 +172,21 @@ def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
         if given.output is None:
             result = TileResult(session.plan(spec, on_progress=line), "", None, 0.0, session.command(spec))
         else:
-            result = session.tile(
-                spec,
-                output=given.output,
-                overwrite=given.force,
-                verify=not given.no_verify,
-                draws=given.draws,
-                seed=given.seed,
-                on_progress=line,
-            )
+            try:
+                result = session.tile(
+                    spec,
+                    output=given.output,
+                    overwrite=given.force,
+                    verify=not given.no_verify,
+                    draws=given.draws,
+                    seed=given.seed,
+                    on_progress=line,
+                )
+            except BadModel as error:
+                # the runtime lacks an operator: then the model cannot be run, but it can be tiled
+                if given.no_verify or error.hint:
+                    raise
+                raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
             if result.output and not given.json:
                 change = _change(session, result.output, line)
     differs = result.verification is not None and not result.verification.passed
@@ -189,6 +195,9 @@ def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
         lambda: _document().tile(result, model, _tool(), digest),
         lambda: _pages("tiling").tile(result, source, change, _opening_words(given)),
     )
+
+
+_UNPROVED = "nothing was written; --no-verify tiles it without the proof"
 
 
 def _change(session: Session, written: str, line: ProgressLine) -> Diff | None:

@@ -258,6 +258,29 @@ def test_every_verb_answers_in_text_and_in_json(run: Run, lenet: Path, tmp_path:
         assert json.loads(out)["schema_version"] == 1
 
 
+def test_what_the_runtime_cannot_run_can_be_tiled_without_the_proof(run: Run, tmp_path: Path) -> None:
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
+        helper.make_node("Frob", ["h"], ["y"], domain="acme"),
+    ]
+    ports = [[helper.make_tensor_value_info(name, 1, [3, size])] for name, size in (("x", 6), ("y", 5))]
+    weight = numpy_helper.from_array(np.ones((6, 5), np.float32), "w")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    graph = helper.make_graph(nodes, "g", *ports, [weight])
+    source, target = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), source)
+    message = refused(run("tile", source, "-o", target, "--quiet"))
+    assert "acme:Frob" in message
+    assert message.rstrip().endswith("nothing was written; --no-verify tiles it without the proof")
+    assert not target.exists()
+    assert run("tile", source, "-o", target, "--quiet", "--no-verify")[0] == 0
+    assert target.exists()
+
+
 def test_a_shown_difference_is_exit_code_1(run: Run, lenet: Path, tmp_path: Path) -> None:
     tiled = tmp_path / "tiled.onnx"
     assert run("tile", lenet, "-o", tiled)[0] == 0
