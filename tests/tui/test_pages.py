@@ -160,6 +160,16 @@ def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
     assert diff_headline(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
 
 
+def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown() -> None:
+    change = ScriptedEngine()._diff()
+    partly = replace(change, totals_before=replace(change.totals_before, coverage=0.5))
+    lines = [line_text(entry.head(80)) for entry in diff_entries(partly, exact=False)]
+    moved = next(line for line in lines if line.startswith("bytes moved"))
+    assert "≥" in moved
+    assert moved.rstrip().endswith("?")
+    assert "≥" not in next(line for line in lines if line.startswith("params"))
+
+
 def test_models_that_differ_in_names_alone_are_equal_and_the_names_are_there() -> None:
     diff = ScriptedEngine()._diff()
     renamed = tuple(replace(node, status="renamed", children=()) for node in diff.nodes)

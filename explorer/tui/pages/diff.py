@@ -48,7 +48,8 @@ def diff_entries(diff: Diff, exact: bool) -> list[Entry]:
         entries.append(_plain(BLANK))
     entries.append(Entry(_cost_head))
     entries.extend(
-        Entry(partial(_cost_row, *row, exact)) for row in _costs(diff.totals_before, diff.totals_after)
+        Entry(partial(_cost_row, *row, _least(diff, row[0]), exact))
+        for row in _costs(diff.totals_before, diff.totals_after)
     )
     if min(diff.totals_before.coverage, diff.totals_after.coverage) < 1:
         entries.append(_plain((("not all is known: sums are lower bounds", "warn"),)))
@@ -135,16 +136,40 @@ def _cost_head(width: int) -> Line:
     return ((fit("Cost", label), "head"), (columns, "dim"))
 
 
-def _cost_row(label: str, before: int | None, after: int | None, size: bool, exact: bool, width: int) -> Line:
+_STORED = ("params", "weights", "operators")
+"""Known of every node, whatever its shapes are."""
+
+
+def _least(diff: Diff, label: str) -> tuple[bool, bool]:
+    """Whether the figures before and after are lower bounds."""
+    sides = (diff.totals_before, diff.totals_after)
+    before, after = (label not in _STORED and side.coverage < 1 for side in sides)
+    return before, after
+
+
+def _cost_row(
+    label: str,
+    before: int | None,
+    after: int | None,
+    size: bool,
+    least: tuple[bool, bool],
+    exact: bool,
+    width: int,
+) -> Line:
     figure: Callable[[int | None, bool], str] = bytes_figure if size else count_figure
     name, room, rest = _cost_widths(width, exact)
     exact = exact and room > 12
     same = before == after and before is not None
     change = "same" if same else "?" if before is None or after is None else _change(before, after, rest)
+    if any(least):  # the difference of two lower bounds is nothing that anybody knows
+        same, change = False, "?"
+    shown = [
+        ("≥" if bound and value is not None else "") + figure(value, exact)
+        for value, bound in zip((before, after), least, strict=True)
+    ]
     return (
         (fit(_SHORT.get(label, label) if name < len(label) else label, name), "text"),
-        (fit(figure(before, exact), room, right=True), "number"),
-        (fit(figure(after, exact), room, right=True), "number"),
+        *((fit(text, room, right=True), "number") for text in shown),
         (fit(change, rest, right=True), "dim" if same else "warn"),
     )
 
