@@ -211,14 +211,14 @@ class Engine:
 
     def _kill(self) -> None:
         process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        # only now: a child that sees this end close takes the session for over and clears it away
         if self._requests is not None:
             self._requests.close()
             self._requests = None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
     def _read(self, incoming: Connection, process: subprocess.Popen[bytes]) -> None:
         """Runs in the reader's thread, without the lock."""
@@ -314,12 +314,13 @@ def _serve(requests: Connection, answers: Connection) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 inbox.put(requests.recv())
-        # the parent is gone: nobody wants the result of what is running
+        # the parent is gone: nobody wants the result of what is running, nor what was not saved
+        shutil.rmtree(setup["workdir"], ignore_errors=True)
         os._exit(0)
 
+    _, setup, history = requests.recv()
     threading.Thread(target=listen, name="requests", daemon=True).start()
-    _, setup, history = inbox.get()
-    session = Session(setup.pop("source"), **setup)
+    session = Session(**setup)
     if history is not None:
         session.restore(history)
     while True:

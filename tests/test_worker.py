@@ -101,13 +101,14 @@ def test_the_engine_ends_when_its_parent_does(sample: Any) -> None:
 
     code = (
         "import os, sys; from explorer.worker import Engine; e = Engine(sys.argv[1]); e.start();"
-        "e.submit('history').future.result(60); print(e.pid, flush=True); os._exit(1)"
+        "e.submit('history').future.result(60); print(e.pid, e._workdir, flush=True); os._exit(1)"
     )
     done = subprocess.run([sys.executable, "-c", code, sample("lenet")], capture_output=True, text=True)
-    pid = int(done.stdout)
+    pid, folder = done.stdout.split()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         if not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+            assert not os.path.exists(folder)
             return
         time.sleep(0.05)
     raise AssertionError("the engine outlived its parent")
