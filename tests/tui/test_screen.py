@@ -49,6 +49,11 @@ class Hands:
                 await asyncio.sleep(0.005)
         await self.pilot.pause()
 
+    async def tile(self) -> None:
+        """Tile everything and close the verdict."""
+        await self.press("t")
+        await self.press("enter", "escape")
+
     def tree(self) -> list[str]:
         tree = self.main.query_one(LayerTree)
         return [line_text(tree.row_line(i, 72)).rstrip() for i in range(tree.row_count)]
@@ -282,6 +287,7 @@ async def test_esc_stops_a_job_and_nothing_is_changed() -> None:
 
 async def test_esc_in_the_filter_closes_the_filter_and_spares_the_job_behind_it() -> None:
     async with screen() as hands:
+        await hands.tile()
         hands.engine.hold.add("verify")
         await hands.press("v", "slash", *"relu")
         await hands.press("escape")
@@ -291,9 +297,17 @@ async def test_esc_in_the_filter_closes_the_filter_and_spares_the_job_behind_it(
         assert "Verify: stopped" in hands.strip(Status)
 
 
+async def test_a_model_as_it_was_opened_needs_no_proof() -> None:
+    async with screen() as hands:
+        await hands.press("v")
+        assert "nothing to prove" in hands.strip(Status)
+        assert not [m for m, _, _ in hands.engine.asked if m == "verify"]
+
+
 async def test_the_job_bar_ticks_only_while_a_job_runs() -> None:
     async with screen() as hands:
         assert hands.main._job_timer is None
+        await hands.tile()
         hands.engine.hold.add("verify")
         await hands.press("v")
         assert hands.main._job_timer is not None
@@ -304,6 +318,7 @@ async def test_the_job_bar_ticks_only_while_a_job_runs() -> None:
 
 async def test_an_engine_that_dies_is_an_error_and_the_program_lives() -> None:
     async with screen() as hands:
+        await hands.tile()
         hands.engine.hold.add("verify")
         await hands.press("v")
         hands.engine.die()
@@ -345,6 +360,7 @@ async def test_a_step_whose_model_cannot_be_read_is_taken_back(keys: tuple[str, 
 
 async def test_quitting_asks_while_a_job_runs() -> None:
     async with screen() as hands:
+        await hands.tile()
         hands.engine.hold.add("verify")
         await hands.press("v", "q")
         assert "verifying is not done" in hands.dialog()

@@ -255,11 +255,14 @@ class _Job:
             self.tell("running the whole model", done, total)
             done += 1
 
+        # a graph of many small operators takes onnxruntime minutes to load, and it says nothing meanwhile
+        self.tell("loading the original", 0, total)
         old = outputs.run_all(self.before, feeds, "the original", step, shake=True)
         true, text = outputs.reference(self.before, feeds, self.cancel, step)
         done = 2 * len(feeds)
         with self._runnable(plan, found) as (model, note):
             renamed = [{names[k]: v for k, v in f.items()} for f in feeds]
+            self.tell("loading the other model", done, total)
             new = outputs.run_all(
                 model, renamed, "the other model" if plan is None else "the tiled model", step
             )

@@ -193,6 +193,11 @@ class Changing(Screen[None]):
 
     def action_verify(self) -> None:
         """Prove the current model equal to the one opened."""
+        if not self._ready():
+            return
+        if not self.can_compare():
+            self.say("nothing to prove: this is the model as it was opened")
+            return
         self._start("Verify", self._do_verify())
 
     async def _do_verify(self) -> None:
