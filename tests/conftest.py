@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Textual reads these when it is first imported, hence before any test module is collected
 for _name in list(os.environ):
@@ -17,6 +18,11 @@ for _name in list(os.environ):
     ):
         del os.environ[_name]
 os.environ["TERM"] = "xterm-256color"
+
+# a change is judged by the same examples each time; who works on the code explores new ones
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 SAMPLES = Path(__file__).parent.parent / "sample_models"
 

@@ -48,6 +48,14 @@ class Matching:
         """Pairs node `a` of the first graph with `b` of the second; neither has a partner."""
         self.before[a], self.after[b] = b, a
 
+    def turned(self) -> Matching:
+        """The same pairs, seen from the second graph."""
+        other = Matching.__new__(Matching)
+        other.before, other.after = self.after, self.before
+        other.guessed = {b for a in self.guessed if (b := self.before[a]) is not None}
+        other.ties = [(b, a) for a, b in self.ties]
+        return other
+
 
 def match(
     before: Side,
@@ -69,10 +77,32 @@ def match(
         on_phase: Told what is being done.
 
     Returns:
-        The matching; every node has at most one partner.
+        The matching; every node has at most one partner. Pairs are the same whichever graph comes first.
     """
+    if _order(after) < _order(before):
+        # which of several good pairings is taken depends on where one begins: always begin on one side
+        turned = [(b, a) for a, b in ties]
+        found = _matched(after, before, forms, closed=closed[::-1], ties=turned, on_phase=on_phase)
+        return found.turned()
+    return _matched(before, after, forms, closed=closed, ties=list(ties), on_phase=on_phase)
+
+
+def _order(side: Side) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    """What two graphs are put in order by."""
+    return [(node.op, node.name, node.inputs, node.outputs) for node in side.nodes]
+
+
+def _matched(
+    before: Side,
+    after: Side,
+    forms: Forms,
+    *,
+    closed: tuple[set[int], set[int]],
+    ties: list[tuple[str, str]],
+    on_phase: Callable[[str], None] | None,
+) -> Matching:
     tell = on_phase or (lambda _: None)
-    work = _Work(before, after, forms, closed, list(ties))
+    work = _Work(before, after, forms, closed, ties)
     tell("matching names")
     work.by_name(lambda node: node.name)
     work.by_name(lambda node: next((o for o in node.outputs if o), ""), same_operator=True)

@@ -725,6 +725,34 @@ def test_the_books_balance_for_any_two_graphs(one: Model, other: Model) -> None:
         assert len(befores) == len(set(befores)), "each node is in one row at most"
 
 
+def test_the_books_balance_where_many_pairings_are_as_good() -> None:
+    def sums(middle: list[tuple[str, str, str]]) -> Model:
+        ops = [op(kind, given, made, f"layer{i}/{kind}/n") for i, (kind, given, made) in enumerate(middle)]
+        return make([*ops, op("Sum", "v2 v3 v4", "y", "the/last/sum")])
+
+    one = sums(
+        [
+            ("Relu", "x", "v0"),
+            ("Relu", "x", "v1"),
+            ("Relu", "x", "v2"),
+            ("Add", "x x", "v3"),
+            ("Add", "x x", "v4"),
+        ]
+    )
+    other = sums(
+        [
+            ("Relu", "x", "v0"),
+            ("Add", "v0 x", "v1"),
+            ("Add", "x x", "v2"),
+            ("Relu", "x", "v3"),
+            ("Relu", "x", "v4"),
+        ]
+    )
+    there, back = compare(one, other), compare(other, one)
+    assert sum(o.added for o in there.summary) == sum(o.removed for o in back.summary)
+    assert sum(o.removed for o in there.summary) == sum(o.added for o in back.summary)
+
+
 def test_it_can_be_stopped() -> None:
     with pytest.raises(Cancelled):
         compare(mlp(), mlp(), cancel=lambda: True)
