@@ -43,7 +43,7 @@ _SMALL = 1024
 """Payloads below this many bytes stay inside a skeleton: shapes, axes, scalars."""
 
 _LARGEST_SIZES = 1 << 16
-"""64-bit integers up to this many bytes stay inside a skeleton for shape inference."""
+"""64-bit integers up to this many bytes stay where shape inference sees them."""
 
 _LARGE = 1 << 20
 
@@ -260,10 +260,16 @@ def _keep(_: Tensor) -> None:
     return None
 
 
+def _is_sizes(tensor: Tensor) -> bool:
+    """Whether a tensor can hold shapes or axes, which shape inference must see.
+
+    The sizes of a Split into hundreds of tiles are beyond the kilobyte of other small tensors.
+    """
+    return tensor.dtype == "int64" and tensor.nbytes <= _LARGEST_SIZES
+
+
 def _left_out(tensor: Tensor) -> tuple[str, int] | None:
-    # the sizes of a Split into hundreds of tiles are beyond 1 KB, and inference must see them
-    whole = tensor.dtype == "int64" and tensor.nbytes <= _LARGEST_SIZES
-    return None if whole else ("", 0)
+    return None if _is_sizes(tensor) else ("", 0)
 
 
 def encode(model: Model) -> bytes:
@@ -327,8 +333,10 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
     outside: dict[int, tuple[Tensor, int]] = {}
     offset = 0
 
-    def refer(tensor: Tensor) -> tuple[str, int]:
+    def refer(tensor: Tensor) -> tuple[str, int] | None:
         nonlocal offset
+        if _is_sizes(tensor):
+            return None  # shape inference does not look into other files
         if id(tensor) not in outside:
             outside[id(tensor)] = tensor, offset
             offset += -(-_size(tensor.payload) // 4096) * 4096  # page-aligned, so that it can be mapped

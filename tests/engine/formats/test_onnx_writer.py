@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from explorer import Session, TileSpec
 from explorer.engine.formats import onnx_writer
 from explorer.engine.formats.onnx_reader import read
 from explorer.engine.formats.onnx_writer import encode, skeleton
@@ -289,6 +290,30 @@ def test_a_model_beyond_the_limit_of_protobuf_gets_a_file_beside_it(
     assert (tmp_path / "m.onnx.data").stat().st_size >= array.nbytes
     np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(str(path)).graph.initializer[0]), array)
     np.testing.assert_array_equal(read(str(path)).graph.initializers["w"].array(), array)
+
+
+def test_a_tiled_model_beyond_the_limit_of_protobuf_still_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a Split into 300 parts has sizes of 2,400 bytes, which a runtime must find inside the model
+    weight = numpy_helper.from_array(np.ones((600, 4), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 600])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [weight],
+    )
+    source, target = tmp_path / "a.onnx", tmp_path / "b.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    monkeypatch.setattr(onnx_writer, "PROTOBUF_LIMIT", 10_000)
+    with Session(source) as session:
+        result = session.tile(TileSpec((1, 2, 4), form="scan"), output=str(target))
+    assert result.verification is not None
+    assert result.verification.passed
+    assert (tmp_path / "b.onnx.data").exists()
+    answer = ort.InferenceSession(str(target)).run(None, {"x": np.ones((1, 600), np.float32)})[0]
+    np.testing.assert_array_equal(answer, np.full((1, 4), 600, np.float32))
 
 
 def test_a_skeleton_has_no_weights_but_small_ones(tmp_path: Path) -> None:
