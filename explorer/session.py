@@ -61,6 +61,9 @@ class Session:
         input_shapes: Input name to (dtype or None, shape), in place of what the model says.
         seed: Of random weights.
         trust: Code in the model file may run.
+        rules: A Python file with rules for operators of the user's own (needs `trust`).
+        observe: Shapes that inference cannot find are taken from a run on random inputs.
+        past: Decode mode: one new token behind this many in the key-value cache; None for a whole pass.
         workdir: Where transformed models are kept until they are saved; a temporary folder of the
             session's own by default, which `close` removes.
     """
@@ -74,6 +77,9 @@ class Session:
         input_shapes: InputShapes | None = None,
         seed: int = 0,
         trust: bool = False,
+        rules: str | None = None,
+        observe: bool = False,
+        past: int | None = None,
         workdir: str | None = None,
     ) -> None:
         self.source = os.fspath(source)
@@ -83,6 +89,9 @@ class Session:
             "input_shapes": dict(input_shapes or {}),
             "seed": seed,
             "trust": trust,
+            "rules": rules,
+            "observe": observe,
+            "past": past,
         }
         self._strict = True
         self._workdir = workdir

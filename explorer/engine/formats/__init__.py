@@ -49,6 +49,9 @@ class OpenOptions:
         dims: Sizes of symbolic dimensions.
         input_shapes: Input name to (dtype or None, shape), in place of what the model says.
         trust: Code in the model file may run.
+        rules: A Python file with rules for operators of the user's own; it runs only with `trust`.
+        observe: Shapes that inference cannot find are taken from a run on random inputs.
+        past: Decode mode: one new token behind this many in the key-value cache; None for a whole pass.
     """
 
     weights: str | None = None
@@ -56,6 +59,9 @@ class OpenOptions:
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
     trust: bool = False
+    rules: str | None = None
+    observe: bool = False
+    past: int | None = None
 
 
 class Opened(Protocol):

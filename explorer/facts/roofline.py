@@ -1,0 +1,76 @@
+"""Facts about time on a machine that is known by two numbers: what it can compute and what it can move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Machine", "Roofline", "RooflinePoint"]
+
+Limit = Literal["compute", "memory", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine as the roofline model sees it.
+
+    Attributes:
+        name: What the user calls it; '' when it was given by numbers alone.
+        peak_macs: Multiply-accumulates per second at best.
+        bandwidth: Bytes per second between memory and the compute units at best.
+        origin: Where the numbers came from: 'command line', or the path of the config file.
+    """
+
+    name: str
+    peak_macs: float
+    bandwidth: float
+    origin: str = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoint:
+    """One layer (never a group) on the roofline.
+
+    Attributes:
+        layer: Id of its row in `Analysis.layers`.
+        macs, bytes: Of all its calls; bytes are those read and written, each once.
+        intensity: FLOPs per byte; None when either is unknown or no byte moves.
+        limit: What bounds its time: 'compute' at or right of the ridge, 'memory' left of it.
+        seconds: Lower bound of its time: the longer of macs / peak_macs and bytes / bandwidth.
+        share: Of `Roofline.seconds`.
+    """
+
+    layer: int
+    path: str
+    kind: str
+    macs: int | None
+    bytes: int | None
+    intensity: float | None
+    limit: Limit
+    seconds: float | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Every layer on the roofline of one machine, in execution order.
+
+    Attributes:
+        ridge: FLOPs per byte at which the machine's two limits meet: 2 x peak_macs / bandwidth.
+        seconds: Sum of the layers' lower bounds: layers run one after the other.
+        compute_seconds: All MACs at the peak.
+        memory_seconds: All bytes at full bandwidth.
+        compute_bound, memory_bound, unknown: How many layers.
+        coverage: Share of layers whose time is known.
+    """
+
+    machine: Machine
+    ridge: float
+    points: tuple[RooflinePoint, ...]
+    seconds: float
+    compute_seconds: float
+    memory_seconds: float
+    compute_bound: int
+    memory_bound: int
+    unknown: int
+    coverage: float

@@ -1,0 +1,92 @@
+"""Facts about the numbers inside tensors: weights as stored, activations as a run produced them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from explorer.facts import TensorInfo
+
+__all__ = ["Activations", "Histogram", "TensorStats", "Weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts[i]` values lie in [edges[i], edges[i + 1]), the last interval closed; NaN and Inf in none."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """The values of one tensor.
+
+    Figures are over the finite values, computed in float64; None where there are none, or where the
+    dtype has no numbers (strings).
+
+    Attributes:
+        tensor: Its name, dtype and shape (concrete).
+        layer: Path of the layer that owns (weights) or makes (activations) it.
+        elements, bytes: As stored.
+        std: Population standard deviation.
+        zeros: Share of the elements that are exactly 0.
+        nan, inf: How many are not finite.
+        quantiles: (q, value) for 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99; exact over all elements where
+            `quantiles_exact`, else read off a fine histogram.
+        call: Which call of a layer that runs several times, from 0.
+        trainable: Weights of an nn.Module: whether it is a parameter with requires_grad; None elsewhere.
+    """
+
+    tensor: TensorInfo
+    layer: str
+    elements: int
+    bytes: int
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    std: float | None
+    zeros: float | None
+    nan: int
+    inf: int
+    quantiles: tuple[tuple[float, float], ...] = ()
+    quantiles_exact: bool = True
+    histogram: Histogram | None = None
+    call: int = 0
+    trainable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Statistics of stored tensors.
+
+    Attributes:
+        tensors: In the order of the model.
+        tied: Groups of names that are one and the same stored tensor.
+        duplicates: Groups of names of different stored tensors whose bytes, dtype and shape are equal.
+        notes: What is worth knowing: 'random weights, seed 0'.
+    """
+
+    source: str
+    tensors: tuple[TensorStats, ...]
+    tied: tuple[tuple[str, ...], ...] = ()
+    duplicates: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What the layers of a model put out for one input.
+
+    Attributes:
+        inputs: How each input came about: 'x float32 (1, 3, 224, 224): random, seed 0'.
+        tensors: In execution order; a layer called n times has n entries per output.
+        output: The .npz file with the values, '' when none was asked for.
+        skipped: Layers that were asked for and did not run, or whose output is no tensor, and why.
+    """
+
+    source: str
+    inputs: tuple[str, ...]
+    tensors: tuple[TensorStats, ...]
+    output: str = ""
+    skipped: tuple[tuple[str, str], ...] = ()
+    seconds: float = 0.0
