@@ -7,11 +7,11 @@ to what cannot be read. Standard library only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from explorer.errors import Misuse
+from explorer.errors import Misuse, nearest
 
-__all__ = ["InputShape", "parse_count", "parse_dims", "parse_input_shapes", "parse_tile"]
+__all__ = ["InputShape", "parse_choice", "parse_count", "parse_dims", "parse_input_shapes", "parse_tile"]
 
 InputShape = tuple[str | None, tuple[int, ...]]
 
@@ -59,6 +59,18 @@ def parse_tile(text: str, where: str = "--tile") -> tuple[int, int, int]:
         raise Misuse(f"'{text}' has a size below 1", where=where, hint=_TILE_HINT)
     rows, depth, columns = sizes * 3 if len(sizes) == 1 else sizes
     return rows, depth, columns
+
+
+def parse_choice(text: str, known: Sequence[str], where: str) -> str:
+    """One of a few words.
+
+    Raises:
+        Misuse: It is none of them; the nearest is named, or all.
+    """
+    if text in known:
+        return text
+    hint = nearest(text, known) or f"one of {', '.join(known)}"
+    raise Misuse(f"'{text}' is not known", where=where, hint=hint)
 
 
 def parse_count(text: str, where: str, least: int) -> int:

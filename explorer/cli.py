@@ -15,32 +15,17 @@ import difflib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from collections.abc import Iterator, Sequence
+from typing import NoReturn, TextIO
 
-from explorer import options
+from explorer import options, verbs, words
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse, nearest
 from explorer.progress_line import ProgressLine
 from explorer.units import printable
 
-if TYPE_CHECKING:
-    from explorer.facts import Diff
-    from explorer.report.model import Block
-    from explorer.session import Session
+__all__ = ["main"]
 
-__all__ = ["Answer", "main"]
-
-DONE, DIFFERENT, BAD_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a verb found: its exit code, and the answer as a JSON document or as text, made on demand."""
-
-    code: int
-    document: Callable[[], dict[str, Any]]
-    page: Callable[[], list[Block]]
+BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    typed = list(sys.argv[1:] if argv is None else argv)
     with _calm_end():
         try:
-            return _dispatch(words)
+            return _dispatch(typed)
         except Cancelled as error:
             return _fail(str(error), INTERRUPTED)
         except ExplorerError as error:
@@ -98,159 +83,23 @@ def _calm_end() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _dispatch(words: Sequence[str]) -> int:
-    verb, given = options.read(words)
+def _dispatch(typed: Sequence[str]) -> int:
+    verb, given = words.read(typed)
     if given.version:
-        return _print_text(f"{_tool()}\n")
+        return _print_text(f"{verbs.tool()}\n")
     if given.help:
-        return _print_text(options.help_text(verb))
+        return _print_text(words.help_text(verb))
     if verb is None:
         return _open_screen(given.models[0], given)
     line = ProgressLine(quiet=given.quiet)
     try:
         with _answer_only(given.quiet):
-            answer = _RUN[verb](given, line)
+            answer = verbs.RUN[verb](given, line)
     finally:
         line.clear()
-    return _print_answer(answer, given.json)
-
-
-def _session_options(given: argparse.Namespace) -> Mapping[str, Any]:
-    return {
-        "weights": given.weights,
-        "dims": given.dim,
-        "input_shapes": given.input_shape,
-        "trust": given.trust,
-    }
-
-
-# the verbs
-
-
-def _info(given: argparse.Namespace, line: ProgressLine) -> Answer:
-    from explorer.session import Session
-
-    with Session(given.models[0], **_session_options(given)) as session:
-        fact = session.open(on_progress=line)
-        digest = session.sha256() if given.json else None
-    return Answer(DONE, lambda: _document().info(fact, _tool(), digest), lambda: _pages("model").info(fact))
-
-
-def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
-    from explorer.session import Session
-
-    with Session(given.models[0], **_session_options(given)) as session:
-        session.open(on_progress=line)
-        fact = session.analysis()
-        digest = session.sha256() if given.json else None
-    return Answer(
-        DONE, lambda: _document().layers(fact, _tool(), digest), lambda: _pages("model").layers(fact)
-    )
-
-
-def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
-    from explorer.session import Session
-
-    with Session(given.models[0], **_session_options(given)) as session:
-        fact = session.open(on_progress=line)
-        stats = session.ops()
-        digest = session.sha256() if given.json else None
-    return Answer(
-        DONE, lambda: _document().ops(fact, stats, _tool(), digest), lambda: _pages("model").ops(fact, stats)
-    )
-
-
-def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
-    from explorer.facts import TileResult, TileSpec
-    from explorer.session import Session
-
-    spec = TileSpec(tile=given.tile, sites=given.site, edges=given.edges, form=given.form)
-    source, change = given.models[0], None
-    with Session(source, **_session_options(given)) as session:
-        model = session.open(on_progress=line).model
-        digest = session.sha256() if given.json else None
-        if given.output is None:
-            result = TileResult(session.plan(spec, on_progress=line), "", None, 0.0, session.command(spec))
-        else:
-            try:
-                result = session.tile(
-                    spec,
-                    output=given.output,
-                    overwrite=given.force,
-                    verify=not given.no_verify,
-                    draws=given.draws,
-                    seed=given.seed,
-                    on_progress=line,
-                )
-            except BadModel as error:
-                # the runtime lacks an operator: then the model cannot be run, but it can be tiled
-                if given.no_verify or error.hint:
-                    raise
-                raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
-            if result.output and not given.json:
-                change = _change(session, result.output, line)
-    differs = result.verification is not None and not result.verification.passed
-    return Answer(
-        DIFFERENT if differs else DONE,
-        lambda: _document().tile(result, model, _tool(), digest),
-        lambda: _pages("tiling").tile(result, source, change, _opening_words(given)),
-    )
-
-
-_UNPROVED = "nothing was written; --no-verify tiles it without the proof"
-
-
-def _change(session: Session, written: str, line: ProgressLine) -> Diff | None:
-    """What changed; from here on the file exists, so no failure may say that nothing was written."""
-    try:
-        return session.diff(on_progress=line)
-    except (Cancelled, KeyboardInterrupt):
-        raise Cancelled(f"stopped while comparing the graphs; {written} is written and complete") from None
-    except ExplorerError as error:
-        line.clear()
-        _fail(f"what changed cannot be shown: {error}", DONE)
-        return None
-
-
-def _verify(given: argparse.Namespace, line: ProgressLine) -> Answer:
-    from explorer.session import verify_files
-
-    a, b = given.models
-    fact = verify_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **_session_options(given))
-    code = DONE if fact.passed else DIFFERENT
-    return Answer(
-        code, lambda: _document().verification(fact, _tool()), lambda: _pages("evidence").verification(fact)
-    )
-
-
-def _diff(given: argparse.Namespace, line: ProgressLine) -> Answer:
-    from explorer.session import diff_files
-
-    a, b = given.models
-    fact = diff_files(a, b, on_progress=line, **_session_options(given))
-    code = DONE if fact.equal else DIFFERENT
-    return Answer(code, lambda: _document().diff(fact, _tool()), lambda: _pages("changes").diff(fact))
-
-
-_RUN: dict[str, Callable[[argparse.Namespace, ProgressLine], Answer]] = {
-    "info": _info,
-    "layers": _layers,
-    "ops": _ops,
-    "tile": _tile,
-    "verify": _verify,
-    "diff": _diff,
-}
-
-
-def _opening_words(given: argparse.Namespace) -> list[str]:
-    """The options that make the model what it is, as they were given, for the next command."""
-    words = ["--weights", given.weights] if given.weights else []
-    for name, size in given.dim.items():
-        words += ["--dim", f"{name}={size}"]
-    for name, (dtype, shape) in given.input_shape.items():
-        sizes = f"[{','.join(map(str, shape))}]"
-        words += ["--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}"]
-    return words
+    if answer.warning:
+        _fail(answer.warning, answer.code)
+    return _print_answer(answer, given)
 
 
 # the screen
@@ -263,7 +112,7 @@ def _open_screen(source: str, given: argparse.Namespace) -> int:
         raise Misuse("the screen needs a terminal", hint=f"explorer info {source} prints instead")
     from explorer.tui.app import run
 
-    return run(source, _session_options(given), remote=given.remote)
+    return run(source, verbs.session_options(given), remote=given.remote)
 
 
 def _check_source(source: str) -> None:
@@ -281,28 +130,6 @@ def _check_source(source: str) -> None:
     close = difflib.get_close_matches(source, options.VERBS, n=1, cutoff=0.75)
     if close:
         raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
-
-
-# the answer
-
-
-def _document() -> Any:
-    from explorer.report import document
-
-    return document
-
-
-def _pages(module: str) -> Any:
-    """A module that makes text; it needs rich, so it is imported only when text is wanted."""
-    from importlib import import_module
-
-    return import_module(f"explorer.report.{module}")
-
-
-def _tool() -> str:
-    import explorer
-
-    return f"explorer {explorer.__version__}"
 
 
 @contextlib.contextmanager
@@ -341,8 +168,13 @@ def _turn(stack: contextlib.ExitStack, descriptor: int, to: int) -> None:
     stack.callback(os.dup2, kept, descriptor)
 
 
-def _print_answer(answer: Answer, as_json: bool) -> int:
-    if as_json:
+def _print_answer(answer: verbs.Answer, given: argparse.Namespace) -> int:
+    if getattr(given, "csv", False):
+        from explorer.report.csv_table import csv_text
+
+        _print_text(csv_text(answer.document()[answer.rows]))
+        return answer.code
+    if given.json:
         import json
 
         # escapes keep control characters of a model's names off the terminal, and need no encoding
@@ -370,7 +202,7 @@ def _print_answer(answer: Answer, as_json: bool) -> int:
 def _print_text(text: str) -> int:
     with _output():
         sys.stdout.write(text)
-    return DONE
+    return verbs.DONE
 
 
 @contextlib.contextmanager

@@ -1,38 +1,34 @@
-"""The verbs and options of the command line, declared once: parsing, help and complaints derive from here.
-
-argparse does the reading because it starts in ten milliseconds and is in the standard library; what it
-says when something is wrong is replaced, because a mistyped word deserves one line that names the right
-one, not a page of usage.
-"""
+"""The verbs and options of the command line, declared once: parsing, help and complaints derive from here."""
 
 from __future__ import annotations
 
-import argparse
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from explorer.arguments import parse_count, parse_dims, parse_input_shapes, parse_tile
-from explorer.errors import Misuse, nearest
+from explorer.arguments import parse_choice, parse_count, parse_dims, parse_input_shapes, parse_tile
 
-__all__ = ["OPTIONS", "VERBS", "Option", "Verb", "help_text", "read"]
+__all__ = ["MODEL_HELP", "OPTIONS", "SCREEN", "VERBS", "Option", "Verb"]
 
 _EDGES = ("ragged", "padded")
 _FORMS = ("auto", "lab", "scan", "unrolled", "batched")
-_MODEL_HELP = (
-    "an ONNX file, the name of a torchvision model, or package.module:callable\nthat returns an nn.Module"
+_OPTIMIZERS = ("sgd", "momentum", "adam")
+_STYLES = ("tree", "torchinfo")
+_PLOTS = ("memory", "roofline", "operators")
+MODEL_HELP = (
+    "an ONNX, TorchScript (.pt) or torch.export (.pt2) file, the name of a torchvision\nmodel, or"
+    " package.module:callable that returns an nn.Module"
 )
-_EXIT_CODES = "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted"
 
 
-def _choice(where: str, known: Sequence[str], text: str) -> str:
-    if text in known:
-        return text
-    raise Misuse(
-        f"'{text}' is not known", where=where, hint=_guess(text, known, f"one of {', '.join(known)}")
-    )
+def _one_of(flag: str, known: Sequence[str]) -> dict[str, Any]:
+    """What an option that takes one of a few words has in common: its metavar and its reader."""
+    return {"metavar": "|".join(known), "read": partial(parse_choice, known=known, where=flag)}
+
+
+def _optional_count(flag: str, least: int, text: str | None) -> int | None:
+    return None if text is None else parse_count(text, where=flag, least=least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +55,18 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb: what it is for, what it takes, how it is typed."""
+    """One verb: what it is for, what it takes, how it is typed.
+
+    Attributes:
+        models: What stands for each in the help; a last '...' means one or more of the kind before it.
+        needs: Options without which it cannot answer.
+    """
 
     summary: str
     models: tuple[str, ...]
     options: tuple[str, ...]
     examples: tuple[str, ...]
+    needs: tuple[str, ...] = ()
 
 
 OPTIONS: dict[str, Option] = {
@@ -72,7 +74,7 @@ OPTIONS: dict[str, Option] = {
     for option in (
         Option(
             "--output",
-            "where to write the tiled model; without it only the plan is shown",
+            "where to write the result (tile: without it only the plan is shown)",
             "FILE",
             short="-o",
         ),
@@ -89,16 +91,14 @@ OPTIONS: dict[str, Option] = {
         Option(
             "--edges",
             "the last tile of an axis is smaller (ragged, default) or filled up with zeros (padded)",
-            "|".join(_EDGES),
-            "ragged",
-            read=partial(_choice, "--edges", _EDGES),
+            default="ragged",
+            **_one_of("--edges", _EDGES),
         ),
         Option(
             "--form",
             "how tiles are written as ONNX (default auto: lab up to 256 tiles a product, scan above)",
-            "|".join(_FORMS),
-            "auto",
-            read=partial(_choice, "--form", _FORMS),
+            default="auto",
+            **_one_of("--form", _FORMS),
         ),
         Option("--force", "overwrite FILE if it exists"),
         Option("--no-verify", "write without proving that nothing changed"),
@@ -135,8 +135,52 @@ OPTIONS: dict[str, Option] = {
             "0",
             read=partial(parse_count, where="--seed", least=0),
         ),
-        Option("--trust", "let code inside a model file run"),
+        Option("--trust", "let code inside a model file, or in --rules, run"),
+        Option("--rules", "a Python file with rules for operators of your own (needs --trust)", "FILE"),
+        Option("--observe", "take shapes that inference cannot find from a run on random inputs"),
+        Option("--decode", "cost of one decode step of a language model (needs --past)"),
+        Option(
+            "--past",
+            "tokens in the key-value cache before the decode step",
+            "N",
+            read=partial(_optional_count, "--past", 0),
+        ),
+        Option(
+            "--style",
+            "our own tree, or torchinfo's table made by torchinfo",
+            default="tree",
+            **_one_of("--style", _STYLES),
+        ),
+        Option("--compare", "where torchinfo's numbers are not ours, and which rule decides"),
+        Option(
+            "--layer", "only layers or tensors whose path matches; repeatable", "GLOB", many=True, read=tuple
+        ),
+        Option("--input", "a .npy or .npz file with the input; random otherwise", "FILE"),
+        Option(
+            "--bins",
+            "intervals of a histogram (default 32)",
+            "N",
+            "32",
+            read=partial(parse_count, where="--bins", least=1),
+        ),
+        Option(
+            "--batch",
+            "batch size (default: the model's own)",
+            "N",
+            read=partial(_optional_count, "--batch", 1),
+        ),
+        Option(
+            "--optimizer",
+            "whose memory is counted (default sgd)",
+            default="sgd",
+            **_one_of("--optimizer", _OPTIMIZERS),
+        ),
+        Option("--machine", "a machine of the config file", "NAME"),
+        Option("--peak-macs", "its multiply-accumulates per second, such as 4T", "RATE"),
+        Option("--bandwidth", "its bytes per second, such as 100GB/s", "RATE"),
+        Option("--what", "which picture (default memory)", default="memory", **_one_of("--what", _PLOTS)),
         Option("--json", "the answer as JSON (a contract: see the README)"),
+        Option("--csv", "the answer's table as CSV"),
         Option("--quiet", "only the answer and errors: no progress, no messages"),
         Option("--remote", "draw as over a slow line: no animation, no blinking"),
         Option("--version", "print the version"),
@@ -144,8 +188,19 @@ OPTIONS: dict[str, Option] = {
     )
 }
 
-_OPENING = ("--dim", "--input-shape", "--weights", "--trust")
+_OPENING = (
+    "--dim",
+    "--input-shape",
+    "--weights",
+    "--trust",
+    "--rules",
+    "--observe",
+    "--decode",
+    "--past",
+)
+_MACHINE = ("--machine", "--peak-macs", "--bandwidth")
 _PRINTING = ("--json", "--quiet", "--version", "--help")
+_TABLE = ("--csv", *_PRINTING)
 
 VERBS: dict[str, Verb] = {
     "info": Verb(
@@ -161,14 +216,77 @@ VERBS: dict[str, Verb] = {
     "layers": Verb(
         "the tree of layers, each with its shapes and its cost",
         ("MODEL",),
-        (*_OPENING, *_PRINTING),
-        ("explorer layers alexnet", "explorer layers model.onnx --json"),
+        ("--style", "--compare", *_OPENING, *_TABLE),
+        (
+            "explorer layers alexnet",
+            "explorer layers model.onnx --json",
+            "explorer layers resnet18 --style torchinfo --compare",
+        ),
     ),
     "ops": Verb(
         "what each operator type costs, and the values its attributes take",
         ("MODEL",),
-        (*_OPENING, *_PRINTING),
-        ("explorer ops googlenet", "explorer ops model.onnx --json"),
+        (*_OPENING, *_TABLE),
+        ("explorer ops googlenet", "explorer ops model.onnx --csv"),
+    ),
+    "memory": Verb(
+        "activation memory step by step, its peak, and the smallest arena",
+        ("MODEL",),
+        (*_OPENING, *_TABLE),
+        ("explorer memory resnet18", "explorer memory model.onnx --dim batch=8 --csv"),
+    ),
+    "roofline": Verb(
+        "which layers compute limits, which memory, and the least time",
+        ("MODEL",),
+        (*_MACHINE, *_OPENING, *_TABLE),
+        (
+            "explorer roofline resnet18 --peak-macs 4T --bandwidth 100GB/s",
+            "explorer roofline model.onnx --machine npu --json",
+        ),
+    ),
+    "training": Verb(
+        "one training step: backward MACs, gradients, optimizer, activations",
+        ("MODEL",),
+        ("--batch", "--optimizer", *_OPENING, *_TABLE),
+        ("explorer training resnet18 --batch 32 --optimizer adam",),
+    ),
+    "weights": Verb(
+        "values of stored tensors: range, mean, zeros, quantiles, duplicates",
+        ("MODEL",),
+        ("--layer", "--bins", *_OPENING, *_TABLE),
+        ("explorer weights model.onnx", "explorer weights resnet18 --layer '*conv1*' --json"),
+    ),
+    "activations": Verb(
+        "runs the model and shows the values that its layers put out",
+        ("MODEL",),
+        ("--layer", "--input", "--seed", "--output", "--force", "--bins", *_OPENING, *_TABLE),
+        (
+            "explorer activations model.onnx",
+            "explorer activations resnet18 --layer 'layer1*' --input image.npy -o values.npz",
+        ),
+    ),
+    "compare": Verb(
+        "totals of two models or more side by side, and why they differ",
+        ("M1", "M2", "..."),
+        (*_OPENING, *_TABLE),
+        ("explorer compare resnet18 resnet18.onnx", "explorer compare a.onnx b.onnx c.onnx --json"),
+    ),
+    "plot": Verb(
+        "a picture, as SVG or PNG: memory over time, roofline, operators",
+        ("MODEL",),
+        ("--what", "--output", "--force", *_MACHINE, *_OPENING, *_PRINTING),
+        (
+            "explorer plot resnet18 -o memory.svg",
+            "explorer plot resnet18 --what roofline --peak-macs 4T --bandwidth 100GB/s -o roof.png",
+        ),
+        needs=("--output",),
+    ),
+    "report": Verb(
+        "one page with everything, as HTML or Markdown",
+        ("MODEL",),
+        ("--output", "--force", "--batch", "--optimizer", *_MACHINE, *_OPENING, *_PRINTING),
+        ("explorer report resnet18 -o resnet18.html", "explorer report model.onnx -o model.md"),
+        needs=("--output",),
     ),
     "tile": Verb(
         "tile matrix products, prove that nothing changed, write the result",
@@ -212,7 +330,7 @@ VERBS: dict[str, Verb] = {
     ),
 }
 
-_SCREEN = Verb(
+SCREEN = Verb(
     "Look inside a neural network, tile its matrix products to the size that hardware can do,\n"
     "prove numerically that nothing changed, and see what changed in the graph.",
     ("MODEL",),
@@ -224,147 +342,3 @@ _SCREEN = Verb(
         "explorer diff alexnet alexnet_tiled.onnx",
     ),
 )
-
-
-def read(words: Sequence[str]) -> tuple[str | None, argparse.Namespace]:
-    """The verb (None: the screen) and its options and models, read and checked.
-
-    The namespace has `models` and every option by its long name; with `--help` or `--version` nothing
-    else is checked.
-
-    Raises:
-        Misuse: A word that is no option, a value that cannot be read, a model too few or too many.
-    """
-    name, rest = _split_verb(words)
-    verb = _SCREEN if name is None else VERBS[name]
-    given, unknown = _parser(name, verb).parse_known_args(rest)
-    for word in unknown:
-        raise _unknown_option(word, name, verb)
-    if not (given.version or given.help):
-        _check_models(name, verb, given.models)
-        for flag in verb.options:
-            option, key = OPTIONS[flag], flag[2:].replace("-", "_")
-            if option.read is not None:
-                setattr(given, key, option.read(getattr(given, key)))
-    return name, given
-
-
-def help_text(name: str | None) -> str:
-    """The help of a verb, or of the whole program."""
-    return _parser(name, _SCREEN if name is None else VERBS[name]).format_help()
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse whose complaints are our one line instead of a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        where, _, what = message.removeprefix("argument ").rpartition(": ")
-        flag = where.split("/")[-1]
-        hint = f"{self.prog} --help shows examples"
-        if flag in OPTIONS and what == "expected one argument":
-            what, hint = "needs a value", f"write {flag} {OPTIONS[flag].metavar}"
-        elif what.startswith("ignored explicit argument"):
-            what = "takes no value"
-        raise Misuse(what, where=flag, hint=hint)
-
-
-def _split_verb(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The verb, wherever it stands among the options, and the words without it.
-
-    A value is tied to its option here (`--tile -1` becomes `--tile=-1`): argparse takes one that starts
-    with a dash for an option, and could not say what is wrong with it.
-    """
-    valued = {s for option in OPTIONS.values() if option.metavar for s in (option.flag, option.short)}
-    verb: str | None = None
-    first = True
-    rest: list[str] = []
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        if word == "--":
-            return verb, [*rest, word, *queue]
-        if word in valued and queue and not queue[0].startswith("--"):
-            rest.append(f"{word}{'=' if word.startswith('--') else ''}{queue.pop(0)}")
-        elif word.startswith("-") and word != "-":
-            rest.append(word)
-        elif first and word in VERBS:
-            verb, first = word, False
-        else:
-            first = False
-            rest.append(word)
-    return verb, rest
-
-
-def _parser(name: str | None, verb: Verb) -> _Parser:
-    prog = "explorer" if name is None else f"explorer {name}"
-    usage = f"{prog} {' '.join(verb.models)} [options]"
-    if name is None:
-        usage = f"{usage}          the screen\n       explorer VERB MODEL... [options]  headless"
-    parser = _Parser(
-        prog=prog,
-        usage=usage,
-        description=verb.summary,
-        epilog=_epilog(name, verb),
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=26, width=100),
-        add_help=False,
-        allow_abbrev=False,
-    )
-    parser.add_argument("models", nargs="*", help=argparse.SUPPRESS)
-    for option in (OPTIONS[flag] for flag in verb.options):
-        spellings = [s for s in (option.short, option.flag) if s]
-        if not option.metavar:
-            parser.add_argument(*spellings, action="store_true", help=option.help)
-        elif option.many:
-            parser.add_argument(
-                *spellings, action="append", default=[], metavar=option.metavar, help=option.help
-            )
-        else:
-            parser.add_argument(*spellings, default=option.default, metavar=option.metavar, help=option.help)
-    return parser
-
-
-def _epilog(name: str | None, verb: Verb) -> str:
-    parts = [f"{'MODEL is' if len(verb.models) == 1 else 'A and B are each'} {_MODEL_HELP}."]
-    if name is None:
-        verbs = "\n".join(f"  {key:<8}{' '.join(v.models):<8}{v.summary}" for key, v in VERBS.items())
-        parts = [f"verbs (explorer VERB --help says more):\n{verbs}", *parts]
-    examples = "\n".join(f"  {example}" for example in verb.examples)
-    return "\n\n".join([*parts, f"examples:\n{examples}", _EXIT_CODES])
-
-
-def _unknown_option(word: str, name: str | None, verb: Verb) -> Misuse:
-    flag = word.split("=")[0] if word.startswith("--") else word[:2]
-    prog = "explorer" if name is None else f"explorer {name}"
-    owners = [
-        key for key, other in VERBS.items() if flag in other.options or (flag == "-o" and key == "tile")
-    ]
-    what = "the screen has no such option" if name is None else f"{prog} has no such option"
-    if owners:
-        return Misuse(what, where=flag, hint=f"it belongs to explorer {', '.join(owners)}")
-    return Misuse(what, where=flag, hint=_guess(flag, verb.options, f"{prog} --help lists them"))
-
-
-def _check_models(name: str | None, verb: Verb, models: Sequence[str]) -> None:
-    wanted = len(verb.models)
-    if not models and name is None:
-        raise Misuse("name a model", hint="try explorer alexnet, explorer FILE.onnx, or explorer --help")
-    if name is None and len(models) > 1:
-        raise Misuse("no such verb", where=models[0], hint=nearest(models[0], VERBS))
-    if len(models) < wanted:
-        what = "needs a model" if wanted == 1 else "needs two models"
-        raise Misuse(what, where=str(name), hint=f"type explorer {name} {' '.join(verb.models)}")
-    if len(models) > wanted:
-        raise Misuse(
-            "one word too many", where=models[wanted], hint=f"explorer {name} {' '.join(verb.models)}"
-        )
-    if not all(models):
-        raise Misuse("the name of a model is empty", hint=f"a model is {_MODEL_HELP}")
-
-
-def _spellings(verb: Verb) -> set[str]:
-    return {s for flag in verb.options for s in (flag, OPTIONS[flag].short)}
-
-
-def _guess(word: str, known: Iterable[str], otherwise: str) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else otherwise

@@ -220,7 +220,8 @@ class Session:
             Misuse: See `plan`; or `output` cannot be written or exists.
             Cancelled: `cancel` said so.
         """
-        from explorer.engine.formats import onnx_reader, onnx_writer, targets
+        from explorer import targets
+        from explorer.engine.formats import onnx_reader, onnx_writer
         from explorer.engine.transforms import tile as transform
         from explorer.engine.validate import validate
 
@@ -330,7 +331,8 @@ class Session:
             Misuse: The file exists and `overwrite` is False, it is the opened model, or it cannot be
                 written.
         """
-        from explorer.engine.formats import onnx_writer, targets
+        from explorer import targets
+        from explorer.engine.formats import onnx_writer
 
         self._check_target(path, overwrite)
         model = self._model(self._history.current, on_progress)
@@ -487,7 +489,7 @@ class Session:
         self._products.pop(at, None)
 
     def _check_target(self, path: str, overwrite: bool) -> None:
-        from explorer.engine.formats.targets import check_target
+        from explorer.targets import check_target
 
         models = [self.source, *(e.path for e in self._history.entries if e.path)]
         check_target(path, overwrite=overwrite, models=models, weights=self._weight_files())

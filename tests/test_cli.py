@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 import explorer
-from explorer import cli, options
+from explorer import cli, options, verbs, words
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import Progress
 from explorer.progress_line import ProgressLine
@@ -60,7 +59,7 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("typed", "said"),
     [
         ([], "name a model"),
         (["tiel"], "did you mean 'tile'?"),
@@ -71,10 +70,13 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["info", ""], "the name of a model is empty"),
         (["info", "a", "--jsn"], "did you mean '--json'?"),
         (["info", "a", "--draws", "3"], "it belongs to explorer tile, verify"),
-        (["info", "a", "-o", "b"], "-o: explorer info has no such option; it belongs to explorer tile"),
+        (
+            ["info", "a", "-o", "b"],
+            "-o: explorer info has no such option; it belongs to explorer activations, plot, report, tile",
+        ),
         (["a", "--json"], "it belongs to explorer info"),
         (["tile", "a", "--edges", "raged"], "did you mean 'ragged'?"),
-        (["tile", "a", "--form", "xyzzy"], "one of auto, lab, scan, unrolled, batched"),
+        (["tile", "a", "--form", "xyzzy"], "there is: auto, lab, scan, unrolled, batched"),
         (["tile", "a", "--tile", "0"], "--tile: '0' has a size below 1"),
         (["tile", "a", "--tile", "-64x64x64"], "--tile: '-64x64x64' has a size below 1"),
         (["tile", "a", "--tile", "big"], "--tile: 'big' is not a tile size"),
@@ -86,18 +88,18 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["info", "a", "--quiet=3"], "--quiet: takes no value"),
     ],
 )
-def test_a_wrong_word_is_one_line_that_says_what_to_type(run: Run, words: list[str], said: str) -> None:
-    assert said in refused(run(*words))
+def test_a_wrong_word_is_one_line_that_says_what_to_type(run: Run, typed: list[str], said: str) -> None:
+    assert said in refused(run(*typed))
 
 
 def test_options_may_stand_before_the_verb_and_a_file_may_be_called_like_one() -> None:
-    verb, given = options.read(["--dim", "info=3", "info", "model.onnx", "--json"])
+    verb, given = words.read(["--dim", "info=3", "info", "model.onnx", "--json"])
     assert (verb, given.models, given.dim, given.json) == ("info", ["model.onnx"], {"info": 3}, True)
-    verb, given = options.read(["info", "info"])
+    verb, given = words.read(["info", "info"])
     assert (verb, given.models) == ("info", ["info"])
-    verb, given = options.read(["./info"])
+    verb, given = words.read(["./info"])
     assert (verb, given.models) == (None, ["./info"])
-    verb, given = options.read(["diff", "--", "-a", "--json"])
+    verb, given = words.read(["diff", "--", "-a", "--json"])
     assert (verb, given.models, given.json) == ("diff", ["-a", "--json"], False)
 
 
@@ -107,7 +109,7 @@ def test_every_option_of_the_issue_is_read() -> None:
         " --force --no-verify --weights DEFAULT --dim a=1 --dim b=2 --input-shape x:1,3 --input-shape y:[4]"
         " --json --quiet --trust"
     )
-    verb, given = options.read(line.split())
+    verb, given = words.read(line.split())
     assert verb == "tile"
     assert given.output == "out"
     assert given.tile == (64, 32, 16)
@@ -132,9 +134,9 @@ def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> No
 def test_every_example_in_the_help_can_be_typed() -> None:
     for name, verb in options.VERBS.items():
         for example in verb.examples:
-            words = example.split("   ")[0].replace("'", "").split()
-            assert words[:2] == ["explorer", name]
-            options.read(words[1:])
+            typed = example.split("   ")[0].replace("'", "").split()
+            assert typed[:2] == ["explorer", name]
+            words.read(typed[1:])
 
 
 def test_version_is_the_packages(run: Run) -> None:
@@ -293,7 +295,7 @@ def test_tile_prints_plan_proof_and_change_and_writes_the_file(run: Run, lenet: 
     tiled = tmp_path / "tiled.onnx"
     code, out, _ = run("tile", lenet, "-o", tiled, "--tile", "32")
     assert code == 0
-    for words in (
+    for said in (
         "32x32x32",
         "tile products",
         "Proof",
@@ -302,7 +304,7 @@ def test_tile_prints_plan_proof_and_change_and_writes_the_file(run: Run, lenet: 
         f"wrote {tiled}",
         "explorer diff",
     ):
-        assert words in out
+        assert said in out
     assert tiled.stat().st_size > 0
     assert list(tmp_path.iterdir()) == [tiled], "nothing else is left behind"
 
@@ -310,18 +312,18 @@ def test_tile_prints_plan_proof_and_change_and_writes_the_file(run: Run, lenet: 
 def test_the_next_command_opens_the_same_model(
     run: Run, sample: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    words = ["--dim", "batch=2", "--dim", "sequence=8"]
-    code, out, _ = run("tile", sample("bert_tiny"), "-o", tmp_path / "b.onnx", "--no-verify", *words)
+    bound = ["--dim", "batch=2", "--dim", "sequence=8"]
+    code, out, _ = run("tile", sample("bert_tiny"), "-o", tmp_path / "b.onnx", "--no-verify", *bound)
     assert code == 0
     command = next(line for line in out.splitlines() if "explorer diff" in line)
     assert "--dim batch=2 --dim sequence=8" in command
     shown = shlex.split(command.partition("next  ")[2].partition("  see both")[0])
     assert run(*shown[1:])[0] == 1, "the command works as it is printed"
     shaped = {"x": ("float32", (1, 3)), "s": (None, ())}
-    given = options.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"])[1]
+    given = words.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"])[1]
     assert given.input_shape == shaped
-    again = cli._opening_words(argparse.Namespace(weights=None, dim={}, input_shape=shaped))
-    assert options.read(["info", "m", *again])[1].input_shape == shaped
+    again = verbs._opening_words(given)
+    assert words.read(["info", "m", *again])[1].input_shape == shaped
 
 
 def test_tile_without_a_target_shows_the_plan_and_writes_nothing(

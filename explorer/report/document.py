@@ -9,7 +9,7 @@ nn.Module, trainable parameters of an ONNX file) is absent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explorer.facts import (
     SCHEMA_VERSION,
@@ -28,7 +28,30 @@ from explorer.facts import (
     to_json,
 )
 
-__all__ = ["diff", "info", "layers", "ops", "plan", "tile", "verification"]
+if TYPE_CHECKING:
+    from explorer.facts.comparison import Comparison, TorchinfoTable
+    from explorer.facts.memory import Memory
+    from explorer.facts.roofline import Roofline
+    from explorer.facts.training import Training
+    from explorer.facts.values import Activations, TensorStats, Weights
+
+__all__ = [
+    "activations",
+    "compare",
+    "diff",
+    "info",
+    "layers",
+    "memory",
+    "ops",
+    "plan",
+    "roofline",
+    "tile",
+    "torchinfo",
+    "training",
+    "verification",
+    "weights",
+    "written",
+]
 
 Document = dict[str, Any]
 
@@ -111,6 +134,111 @@ def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = Non
     return {**info(fact, tool, sha256), "ops": rows}
 
 
+def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer memory`: that of `info`, the figures, every step and every tensor."""
+    figures = (
+        "sum_bytes",
+        "peak_bytes",
+        "peak_step",
+        "arena_bytes",
+        "weight_bytes",
+        "status",
+        "reason",
+    )
+    tensors = [
+        {**_tensor(life.tensor), **_picked(life, ("bytes", "born", "dies", "offset"))}
+        for life in fact.lifetimes
+    ]
+    steps = [{"step": at, **_record(step)} for at, step in enumerate(fact.steps)]
+    return {
+        **info(about, tool, sha256),
+        "memory": _picked(fact, figures),
+        "steps": steps,
+        "tensors": tensors,
+    }
+
+
+def roofline(about: Info, fact: Roofline, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer roofline`: that of `info`, the machine, the sums, every layer's limit."""
+    document = _record(fact)
+    machine, points = document.pop("machine"), document.pop("points")
+    return {**info(about, tool, sha256), "machine": machine, "roofline": document, "layers": points}
+
+
+def training(about: Info, fact: Training, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer training`: that of `info`, the sums of one step, every layer."""
+    document = _record(fact)
+    rows = document.pop("layers")
+    return {**info(about, tool, sha256), "training": document, "layers": rows}
+
+
+def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer weights`: that of `info`, the tensors' values, what is stored twice."""
+    return {
+        **info(about, tool, sha256),
+        "tensors": [_stats(stats) for stats in fact.tensors],
+        "tied": to_json(fact.tied),
+        "duplicates": to_json(fact.duplicates),
+        "notes": list(fact.notes),
+    }
+
+
+def activations(about: Info, fact: Activations, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer activations`: that of `info`, the inputs, the tensors' values."""
+    return {
+        **info(about, tool, sha256),
+        "inputs": list(fact.inputs),
+        "tensors": [_stats(stats) for stats in fact.tensors],
+        "skipped": [{"layer": layer, "reason": reason} for layer, reason in fact.skipped],
+        "output": fact.output or None,
+        "seconds": fact.seconds,
+    }
+
+
+def compare(fact: Comparison, tool: str) -> Document:
+    """The document of `explorer compare`: every model's totals, and the differences explained."""
+    return {
+        **_envelope(tool),
+        "agree": fact.agree,
+        "models": [
+            {"source": one.model.source, "format": one.model.format, **_totals(one.totals)}
+            for one in fact.models
+        ],
+        "operators": [{"op": op, "counts": list(counts)} for op, counts in fact.operators],
+        "differences": [_record(difference) for difference in fact.differences],
+    }
+
+
+def torchinfo(
+    about: Info,
+    fact: TorchinfoTable,
+    analysis: Analysis | None,
+    compared: bool,
+    tool: str,
+    sha256: str | None = None,
+) -> Document:
+    """The document of `explorer layers --style torchinfo` and `--compare`.
+
+    Args:
+        about: The model.
+        fact: torchinfo's table and where it is wrong.
+        analysis: Our own rows where those were asked for.
+        compared: Whether the differences were asked for.
+        tool: The program and its version.
+        sha256: Digest of the model's file.
+    """
+    document = layers(analysis, tool, sha256) if analysis else info(about, tool, sha256)
+    document["torchinfo"] = {"version": fact.version, "text": fact.text}
+    if compared:
+        document["differences"] = [_record(difference) for difference in fact.differences]
+    return document
+
+
+def written(about: Info, output: str, tool: str) -> Document:
+    """The document of `explorer plot` and `report`: which file now holds the answer."""
+    return {**info(about, tool), "output": output}
+
+
 def tile(fact: TileResult, model: ModelInfo, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer tile`; `output` is null when nothing was written."""
     return {
@@ -172,6 +300,19 @@ def _envelope(tool: str) -> Document:
 
 def _picked(fact: Any, names: Sequence[str]) -> Document:
     return {name: to_json(getattr(fact, name)) for name in names}
+
+
+def _record(fact: Any) -> Document:
+    document: Document = to_json(fact)
+    return document
+
+
+def _stats(fact: TensorStats) -> Document:
+    """The values of a tensor, with its name, dtype and shape beside them."""
+    document = _record(fact)
+    del document["tensor"]
+    document["quantiles"] = [{"q": q, "value": to_json(value)} for q, value in fact.quantiles]
+    return {**_tensor(fact.tensor), **document}
 
 
 def _tensor(fact: TensorInfo) -> Document:

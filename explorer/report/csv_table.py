@@ -1,0 +1,56 @@
+"""The rows of an answer as CSV, under the names of the JSON contract, so that the two cannot disagree."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from explorer.units import printable
+
+__all__ = ["csv_text"]
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Records as CSV with a header line.
+
+    Args:
+        rows: Records of a document; a column for every key that any of them has.
+
+    Returns:
+        An unknown figure is an empty cell; tensors read `name float32 1x3x224x224`, several between
+        semicolons; what else is nested is JSON.
+    """
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # a spreadsheet runs a cell that begins like a formula, and names come from strangers
+        return f"'{printable(value)}" if value[:1] in ("=", "+", "-", "@") else printable(value)
+    if isinstance(value, list) and value and all(_is_tensor(item) for item in value):
+        return "; ".join(_tensor_text(item) for item in value)
+    if isinstance(value, (list, Mapping)):
+        return json.dumps(value) if value else ""
+    return value
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"name", "dtype", "shape"} <= set(value)
+
+
+def _tensor_text(tensor: Mapping[str, Any]) -> str:
+    shape = tensor["shape"]
+    sizes = "?" if shape is None else "x".join("?" if d is None else str(d) for d in shape) or "scalar"
+    return f"{printable(tensor['name'])} {tensor['dtype'] or '?'} {sizes}"

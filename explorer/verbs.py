@@ -1,0 +1,374 @@
+"""What each verb of the command line does: options in, an answer out.
+
+Thin over `explorer.session`: what a verb computes is a fact of the session's; how it reads is made by
+`explorer.report` when the answer is printed. Nothing heavy is imported before a verb needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
+from explorer.progress_line import ProgressLine
+
+if TYPE_CHECKING:
+    from explorer.facts import Diff, Info
+    from explorer.facts.roofline import Machine
+    from explorer.report.model import Block
+    from explorer.session import Session
+
+__all__ = ["DIFFERENT", "DONE", "RUN", "Answer", "session_options", "tool"]
+
+DONE, DIFFERENT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a verb found: its exit code, and the answer as a JSON document or as text, made on demand.
+
+    Attributes:
+        rows: The key of the document whose list `--csv` prints.
+        warning: One line for standard error, beside an answer that stands.
+    """
+
+    code: int
+    document: Callable[[], dict[str, Any]]
+    page: Callable[[], list[Block]]
+    rows: str = ""
+    warning: str = ""
+
+
+def session_options(given: argparse.Namespace) -> Mapping[str, Any]:
+    """What `Session` is opened with."""
+    return {
+        "weights": given.weights,
+        "dims": given.dim,
+        "input_shapes": given.input_shape,
+        "trust": given.trust,
+        "rules": given.rules,
+        "observe": given.observe,
+        "past": given.past,
+    }
+
+
+# the verbs
+
+
+def _asked(
+    given: argparse.Namespace,
+    line: ProgressLine,
+    ask: Callable[[Session, Info], tuple[Any, ...]],
+    name: str,
+    page: str,
+    rows: str = "",
+) -> Answer:
+    """An answer about one model.
+
+    Args:
+        given: What was typed.
+        line: Told where the job stands.
+        ask: Gets the facts.
+        name: Of the function that makes them a document, and of the one in `page` that makes them text.
+        page: Module of `explorer.report`.
+        rows: See `Answer`.
+    """
+    from explorer.session import Session
+
+    with Session(given.models[0], **session_options(given)) as session:
+        info = session.open(on_progress=line)
+        facts = ask(session, info)
+        digest = session.sha256() if given.json else None
+    return Answer(
+        DONE,
+        lambda: getattr(_document(), name)(*facts, tool(), digest),
+        lambda: getattr(_pages(page), name)(*facts),
+        rows,
+    )
+
+
+def _info(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    return _asked(given, line, lambda session, info: (info,), "info", "model")
+
+
+def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    if given.style == "torchinfo" or given.compare:
+        return _torchinfo(given, line)
+    return _asked(given, line, lambda session, info: (session.analysis(),), "layers", "model", "layers")
+
+
+def _torchinfo(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    """Torchinfo's own table; with `--compare` where it is wrong, alone where our own tree was asked for."""
+    if given.csv and not given.compare:
+        raise Misuse("torchinfo's table is text", where="--csv", hint="leave --style out, or add --compare")
+    return _asked(
+        given,
+        line,
+        lambda session, info: (
+            info,
+            session.torchinfo(),
+            session.analysis() if given.style == "tree" else None,
+            given.compare,
+        ),
+        "torchinfo",
+        "comparison",
+        "differences",
+    )
+
+
+def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    return _asked(given, line, lambda session, info: (info, session.ops()), "ops", "model", "ops")
+
+
+def _memory(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    return _asked(given, line, lambda session, info: (info, session.memory()), "memory", "costs", "steps")
+
+
+def _roofline(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    machine = _machine(given)
+    return _asked(
+        given, line, lambda session, info: (info, session.roofline(machine)), "roofline", "costs", "layers"
+    )
+
+
+def _machine(given: argparse.Namespace) -> Machine:
+    from explorer import machines
+
+    return machines.find(given.machine, given.peak_macs, given.bandwidth)
+
+
+def _training(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    return _asked(
+        given,
+        line,
+        lambda session, info: (info, session.training(batch=given.batch, optimizer=given.optimizer)),
+        "training",
+        "costs",
+        "layers",
+    )
+
+
+def _weights(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    return _asked(
+        given,
+        line,
+        lambda session, info: (info, session.weights(given.layer, bins=given.bins, on_progress=line)),
+        "weights",
+        "values",
+        "tensors",
+    )
+
+
+def _activations(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    return _asked(
+        given,
+        line,
+        lambda session, info: (
+            info,
+            session.activations(
+                given.layer,
+                input=given.input,
+                seed=given.seed,
+                bins=given.bins,
+                output=given.output,
+                overwrite=given.force,
+                on_progress=line,
+            ),
+        ),
+        "activations",
+        "values",
+        "tensors",
+    )
+
+
+def _compare(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    from explorer.session import compare_files
+
+    fact = compare_files(*given.models, on_progress=line, **session_options(given))
+    return Answer(
+        DONE if fact.agree else DIFFERENT,
+        lambda: _document().compare(fact, tool()),
+        lambda: _pages("comparison").compare(fact),
+        "models",
+    )
+
+
+_DRAWN: dict[str, Callable[[argparse.Namespace, Session, Info], Any]] = {
+    "memory": lambda given, session, info: session.memory(),
+    "roofline": lambda given, session, info: session.roofline(_machine(given)),
+    "operators": lambda given, session, info: session.ops(),
+}
+"""What a picture is made of."""
+
+
+def _plot(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    from explorer.report import plots
+
+    plots.check(given.output)
+    return _written(
+        given, line, _DRAWN[given.what], lambda info, fact, path: plots.write(given.what, info, fact, path)
+    )
+
+
+def _report(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    from explorer.report import page
+
+    page.check(given.output)
+    machine = _machine(given) if given.machine or given.peak_macs or given.bandwidth else None
+
+    def ask(given: argparse.Namespace, session: Session, info: Info) -> Any:
+        return page.gather(session, machine=machine, batch=given.batch, optimizer=given.optimizer)
+
+    return _written(given, line, ask, lambda info, fact, path: page.write(fact, path, tool()))
+
+
+def _written(
+    given: argparse.Namespace,
+    line: ProgressLine,
+    ask: Callable[[argparse.Namespace, Session, Info], Any],
+    write: Callable[[Info, Any, str], None],
+) -> Answer:
+    """A file about one model; the target is refused before any work is done."""
+    from explorer.session import Session
+    from explorer.targets import check_target, replacing
+
+    source, output = given.models[0], given.output
+    check_target(output, overwrite=given.force, models=[source], weights=())
+    with Session(source, **session_options(given)) as session:
+        info = session.open(on_progress=line)
+        fact = ask(given, session, info)
+        with replacing(output) as temporary:
+            write(info, fact, temporary)
+    return Answer(
+        DONE,
+        lambda: _document().written(info, output, tool()),
+        lambda: _pages("model").written(output),
+    )
+
+
+def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    from explorer.facts import TileResult, TileSpec
+    from explorer.session import Session
+
+    spec = TileSpec(tile=given.tile, sites=given.site, edges=given.edges, form=given.form)
+    source, change, warning = given.models[0], None, ""
+    with Session(source, **session_options(given)) as session:
+        model = session.open(on_progress=line).model
+        digest = session.sha256() if given.json else None
+        if given.output is None:
+            result = TileResult(session.plan(spec, on_progress=line), "", None, 0.0, session.command(spec))
+        else:
+            try:
+                result = session.tile(
+                    spec,
+                    output=given.output,
+                    overwrite=given.force,
+                    verify=not given.no_verify,
+                    draws=given.draws,
+                    seed=given.seed,
+                    on_progress=line,
+                )
+            except BadModel as error:
+                # the runtime lacks an operator: then the model cannot be run, but it can be tiled
+                if given.no_verify or error.hint:
+                    raise
+                raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
+            if result.output and not given.json:
+                change, warning = _change(session, result.output, line)
+    differs = result.verification is not None and not result.verification.passed
+    return Answer(
+        DIFFERENT if differs else DONE,
+        lambda: _document().tile(result, model, tool(), digest),
+        lambda: _pages("tiling").tile(result, source, change, _opening_words(given)),
+        warning=warning,
+    )
+
+
+_UNPROVED = "nothing was written; --no-verify tiles it without the proof"
+
+
+def _change(session: Session, written: str, line: ProgressLine) -> tuple[Diff | None, str]:
+    """What changed; from here on the file exists, so no failure may say that nothing was written."""
+    try:
+        return session.diff(on_progress=line), ""
+    except (Cancelled, KeyboardInterrupt):
+        raise Cancelled(f"stopped while comparing the graphs; {written} is written and complete") from None
+    except ExplorerError as error:
+        return None, f"what changed cannot be shown: {error}"
+
+
+def _verify(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    from explorer.session import verify_files
+
+    a, b = given.models
+    fact = verify_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **session_options(given))
+    code = DONE if fact.passed else DIFFERENT
+    return Answer(
+        code, lambda: _document().verification(fact, tool()), lambda: _pages("evidence").verification(fact)
+    )
+
+
+def _diff(given: argparse.Namespace, line: ProgressLine) -> Answer:
+    from explorer.session import diff_files
+
+    a, b = given.models
+    fact = diff_files(a, b, on_progress=line, **session_options(given))
+    code = DONE if fact.equal else DIFFERENT
+    return Answer(code, lambda: _document().diff(fact, tool()), lambda: _pages("changes").diff(fact))
+
+
+RUN: dict[str, Callable[[argparse.Namespace, ProgressLine], Answer]] = {
+    "info": _info,
+    "layers": _layers,
+    "ops": _ops,
+    "memory": _memory,
+    "roofline": _roofline,
+    "training": _training,
+    "weights": _weights,
+    "activations": _activations,
+    "compare": _compare,
+    "plot": _plot,
+    "report": _report,
+    "tile": _tile,
+    "verify": _verify,
+    "diff": _diff,
+}
+
+
+def _opening_words(given: argparse.Namespace) -> list[str]:
+    """The options that make the model what it is, as they were given, for the next command."""
+    words = ["--weights", given.weights] if given.weights else []
+    for name, size in given.dim.items():
+        words += ["--dim", f"{name}={size}"]
+    for name, (dtype, shape) in given.input_shape.items():
+        sizes = f"[{','.join(map(str, shape))}]"
+        words += ["--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}"]
+    for flag in ("rules", "past"):
+        if getattr(given, flag) is not None:
+            words += [*(["--decode"] if flag == "past" else []), f"--{flag}", str(getattr(given, flag))]
+    return words + [f"--{flag}" for flag in ("trust", "observe") if getattr(given, flag)]
+
+
+# the answer
+
+
+def _document() -> Any:
+    from explorer.report import document
+
+    return document
+
+
+def _pages(module: str) -> Any:
+    """A module that makes text; it needs rich, so it is imported only when text is wanted."""
+    from importlib import import_module
+
+    return import_module(f"explorer.report.{module}")
+
+
+def tool() -> str:
+    """The program and its version, as JSON names it."""
+    import explorer
+
+    return f"explorer {explorer.__version__}"
