@@ -39,10 +39,13 @@ from explorer.facts import (
 )
 
 if TYPE_CHECKING:
+    from explorer.engine.analysis.memory import Examined
     from explorer.engine.formats import Opened
     from explorer.engine.graph import Model
     from explorer.engine.transforms.products import Products
     from explorer.engine.transforms.sites import Site
+    from explorer.facts.memory import Memory
+    from explorer.facts.roofline import Machine, Roofline
 
 __all__ = ["Session", "diff_files", "verify_files"]
 
@@ -99,7 +102,7 @@ class Session:
         self._opened: Opened | None = None
         self._history = History((HistoryEntry("original", None, ""),), 0)
         self._models: dict[int, Model] = {}
-        self._analyses: dict[int, Analysis] = {}
+        self._examined: dict[int, Examined] = {}
         self._original_graph_analysis: Analysis | None = None
         self._products: dict[int, Products] = {}
 
@@ -112,7 +115,7 @@ class Session:
     def close(self) -> None:
         """Forgets the models and removes the session's temporary folder."""
         self._models.clear()
-        self._analyses.clear()
+        self._examined.clear()
         self._opened = None
         if self._own_workdir is not None:
             self._remove_workdir()
@@ -152,14 +155,19 @@ class Session:
         self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Analysis:
         """Totals and every layer of the model at `index` of the history (None: the current one)."""
-        at = self._at(index)
-        if at not in self._analyses:
-            if at == 0:
-                analysed = self._open(on_progress).analyse(on_progress=on_progress, cancel=cancel)
-            else:
-                analysed = self._analyse_graph(self._model(at), on_progress, cancel)
-            self._analyses[at] = _with_file(analysed, self._history.entries[at].saved or None)
-        return self._analyses[at]
+        return self._examine(self._at(index), on_progress, cancel).analysis
+
+    def memory(self, index: int | None = None) -> Memory:
+        """What is alive at each step of the execution order, and the arena that holds it."""
+        from explorer.engine.analysis.memory import memory
+
+        return memory(self._examine(self._at(index)))
+
+    def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
+        """Every layer against the limits of a machine (see `explorer.machines`)."""
+        from explorer.engine.analysis.roofline import roofline
+
+        return roofline(self.analysis(index), machine)
 
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""
@@ -400,12 +408,24 @@ class Session:
                 self._models[at] = validate(onnx_reader.read(path))
         return self._models[at]
 
+    def _examine(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """The analysis of the model at a place of the history, and its execution order, made once."""
+        if at not in self._examined:
+            if at == 0:
+                examined = self._open(on_progress).examine(on_progress=on_progress, cancel=cancel)
+            else:
+                examined = self._examine_graph(self._model(at), on_progress, cancel)
+            named = _with_file(examined.analysis, self._history.entries[at].saved or None)
+            self._examined[at] = replace(examined, analysis=named)
+        return self._examined[at]
+
     def _graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """As `analysis`, but of the ONNX graph even where the original is a module."""
         if at or self._open(on_progress).format == "onnx":
             return self.analysis(at, on_progress=on_progress, cancel=cancel)
         if self._original_graph_analysis is None:
-            self._original_graph_analysis = self._analyse_graph(self._model(0), on_progress, cancel)
+            examined = self._examine_graph(self._model(0), on_progress, cancel)
+            self._original_graph_analysis = examined.analysis
         return self._original_graph_analysis
 
     def _comparable_analysis(
@@ -416,14 +436,14 @@ class Session:
         tiled = any(entry.plan is not None for entry in self._history.entries[before + 1 : after + 1])
         if known.info.totals.coverage == 1 or not tiled:
             return known
-        return self._analyse_graph(self._found(before, on_progress).bound, on_progress, cancel)
+        return self._examine_graph(self._found(before, on_progress).bound, on_progress, cancel).analysis
 
-    def _analyse_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+    def _examine_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Examined:
         from explorer.engine.analysis import onnx_model
         from explorer.engine.formats import dims_of
 
         dims = dims_of(model, self._options["dims"])
-        return onnx_model.analyse(model, dims=dims, on_progress=on_progress, cancel=cancel)
+        return onnx_model.examine(model, dims=dims, on_progress=on_progress, cancel=cancel)
 
     def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
@@ -485,7 +505,7 @@ class Session:
 
     def _forget(self, at: int) -> None:
         self._models.pop(at, None)
-        self._analyses.pop(at, None)
+        self._examined.pop(at, None)
         self._products.pop(at, None)
 
     def _check_target(self, path: str, overwrite: bool) -> None:

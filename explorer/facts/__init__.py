@@ -89,6 +89,11 @@ class Layer:
         weights: The parameters or initializers of this layer.
         repeat: On the first of a run of identical sibling groups (layers.0 ... layers.11) the length
             of the run, on the others of the run 0; 1 outside any run.
+        weight_bytes_read: The part of `bytes_read` that is stored in the model (parameters, tables,
+            buffers); the rest are activations.
+        counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
+        kv_cache_bytes: Decode mode only: the keys and values that this attention works on, those of the
+            new token among them; None for a layer that has none.
     """
 
     id: int
@@ -115,6 +120,9 @@ class Layer:
     reason: str = ""
     shared_with: tuple[str, ...] = ()
     repeat: int = 1
+    weight_bytes_read: int | None = 0
+    counted: bool = True
+    kv_cache_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,9 @@ class Totals:
         coverage: Share of nodes whose cost is known, 0 to 1.
         activation_bytes_functional: nn.Module only: outputs of functional operators, which are not
             leaf modules and hence not in activation_bytes_sum.
+        weight_bytes_read: The part of `bytes_read` that is stored in the model, not activations.
+        kv_cache_bytes: Decode mode only: the keys and values of all layers that the step attends to, those
+            of the new token among them.
     """
 
     nodes: int
@@ -149,6 +160,8 @@ class Totals:
     peak_at: str = ""
     peak_tensors: tuple[TensorInfo, ...] = ()
     activation_bytes_functional: int | None = None
+    weight_bytes_read: int | None = None
+    kv_cache_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

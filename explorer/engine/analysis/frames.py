@@ -6,7 +6,7 @@ other names. A `Frame` keeps track of that, and of which values are parameters i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from explorer.facts import Dim, TensorInfo
 __all__ = [
     "Frame",
     "Stored",
+    "Traffic",
     "constant",
     "hand_on",
     "nbytes",
@@ -28,12 +29,16 @@ __all__ = [
     "shown",
     "stored_in",
     "traffic",
+    "view_of",
 ]
 
 _ALIASES = frozenset(
     ("Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "DequantizeLinear")
 )
 """Operators that hand a stored tensor on as the same parameter in another guise."""
+
+_VIEWS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"))
+"""Operators whose first output is their first input under another shape: no runtime copies it."""
 
 _UNREAD = frozenset(("Shape", "Size", "Constant"))
 """Operators that look at a shape, not at what is in the tensor."""
@@ -50,6 +55,19 @@ class Stored:
     dtype: str
     shape: tuple[int, ...]
     quantized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a node reads and writes, None if unknown; `weights` is the part of `read` that is stored.
+
+    `made` holds key, description and bytes of every tensor that it makes.
+    """
+
+    read: int | None
+    weights: int | None
+    written: int | None
+    made: list[tuple[Hashable, TensorInfo, int | None]]
 
 
 @dataclass(slots=True)
@@ -161,10 +179,20 @@ def traffic(
     inputs: list[TensorInfo | None],
     outputs: list[TensorInfo],
     params: set[str],
-) -> tuple[int | None, int | None, list[tuple[Hashable, TensorInfo, int]]]:
-    """Bytes read and written once, and the tensors made, with keys."""
+    constants: Collection[str] = (),
+) -> Traffic:
+    """What a node moves: each input once, each output once.
+
+    Args:
+        frame: The body it stands in.
+        node: The operator.
+        inputs: What goes in, None for an input that is left out.
+        outputs: What comes out.
+        params: Names of the inputs that bring parameters.
+        constants: Names of inputs that are stored and that the frame does not know.
+    """
     if node.op == "Constant" and not node.domain:
-        return 0, 0, []
+        return Traffic(0, 0, 0, [])
     sizes: dict[str, int | None] = {}
     if node.op not in _UNREAD:
         for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
@@ -178,8 +206,17 @@ def traffic(
     if node.op == "Gather" and node.inputs and node.inputs[0] in frame.stored:
         # the table is resident: only the rows looked up are read
         sizes[node.inputs[0]] = written[0] if written else None
-    made = [(frame.key(info.name), info, size or 0) for info, size in zip(outputs, written, strict=True)]
-    return _sum(sizes.values()), _sum(written), made
+    stored = [size for name, size in sizes.items() if name in frame.stored or name in constants]
+    made = [(frame.key(info.name), info, size) for info, size in zip(outputs, written, strict=True)]
+    return Traffic(_sum(sizes.values()), _sum(stored), _sum(written), made)
+
+
+def view_of(node: Node) -> str:
+    """Name of the input whose memory the first output shares; empty for an operator that makes its own."""
+    if node.op not in _VIEWS or node.domain or not node.inputs or not node.outputs:
+        return ""
+    trains = node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]
+    return "" if trains else node.inputs[0]
 
 
 def constant(node: Node) -> Tensor | None:

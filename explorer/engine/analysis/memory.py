@@ -1,17 +1,21 @@
-"""Which tensors are alive when: the peak of activation memory of an execution order.
+"""Which tensors are alive when: activation memory over an execution order.
 
 A tensor lives from the step that makes it to the end of the last step that uses it; inputs and outputs
-of a step are alive together. Weights are not counted: they are resident anyway.
+of a step are alive together. Weights are not counted: they are resident anyway. The peak in the totals
+and the timeline of `Memory` come from the same lives, so they cannot disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from explorer.facts import TensorInfo
+from explorer.engine.analysis.arena import Block, place
+from explorer.facts import Analysis, Layer, Status, TensorInfo
+from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
-__all__ = ["Peak", "Step", "live_peak"]
+__all__ = ["Examined", "Life", "Peak", "Schedule", "Step", "live_peak", "lives", "memory", "schedule"]
 
 SHOWN = 16
 """How many of the tensors alive at the peak are named."""
@@ -24,22 +28,101 @@ class Step:
     Attributes:
         label: Path of the layer.
         inputs: Keys of the tensors that it reads.
-        outputs: Key, description and bytes of every tensor that it makes. A key that is alive already
-            (a view of it, an update in place) takes no memory of its own.
+        outputs: Key, description and bytes (None: unknown) of every tensor that it makes. A key that is
+            alive already (a view of it, an update in place) takes no memory of its own.
+        leaf: Position of its leaf among those of the analysis; -1 for a step of the group called `label`,
+            or of none.
+        bound: Why the bytes are upper bounds; empty if they are not.
     """
 
     label: str
     inputs: Sequence[Hashable]
-    outputs: Sequence[tuple[Hashable, TensorInfo, int]]
+    outputs: Sequence[tuple[Hashable, TensorInfo, int | None]]
+    leaf: int = -1
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A tensor and the first and last step at which it is alive; `size` is None if it is not known."""
+
+    info: TensorInfo
+    size: int | None
+    born: int
+    dies: int
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The step at which most bytes are alive, and the tensors alive there, largest first."""
+    """The step at which most bytes are alive, and the tensors alive there, largest first.
 
-    bytes: int
+    `bytes` is None when there are tensors and the size of none is known.
+    """
+
+    bytes: int | None
     label: str
     tensors: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The execution order of an analysed model, which few ask for: `memory` makes facts of it.
+
+    Attributes:
+        steps: In execution order; the model's inputs are the outputs of the first.
+        keep: Keys that are never freed: the model's outputs.
+        rows: For every step the id of its row in `Analysis.layers`, None where it has none of its own.
+        failed: Why the order ends early; empty if it does not.
+    """
+
+    steps: Sequence[Step]
+    keep: Collection[Hashable]
+    rows: Sequence[int | None]
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What one run of an analysis gives: the facts, and the order from which more facts can be made."""
+
+    analysis: Analysis
+    schedule: Schedule
+
+
+def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
+    """Every tensor that takes memory of its own, in the order of birth.
+
+    Args:
+        steps: Execution order; the graph's inputs are the outputs of step 0.
+        keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
+    """
+    last: dict[Hashable, int] = {}
+    born: dict[Hashable, tuple[TensorInfo, int | None, int]] = {}
+    for index, step in enumerate(steps):
+        for key in step.inputs:
+            last[key] = index
+        for key, info, size in step.outputs:
+            if key in born:
+                last[key] = index
+            else:
+                born[key] = info, size, index
+    end = len(steps) - 1
+    held = frozenset(keep)
+    return [
+        Life(info, size, index, end if key in held else max(last.get(key, index), index))
+        for key, (info, size, index) in born.items()
+        if size != 0
+    ]
+
+
+def _alive(found: Sequence[Life], count: int) -> list[int]:
+    """Bytes alive at each of `count` steps; tensors of unknown size are left out."""
+    change = [0] * (count + 1)
+    for life in found:
+        if life.size:
+            change[life.born] += life.size
+            change[life.dies + 1] -= life.size
+    return list(accumulate(change[:-1]))
 
 
 def live_peak(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> Peak:
@@ -52,31 +135,83 @@ def live_peak(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> Peak:
     Returns:
         The peak, at the first step that reaches it. Bytes are 0 when there is nothing to count.
     """
-    last: dict[Hashable, int] = {}
-    for index, step in enumerate(steps):
-        for key in step.inputs:
-            last[key] = index
-    held = frozenset(keep)
-    end = len(steps)
-    born: dict[Hashable, tuple[int, TensorInfo, int]] = {}
-    freed_after: list[list[int]] = [[] for _ in steps]
-    alive = best = at = 0
-    for index, step in enumerate(steps):
-        for key, info, size in step.outputs:
-            if key in born:
-                continue
-            born[key] = index, info, size
-            alive += size
-            if key not in held:
-                freed_after[max(last.get(key, index), index)].append(size)
-        if alive > best:
-            best, at = alive, index
-        alive -= sum(freed_after[index])
-    there = [
-        (size, info)
-        for key, (birth, info, size) in born.items()
-        if birth <= at <= (end if key in held else max(last.get(key, birth), birth)) and size
-    ]
-    there.sort(key=lambda pair: -pair[0])
-    label = steps[at].label if steps else ""
-    return Peak(best, label, tuple(info for _, info in there[:SHOWN]))
+    found = lives(steps, keep)
+    alive = _alive(found, len(steps))
+    if not alive:
+        return Peak(0, "", ())
+    best = max(alive)
+    at = alive.index(best)
+    there = [life for life in found if life.size and life.born <= at <= life.dies]
+    there.sort(key=lambda life: -(life.size or 0))
+    known = best or not found
+    return Peak(best if known else None, steps[at].label, tuple(life.info for life in there[:SHOWN]))
+
+
+def schedule(
+    steps: Sequence[Step],
+    keep: Collection[Hashable],
+    layers: Sequence[Layer],
+    rows_of: Mapping[int, int],
+    *,
+    failed: str = "",
+) -> Schedule:
+    """The execution order with the row of every step.
+
+    Args:
+        steps: Execution order.
+        keep: Keys that are never freed.
+        layers: Of the analysis.
+        rows_of: Row of a leaf by its position, from `tree.build`.
+        failed: Why the order ends early.
+    """
+    groups = {layer.path: layer.id for layer in layers if layer.group}
+    rows = [rows_of.get(step.leaf) if step.leaf >= 0 else groups.get(step.label) for step in steps]
+    return Schedule(steps, keep, rows, failed)
+
+
+def memory(examined: Examined) -> Memory:
+    """Activation memory over the execution order of an analysed model.
+
+    The arena is laid out by first fit, in the order of birth and by decreasing size, and the smaller one
+    is taken. Tensors of unknown size are counted in `reason` and in nothing else.
+    """
+    order, layers = examined.schedule, examined.analysis.layers
+    found = lives(order.steps, order.keep)
+    alive = _alive(found, len(order.steps))
+    known = [(life, life.size) for life in found if life.size is not None]
+    arena = place([Block(size, life.born, life.dies) for life, size in known])
+    peak = max(alive, default=0)
+    status, reason = _status(order, len(found), len(found) - len(known))
+    return Memory(
+        steps=tuple(
+            MemoryStep(
+                path=step.label if row is None else layers[row].path,
+                kind="" if row is None else layers[row].kind,
+                live_bytes=size,
+                layer=row,
+            )
+            for step, row, size in zip(order.steps, order.rows, alive, strict=True)
+        ),
+        lifetimes=tuple(
+            Lifetime(life.info, size, life.born, life.dies, offset)
+            for (life, size), offset in zip(known, arena.offsets, strict=True)
+        ),
+        sum_bytes=sum(size for _, size in known),
+        peak_bytes=peak,
+        peak_step=alive.index(peak) if alive else 0,
+        arena_bytes=arena.size,
+        weight_bytes=examined.analysis.info.totals.weight_bytes,
+        status=status,
+        reason=reason,
+    )
+
+
+def _status(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
+    """How far the figures can be believed, and why no further."""
+    reasons = [order.failed] if order.failed else []
+    if missing:
+        reasons.append(f"{missing:,} of {tensors:,} tensors are left out: their sizes are not known")
+    if reasons:
+        return "unknown", "; ".join(reasons)
+    bound = next((step.bound for step in order.steps if step.bound and step.outputs), "")
+    return ("bound", bound) if bound else ("exact", "")

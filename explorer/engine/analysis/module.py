@@ -25,21 +25,33 @@ from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, Status, T
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["analyse", "analyse_module"]
+__all__ = ["analyse", "analyse_module", "examine", "examine_module"]
 
 FORMULAS = 4
 """How many different formulas of one row are spelled out."""
 
 
-def analyse(
+def analyse(loaded: LoadedModule, **options: Any) -> Analysis:
+    """The facts of `examine` alone, which takes the same arguments."""
+    return examine(loaded, **options).analysis
+
+
+def analyse_module(
+    model: nn.Module, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None, **options: Any
+) -> Analysis:
+    """The facts of `examine_module` alone, which takes the same arguments."""
+    return examine_module(model, args, kwargs, **options).analysis
+
+
+def examine(
     loaded: LoadedModule,
     *,
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
     dims: Mapping[str, int] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> Analysis:
-    """Everything known of a loaded model.
+) -> memory.Examined:
+    """Everything known of a loaded model, and its execution order.
 
     Args:
         loaded: From `torch_module.load`.
@@ -58,7 +70,7 @@ def analyse(
     bound = loaded.bind(input_shapes, dims)
     args, kwargs = bound.arguments(device="meta")
     with loaded.quiet():
-        return analyse_module(
+        return examine_module(
             model,
             args,
             kwargs,
@@ -71,7 +83,7 @@ def analyse(
         )
 
 
-def analyse_module(
+def examine_module(
     model: nn.Module,
     args: Iterable[Any],
     kwargs: Mapping[str, Any] | None = None,
@@ -82,7 +94,7 @@ def analyse_module(
     assumptions: Mapping[str, Any] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> Analysis:
+) -> memory.Examined:
     """Everything known of `model`, whose parameters live on the meta device, for one set of inputs.
 
     Args:
@@ -119,8 +131,10 @@ def analyse_module(
     leaves += [
         _parameter(stored, scopes.around(f"{stored.owner}.{stored.name}")) for stored in _loose(seen, leaves)
     ]
-    layers = tree.build(leaves, _groups(seen, named))
-    peak = memory.live_peak(_steps(seen), keep=seen.kept)
+    rows_of: dict[int, int] = {}
+    layers = tree.build(leaves, _groups(seen, named), rows_of=rows_of)
+    steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})
+    peak = memory.live_peak(steps, keep=seen.kept)
     totals = tree.totals(
         leaves,
         peak_bytes=None if seen.failed else peak.bytes,
@@ -147,7 +161,11 @@ def analyse_module(
         producer=f"torch {torch.__version__.partition('+')[0]}",
         notes=notes,
     )
-    return Analysis(Info(info, dict(assumptions or {}), totals), layers)
+    failed = f"the model failed in {where}: what ran until then is counted" if seen.failed else ""
+    return memory.Examined(
+        Analysis(Info(info, dict(assumptions or {}), totals), layers),
+        memory.schedule(steps, seen.kept, layers, rows_of, failed=failed),
+    )
 
 
 # -- from what was seen to rows
@@ -195,6 +213,7 @@ def _merge(part: Row, whole: Row) -> None:
     whole.macs += part.macs
     whole.elementwise += part.elementwise
     whole.read += part.read
+    whole.stored_read += part.stored_read
     whole.written += part.written
     whole.stored.update(part.stored)
     whole.formulas.update(part.formulas)
@@ -259,6 +278,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[tree.Scope, ...]) ->
         formula=_formula(row) if known else "",
         elementwise_ops=row.elementwise if known else None,
         bytes_read=row.read,
+        weight_bytes_read=row.stored_read,
         bytes_written=row.written,
         activation_bytes=row.activation,
         attributes=_attributes(module) if module is not None else row.attributes,
@@ -338,6 +358,7 @@ def _blank(layer: Layer) -> Layer:
         bytes_read=None,
         bytes_written=None,
         activation_bytes=None,
+        weight_bytes_read=None,
         formula="",
         status="unknown",
     )
@@ -433,13 +454,16 @@ def _trainable(parameters: Mapping[str, Stored], model: nn.Module) -> int:
     return sum(trained.values())
 
 
-def _steps(seen: Trace) -> list[memory.Step]:
-    """The operators in execution order, under the names of the rows that they ended up in."""
+def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[memory.Step]:
+    """The operators in execution order, under the names of the rows that they ended up in.
+
+    `leaves` gives the position of a row's leaf by the id of the row.
+    """
     steps = []
     for event in seen.events:
         row = event.row
         while row.merged is not None:
             row = row.merged
         outputs = [(key, replace(info, name=row.path), size) for key, info, size in event.outputs]
-        steps.append(memory.Step(row.path, event.inputs, outputs))
+        steps.append(memory.Step(row.path, event.inputs, outputs, leaves.get(id(row), -1), row.bound))
     return steps

@@ -72,6 +72,7 @@ class Row:
     macs: int = 0
     elementwise: int = 0
     read: int = 0
+    stored_read: int = 0
     written: int = 0
     activation: int = 0
     formulas: Counter[str] = field(default_factory=Counter)

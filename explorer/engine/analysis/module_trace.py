@@ -332,6 +332,7 @@ class _Watch:
             table = given[0].untyped_storage()._cdata
             inputs[table] = min(inputs[table], written)
         row.read += sum(inputs.values())
+        row.stored_read += sum(n for k, n in inputs.items() if k in self.weights or k in self.constants)
         row.written += written
         used = tuple(k for k in inputs if k not in weights and k not in self.constants)
         self.events.append(Event(row, used, tuple(outputs)))

@@ -5,25 +5,31 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from explorer.engine.analysis import tree, walker
-from explorer.engine.analysis.memory import live_peak
+from explorer.engine.analysis.memory import Examined, live_peak, schedule
 from explorer.engine.analysis.shapes import Inference, InputShapes
 from explorer.engine.graph import Model
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo
 
-__all__ = ["analyse"]
+__all__ = ["analyse", "examine"]
 
 
-def analyse(
+def analyse(model: Model, **options: Any) -> Analysis:
+    """The facts of `examine` alone, which takes the same arguments."""
+    return examine(model, **options).analysis
+
+
+def examine(
     model: Model,
     *,
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> Analysis:
+) -> Examined:
     """Everything that can be known of a model without running it.
 
     Args:
@@ -36,7 +42,8 @@ def analyse(
 
     Returns:
         One leaf per operator, bodies of functions, branches and loops opened; groups from names or
-        exporter metadata. An operator without a rule is 'unknown' and lowers the coverage.
+        exporter metadata. An operator without a rule is 'unknown' and lowers the coverage. With it the
+        execution order.
 
     Raises:
         Misuse: `dims` or `input_shapes` name what the model does not have.
@@ -46,19 +53,19 @@ def analyse(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _analyse(model, dims, input_shapes, on_progress, cancel)
+        return _examine(model, dims, input_shapes, on_progress, cancel)
     finally:
         if collecting:
             gc.enable()
 
 
-def _analyse(
+def _examine(
     model: Model,
     dims: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
     on_progress: Callable[[Progress], None] | None,
     cancel: Callable[[], bool] | None,
-) -> Analysis:
+) -> Examined:
     if on_progress is not None:
         on_progress(Progress("inferring shapes"))
     inference = Inference(model, dims, input_shapes)
@@ -66,10 +73,10 @@ def _analyse(
         raise Cancelled
     walk = walker.walk(model, inference, on_progress=on_progress, cancel=cancel)
     outputs = [v.name for v in model.graph.outputs]
-    peak = live_peak(walk.steps, keep=outputs)
+    peak = live_peak(walk.steps, walk.kept)
     totals = tree.totals(
         walk.leaves,
-        peak_bytes=_peak(peak.bytes, walk),
+        peak_bytes=peak.bytes,
         peak_at=peak.label,
         peak_tensors=peak.tensors,
     )
@@ -89,12 +96,9 @@ def _analyse(
         assumptions={"dims": dict(inference.main.dims)},
         totals=totals,
     )
-    return Analysis(info, tree.build(walk.leaves, walk.groups))
-
-
-def _peak(size: int, walk: walker.Walk) -> int | None:
-    """The peak; None if no tensor's size is known."""
-    return size if size or not any(step.outputs for step in walk.steps) else None
+    rows_of: dict[int, int] = {}
+    layers = tree.build(walk.leaves, walk.groups, rows_of=rows_of)
+    return Examined(Analysis(info, layers), schedule(walk.steps, walk.kept, layers, rows_of))
 
 
 def _notes(model: Model, walk: walker.Walk) -> list[str]:

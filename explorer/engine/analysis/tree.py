@@ -120,7 +120,14 @@ class _Sum:
 
     __slots__ = ("figures", "leaves", "shape", "status", "stored", "unknown")
 
-    FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activation_bytes")
+    FIGURES = (
+        "macs",
+        "elementwise_ops",
+        "bytes_read",
+        "bytes_written",
+        "activation_bytes",
+        "weight_bytes_read",
+    )
 
     def __init__(self) -> None:
         self.figures: list[list[int | bool]] = [[0, False] for _ in self.FIGURES]
@@ -162,12 +169,18 @@ class _Sum:
         }
 
 
-def build(leaves: Sequence[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> tuple[Layer, ...]:
+def build(
+    leaves: Sequence[Leaf],
+    groups: Mapping[str, GroupFacts] | None = None,
+    *,
+    rows_of: dict[int, int] | None = None,
+) -> tuple[Layer, ...]:
     """The rows of the tree in pre-order.
 
     Args:
         leaves: In execution order. Scopes of the same path are one group, wherever they appear.
         groups: What else is known of groups, by path of the scope.
+        rows_of: Takes the id of each leaf's row, by the leaf's position in `leaves`.
 
     Returns:
         Parents before children, siblings in order of first appearance, ids in sequence. A group's
@@ -210,6 +223,9 @@ def build(leaves: Sequence[Leaf], groups: Mapping[str, GroupFacts] | None = None
             attributes=known.attributes,
         )
         rows.append((row, known))
+    if rows_of is not None:
+        at_of = {id(item): at for at, (item, _, _, _) in enumerate(order)}
+        rows_of.update((position, at_of[id(leaf)]) for position, leaf in enumerate(leaves))
     return _with_totals(rows)
 
 
@@ -230,6 +246,7 @@ def _leaf_row(
         params=sum(elements for _, elements, _ in leaf.stored),
         weight_bytes=sum(size for _, _, size in leaf.stored),
         shared_with=tuple(others)[:SHARERS],
+        counted=leaf.counted,
     )
 
 
@@ -355,6 +372,7 @@ def totals(
         activation_bytes_peak=peak_bytes,
         bytes_read=summed(leaf.layer.bytes_read for leaf in leaves),
         bytes_written=summed(leaf.layer.bytes_written for leaf in leaves),
+        weight_bytes_read=summed(leaf.layer.weight_bytes_read for leaf in leaves),
         coverage=known / nodes if nodes else 1.0,
         peak_at=peak_at,
         peak_tensors=peak_tensors,

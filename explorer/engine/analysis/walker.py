@@ -9,7 +9,7 @@ figures, which are computed once per function and kinds of arguments.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,9 +25,10 @@ from explorer.engine.analysis.frames import (
     shown,
     stored_in,
     traffic,
+    view_of,
 )
 from explorer.engine.analysis.macs import Cost
-from explorer.engine.analysis.memory import Step
+from explorer.engine.analysis.memory import Step, live_peak
 from explorer.engine.analysis.scopes import Place, place
 from explorer.engine.analysis.shapes import Inference, Shapes, captured_names, substituted
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, summed
@@ -49,11 +50,15 @@ SHOWN = 32
 
 @dataclass(slots=True)
 class Walk:
-    """What a walk collects: leaves, facts of groups, and the execution order for the memory peak."""
+    """What a walk collects: leaves, facts of groups, and the execution order for memory.
+
+    `kept` holds the keys of the model's outputs.
+    """
 
     leaves: list[Leaf] = field(default_factory=list)
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    kept: frozenset[Hashable] = frozenset()
 
 
 def walk(
@@ -75,9 +80,10 @@ def walk(
     graph = model.graph
     frame = Frame(inference.main, stored_in(graph, ()), model.opsets)
     feeds = [frame.info(v.name) for v in graph.feeds]
-    out.steps.append(Step("", (), tuple((i.name, i, nbytes(i) or 0) for i in feeds)))
+    out.steps.append(Step("", (), tuple((i.name, i, nbytes(i)) for i in feeds)))
     walker.body(frame, graph.nodes, out)
     walker.boundaries(out, graph, frame)
+    out.kept = frozenset(walker.memory_of(frame.key(v.name)) for v in graph.outputs)
     return out
 
 
@@ -96,7 +102,8 @@ class _Walker:
         self.sizes: dict[Hashable, int] = {}
         self.costs: dict[Hashable, Cost] = {}
         self.places: dict[tuple[int, str], tuple[Sequence[Node], list[Place]]] = {}
-        self.closed: dict[int, tuple[Shapes, _Closed]] = {}
+        self.closed: dict[tuple[int, frozenset[str]], tuple[Shapes, _Closed]] = {}
+        self.views: dict[Hashable, Hashable] = {}
         self.edges: list[tuple[tuple[Scope, ...], list[tuple[Hashable, TensorInfo]], list[Hashable]]] = []
 
     # -- bodies ---------------------------------------------------------------------------------
@@ -190,7 +197,8 @@ class _Walker:
         cost = self.cost(node, inputs, outputs, memo)
         stored, params = parameters(frame, node, inputs)
         hand_on(frame, node)
-        read, written, made = traffic(frame, node, inputs, outputs, params)
+        moved = traffic(frame, node, inputs, outputs, params, extra or ())
+        read, written = moved.read, moved.written
         trips = frame.trips
         if trips != 1:
             cost = macs.times(cost, trips, "iterations")
@@ -219,6 +227,7 @@ class _Walker:
             bytes_read=scaled(read, scale),
             bytes_written=scaled(written, scale),
             activation_bytes=scaled(written, scale),
+            weight_bytes_read=scaled(moved.weights, scale),
             attributes=shown(node),
             status=status,
             reason=reason,
@@ -231,8 +240,33 @@ class _Walker:
             for n, i in zip(node.inputs, inputs, strict=True)
             if i is not None and n not in frame.stored and not (extra and n in extra)
         ]
-        out.steps.append(Step(path, [k for k, _ in read_keys], made))
-        self.edges.append((scopes, read_keys, [k for k, _, _ in made]))
+        self.edges.append((scopes, read_keys, [k for k, _, _ in moved.made]))
+        source = view_of(node)
+        if source and node.outputs[0]:
+            if source in frame.stored:
+                del moved.made[0]
+            else:
+                self.views[frame.key(node.outputs[0])] = self.memory_of(frame.key(source))
+        self.step(out, path, [k for k, _ in read_keys], moved.made, leaf=len(out.leaves) - 1)
+
+    def step(
+        self,
+        out: Walk,
+        path: str,
+        read: Iterable[Hashable],
+        made: Iterable[tuple[Hashable, TensorInfo, int | None]],
+        *,
+        leaf: int = -1,
+        bound: str = "",
+    ) -> None:
+        """Adds a step, in terms of the memory that its tensors lie in."""
+        place_of = self.memory_of
+        outputs = [(place_of(key), info, size) for key, info, size in made]
+        out.steps.append(Step(path, [place_of(key) for key in read], outputs, leaf, bound))
+
+    def memory_of(self, key: Hashable) -> Hashable:
+        """The tensor in whose memory a value lies: its own, or the one that it is a view of."""
+        return self.views.get(key, key)
 
     def cost(
         self, node: Node, inputs: list[TensorInfo | None], outputs: list[TensorInfo], memo: Hashable
@@ -346,13 +380,19 @@ class _Walker:
     ) -> None:
         """A call that is not opened: one leaf with the figures of its whole body."""
         nodes, shapes = body
-        if id(shapes) not in self.closed:
+        given = {
+            inside: frame.stored[outside]
+            for inside, outside in zip(function.inputs, node.inputs, strict=False)
+            if outside in frame.stored
+        }
+        kind = id(shapes), frozenset(given)
+        if kind not in self.closed:
             inside = Walk()
             edges = self.edges
             below = replace(
                 frame,
                 shapes=shapes,
-                stored={},
+                stored=dict(given),
                 keys={},
                 trips=1,
                 bound=False,
@@ -361,8 +401,11 @@ class _Walker:
             )
             self.body(below, nodes, inside)
             self.edges = edges
-            self.closed[id(shapes)] = shapes, _closed(inside.leaves)
-        closed = self.closed[id(shapes)][1]
+            inner = frozenset(self.memory_of(below.key(n)) for n in function.outputs)
+            from_outside = {entry.identity for entries in given.values() for entry in entries}
+            peak = live_peak(inside.steps, inner).bytes
+            self.closed[kind] = shapes, _closed(inside.leaves, from_outside, peak)
+        closed = self.closed[kind][1]
         trips = frame.trips
         scale = trips if isinstance(trips, int) else None
         cost = macs.times(closed.cost, trips, "iterations")
@@ -373,7 +416,7 @@ class _Walker:
             if e.quantized or rules.is_parameter("", -1, e.dtype, e.shape)
         }
         outputs = [frame.info(n) for n in node.outputs if n]
-        made = [(frame.key(o.name), o, nbytes(o) or 0) for o in outputs]
+        made = [(frame.key(o.name), o, nbytes(o)) for o in outputs]
         path = frame.path(node)
         layer = Layer(
             id=0,
@@ -392,6 +435,7 @@ class _Walker:
             bytes_read=scaled(closed.read, scale),
             bytes_written=scaled(closed.written, scale),
             activation_bytes=scaled(closed.written, scale),
+            weight_bytes_read=scaled(closed.weights, scale),
             attributes=shown(node),
             status=cost.status,
             reason=cost.reason,
@@ -400,8 +444,12 @@ class _Walker:
         stored = (*entries.values(), *closed.stored)
         out.leaves.append(Leaf(scopes, layer, stored, nodes=closed.nodes * (scale or 1)))
         keys = [(frame.key(n), frame.info(n)) for n in node.inputs if n and n not in frame.stored]
-        out.steps.append(Step(path, [k for k, _ in keys], made))
         self.edges.append((scopes, keys, [k for k, _, _ in made]))
+        # at its peak the body holds its outputs, or what becomes them, among the rest
+        more = None if closed.peak is None else max(closed.peak - sum(s or 0 for _, _, s in made), 0)
+        made.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), more))
+        bound = "a function that is not opened is taken to hold its inputs to its end"
+        self.step(out, path, [k for k, _ in keys], made, leaf=len(out.leaves) - 1, bound=bound)
 
     # -- branches and loops ---------------------------------------------------------------------
 
@@ -409,6 +457,7 @@ class _Walker:
         """If: every branch is shown, the costliest counts."""
         scopes, prefix = self.inner(frame, node, spot, "If")
         walks: list[tuple[str, Walk, int | None]] = []
+        ends: list[list[Hashable]] = []
         for name, body in subgraphs(node):
             shapes = self.inference.of_body(
                 body, (), frame.shapes.values, frame.shapes.constants, frame.opsets
@@ -418,17 +467,28 @@ class _Walker:
                 frame, body, shapes, (*scopes, Scope(prefix + name, name, "branch")), prefix + name
             )
             self.body(below, body.nodes, inside)
+            ends.append([self.memory_of(below.key(v.name)) for v in body.outputs])
             walks.append((name, inside, summed(x.layer.macs for x in inside.leaves if x.counted)))
         dearest = max(range(len(walks)), key=lambda i: walks[i][2] or 0)
         unsure = any(cost is None for _, _, cost in walks)
         same = len({cost for _, _, cost in walks}) == 1
+        # which branch runs is not known: the one that needs most memory is taken
+        peaks = [live_peak(w.steps, end).bytes or 0 for (_, w, _), end in zip(walks, ends, strict=True)]
+        largest = peaks.index(max(peaks))
+        bound = "" if len(set(peaks)) == 1 else "the branch that needs more memory is taken"
         for index, (name, inside, _) in enumerate(walks):
             counted = index == dearest
+            before = len(out.leaves)
             out.leaves += inside.leaves if counted else [replace(x, counted=False) for x in inside.leaves]
             out.groups.update(inside.groups)
             out.groups[prefix + name] = GroupFacts(apart=not counted)
-            if counted:
-                out.steps += inside.steps
+            if index == largest:
+                for step in inside.steps:
+                    leaf = step.leaf + before if step.leaf >= 0 else -1
+                    out.steps.append(replace(step, leaf=leaf, bound=step.bound or bound))
+        for outside, key in zip(node.outputs, ends[largest], strict=False):
+            if outside:
+                self.views[frame.key(outside)] = key
         each = ", ".join(f"{n}: {'?' if c is None else f'{c:,}'} MACs" for n, _, c in walks)
         out.groups[scopes[-1].path] = self.group(
             frame,
@@ -453,7 +513,19 @@ class _Walker:
         shapes = self.inference.of_body(
             body, types, frame.shapes.values, frame.shapes.constants, frame.opsets
         )
-        self.repeat(frame, node, spot, out, "Loop", body, shapes, trips, bound=not always, carried_from=2)
+        self.repeat(
+            frame,
+            node,
+            spot,
+            out,
+            "Loop",
+            body,
+            shapes,
+            trips,
+            bound=not always,
+            carried_from=2,
+            carried=len(node.inputs) - 2,
+        )
 
     def scan(self, frame: Frame, node: Node, spot: Place, out: Walk) -> None:
         """Scan: the body times the length of the scanned axis."""
@@ -478,7 +550,9 @@ class _Walker:
         shapes = self.inference.of_body(
             body, types, frame.shapes.values, frame.shapes.constants, frame.opsets
         )
-        self.repeat(frame, node, spot, out, "Scan", body, shapes, trips, bound=False, carried_from=0)
+        self.repeat(
+            frame, node, spot, out, "Scan", body, shapes, trips, bound=False, carried_from=0, carried=states
+        )
 
     def repeat(
         self,
@@ -493,8 +567,13 @@ class _Walker:
         *,
         bound: bool,
         carried_from: int,
+        carried: int,
     ) -> None:
-        """A body that runs `trips` times. `carried_from` is the first input that the body gets."""
+        """A body that runs `trips` times.
+
+        `carried_from` is the first input that the body gets; the first `carried` of those go from one
+        run to the next and come out, what comes out behind them is stacked, a piece from every run.
+        """
         scopes, prefix = self.inner(frame, node, spot, kind)
         below = self.below(frame, body, shapes, scopes, prefix[:-1])
         below.trips = _product(frame.trips, trips)
@@ -502,7 +581,16 @@ class _Walker:
         for value, outside in zip(body.inputs[carried_from:], node.inputs[carried_from:], strict=False):
             if outside in frame.stored:
                 below.stored[value.name] = frame.stored[outside]
+            elif outside:
+                self.views[below.key(value.name)] = self.memory_of(frame.key(outside))
+        stacked = [frame.info(n) for n in node.outputs[carried:] if n]
+        self.step(out, scopes[-1].path, (), [(frame.key(i.name), i, nbytes(i)) for i in stacked])
         self.body(below, body.nodes, out)
+        ends = [below.key(v.name) for v in body.outputs if v.name not in below.stored]
+        first = len(body.outputs) - len(node.outputs)
+        for outside, value in zip(node.outputs[:carried], body.outputs[max(first, 0) :], strict=False):
+            if outside and value.name not in below.stored:
+                self.views[frame.key(outside)] = self.memory_of(below.key(value.name))
         times = "?" if trips is None else str(trips)
         reason = "" if trips is not None else "how often it runs depends on the data"
         facts = self.group(frame, node, kind)
@@ -512,7 +600,9 @@ class _Walker:
             reason=reason,
             status="unknown" if reason else None,
         )
-        self.finish(frame, node, scopes, out)
+        # what the body sees of the values around it is needed again in the next run
+        seen = [key for name, key in below.keys.items() if name not in frame.stored]
+        self.finish(frame, node, scopes, out, also=(*ends, *seen))
 
     def below(self, frame: Frame, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str) -> Frame:
         """The frame of a subgraph, which sees the values of the graph around it."""
@@ -532,12 +622,19 @@ class _Walker:
             number=number,
         )
 
-    def finish(self, frame: Frame, node: Node, scopes: tuple[Scope, ...], out: Walk) -> None:
-        """The moment at which a node with a body has its outputs."""
+    def finish(
+        self,
+        frame: Frame,
+        node: Node,
+        scopes: tuple[Scope, ...],
+        out: Walk,
+        also: Iterable[Hashable] = (),
+    ) -> None:
+        """The moment at which a node with a body has its outputs; values of keys `also` are alive then."""
         outputs = [frame.info(n) for n in node.outputs if n]
-        made = [(frame.key(o.name), o, nbytes(o) or 0) for o in outputs]
+        made = [(frame.key(o.name), o, nbytes(o)) for o in outputs]
         read = [(frame.key(n), frame.info(n)) for n in node.inputs if n and n not in frame.stored]
-        out.steps.append(Step(scopes[-1].path, [k for k, _ in read], made))
+        self.step(out, scopes[-1].path, (*(k for k, _ in read), *also), made)
         self.edges.append((scopes, read, [k for k, _, _ in made]))
 
     # -- groups ---------------------------------------------------------------------------------
@@ -588,11 +685,13 @@ class _Closed:
     cost: Cost
     read: int | None
     written: int | None
+    weights: int | None
     nodes: int
     stored: tuple[tuple[Hashable, int, int], ...]
+    peak: int | None
 
 
-def _closed(leaves: Sequence[Leaf]) -> _Closed:
+def _closed(leaves: Sequence[Leaf], from_outside: Collection[Hashable], peak: int | None) -> _Closed:
     run = [leaf for leaf in leaves if leaf.counted]
     layers = [leaf.layer for leaf in run]
     nodes = sum(leaf.nodes for leaf in run)
@@ -604,13 +703,16 @@ def _closed(leaves: Sequence[Leaf]) -> _Closed:
         "exact" if worst is None else worst.status,
         "" if worst is None else f"{worst.path}: {worst.reason}",
     )
-    stored = {entry[0]: entry for leaf in leaves for entry in leaf.stored}
+    # the same body is called with other parameters: those are the call's own
+    stored = {e[0]: e for leaf in leaves for e in leaf.stored if e[0] not in from_outside}
     return _Closed(
         cost,
         summed(x.bytes_read for x in layers),
         summed(x.bytes_written for x in layers),
+        summed(x.weight_bytes_read for x in layers),
         nodes,
         tuple(stored.values()),
+        peak,
     )
 
 

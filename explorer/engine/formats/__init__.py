@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from explorer.errors import BadModel, Misuse, nearest
-from explorer.facts import Analysis, Progress
+from explorer.facts import Progress
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from explorer.engine.analysis.memory import Examined
     from explorer.engine.formats.torch_module import LoadedModule
     from explorer.engine.graph import Model
 
@@ -74,8 +75,8 @@ class Opened(Protocol):
         """Symbolic dimensions and inputs, which the user may name; None if they are not known yet."""
         ...
 
-    def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
-        """Everything known of the model, at the sizes it was opened with."""
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """Everything known of the model, at the sizes it was opened with, and its execution order."""
         ...
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
@@ -106,11 +107,11 @@ class OnnxModel:
         symbols = [d for v in graph.inputs for d in v.shape or () if isinstance(d, str)]
         return symbols, [v.name for v in graph.feeds]
 
-    def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         from explorer.engine.analysis import onnx_model
 
-        return onnx_model.analyse(
+        return onnx_model.examine(
             self.model,
             dims=dims_of(self.model, self.options.dims),
             input_shapes={n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]},
@@ -144,11 +145,11 @@ class TorchModel:
         """See `Opened`; a module checks the names itself when it is given its inputs."""
         return None
 
-    def analyse(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Analysis:
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         from explorer.engine.analysis import module
 
-        return module.analyse(
+        return module.examine(
             self.loaded,
             input_shapes=self.options.input_shapes,
             dims=self.options.dims,
