@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -37,10 +37,21 @@ __all__ = ["Engine", "Event", "Job"]
 _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
 
-_STAGES = frozenset({"open", "analysis", "plan", "tile", "verify", "diff", "save"})
+_LONG: Mapping[str, tuple[str, ...]] = {
+    "Analysis": ("layers",),
+    "Diff": ("nodes",),
+    "Memory": ("steps", "lifetimes"),
+    "Roofline": ("points",),
+    "Training": ("layers",),
+}
+"""Fields of results, by the result's type, that hold a row for every layer or tensor: sent in slices."""
+
+_STAGES = frozenset({"open", "analysis", "plan", "tile", "verify", "diff", "save", "weights", "activations"})
 """Methods that take long and say where they stand."""
 
-_METHODS = _STAGES | {"info", "ops", "search", "history", "undo", "redo", "command"}
+_METHODS = _STAGES | {
+    "info", "ops", "search", "history", "undo", "redo", "command", "memory", "roofline", "training", "torchinfo",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +233,13 @@ class Engine:
 
     def _read(self, incoming: Connection, process: subprocess.Popen[bytes]) -> None:
         """Runs in the reader's thread, without the lock."""
-        parts: dict[int, list[Any]] = {}
+        parts: dict[int, dict[str, list[Any]]] = {}
         with contextlib.suppress(EOFError, OSError):
             while True:
                 kind, job_id, content, history = incoming.recv()
                 if kind == "part":
-                    parts.setdefault(job_id, []).extend(content)
+                    name, rows = content
+                    parts.setdefault(job_id, {}).setdefault(name, []).extend(rows)
                     continue
                 with self._lock:
                     if process is not self._process:
@@ -240,7 +252,10 @@ class Engine:
                     job.progress = content
                     self._tell(Event(job_id, kind, progress=content))
                 elif kind == "done":
-                    result = _joined(content, parts.pop(job_id, []))
+                    tables = parts.pop(job_id, {})
+                    result = (
+                        replace(content, **{n: tuple(t) for n, t in tables.items()}) if tables else content
+                    )
                     job.future.set_result(result)
                     self._tell(Event(job_id, kind, result=result))
                 else:
@@ -283,25 +298,10 @@ class Engine:
         return f"exit code {code}"
 
 
-def _split(result: Any) -> tuple[Any, list[Any]]:
-    """A result without its long table, and the table: sent a slice at a time."""
-    from explorer.facts import Analysis, Diff
-
-    if isinstance(result, Analysis):
-        return replace(result, layers=()), list(result.layers)
-    if isinstance(result, Diff):
-        return replace(result, nodes=()), list(result.nodes)
-    return result, []
-
-
-def _joined(result: Any, rows: list[Any]) -> Any:
-    from explorer.facts import Analysis, Diff  # 40 ms that the first paint need not wait for
-
-    if isinstance(result, Analysis):
-        return replace(result, layers=tuple(rows))
-    if isinstance(result, Diff):
-        return replace(result, nodes=tuple(rows))
-    return result
+def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
+    """A result without its long tables, and the tables."""
+    tables = {name: getattr(result, name) for name in _LONG.get(type(result).__name__, ())}
+    return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
 
 
 def _serve(requests: Connection, answers: Connection) -> None:
@@ -332,7 +332,7 @@ def _serve(requests: Connection, answers: Connection) -> None:
         if method in _STAGES:
             kwargs["on_progress"] = on_progress
         try:
-            result, rows = _split(getattr(session, method)(*args, **kwargs))
+            result, tables = _split(getattr(session, method)(*args, **kwargs))
         except ExplorerError as error:
             answers.send(("failed", job_id, error, session.history()))
             continue
@@ -348,8 +348,9 @@ def _serve(requests: Connection, answers: Connection) -> None:
             words = f"{type(bug).__name__}: {bug}".splitlines()[0]
             answers.send(("failed", job_id, ExplorerError(words, where=method), session.history()))
             continue
-        for at in range(0, len(rows), _SLICE):
-            answers.send(("part", job_id, rows[at : at + _SLICE], None))
+        for name, rows in tables.items():
+            for at in range(0, len(rows), _SLICE):
+                answers.send(("part", job_id, (name, rows[at : at + _SLICE]), None))
         answers.send(("done", job_id, result, session.history()))
 
 
