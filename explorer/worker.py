@@ -50,7 +50,8 @@ _STAGES = frozenset({"open", "analysis", "plan", "tile", "verify", "diff", "save
 """Methods that take long and say where they stand."""
 
 _METHODS = _STAGES | {
-    "info", "ops", "search", "history", "undo", "redo", "command", "memory", "roofline", "training", "torchinfo",
+    "info", "ops", "search", "history", "undo", "redo", "command",
+    "memory", "roofline", "training", "torchinfo",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from explorer import BadModel, Cancelled, EngineDied, Misuse, TileSpec
+from explorer.facts.roofline import Machine
 from explorer.worker import Engine, Event
 
 
@@ -29,6 +30,9 @@ def test_it_answers_like_the_session(engine: Engine, sample: Any) -> None:
 
     with Session(sample("lenet")) as session:
         assert engine.submit("analysis").future.result(60) == session.analysis()
+        assert engine.submit("memory").future.result(60) == session.memory()
+        machine = Machine("", 1e12, 1e11)
+        assert engine.submit("roofline", machine).future.result(60) == session.roofline(machine)
 
 
 def test_errors_of_the_session_cross_the_process(sample: Any, tmp_path: Path) -> None:
