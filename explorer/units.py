@@ -14,6 +14,7 @@ __all__ = [
     "exact_text",
     "percent_text",
     "printable",
+    "rate_text",
     "seconds_text",
     "shape_text",
 ]
@@ -53,8 +54,18 @@ def percent_text(part: int | float | None, whole: int | float | None) -> str:
     return "-" if not whole else f"{100 * part / whole:.1f} %"
 
 
+def rate_text(value: float, unit: str) -> str:
+    """A rate in SI: (4e12, 'MAC/s') -> '4.00 TMAC/s'."""
+    scaled = _scaled(round(value), 1000, _SI)
+    return f"{scaled}{'' if ' ' in scaled else ' '}{unit}"
+
+
 def seconds_text(value: float) -> str:
-    """A duration: 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'."""
+    """A duration: 3.2e-6 -> '3.2 us', 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'."""
+    if 0 < value < 0.001:
+        return f"{value * 1e6:.3g} us" if value >= 1e-6 else f"{value * 1e9:.3g} ns"
+    if value < 0.01:
+        return f"{value * 1000:.2g} ms"
     if value < 1:
         return f"{value * 1000:.0f} ms"
     if value < 60:

@@ -44,7 +44,17 @@ NOTE = "yellow"
 BAR = "cyan"
 
 _NARROWEST = 16
-_ASCII = str.maketrans({"█": "#", "▌": "=", "·": "-", "…": "~", "×": "x", "Δ": "d"})
+_ASCII = str.maketrans(
+    {
+        "█": "#",
+        "▌": "=",
+        "·": "-",
+        "…": "~",
+        "×": "x",
+        "Δ": "d",
+        **dict(zip("▁▂▃▄▅▆▇", "_.,:-=+", strict=True)),
+    }
+)
 _GAP = 2
 _PROSE_WIDTH = 100
 

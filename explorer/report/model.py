@@ -9,12 +9,32 @@ from explorer.facts import Analysis, Info, Layer, ModelInfo, OpStat, Range, Tens
 from explorer.report.layout import BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.units import bytes_text, count_text, exact_text, percent_text, shape_text
 
-__all__ = ["Block", "info", "layers", "ops", "share_text", "title", "totals_rows"]
+__all__ = [
+    "FORMATS",
+    "Block",
+    "bar_text",
+    "bytes_row",
+    "count_row",
+    "figures_text",
+    "info",
+    "layers",
+    "ops",
+    "quiet_zero",
+    "share_text",
+    "title",
+    "totals_rows",
+    "written",
+]
 
 Block = Line | Prose | Table
 
 _BAR_CELLS = 10
-_FORMATS = {"onnx": "ONNX", "torch": "PyTorch module"}
+FORMATS = {
+    "onnx": "ONNX",
+    "torch": "PyTorch module",
+    "torchscript": "TorchScript",
+    "torch.export": "torch.export program",
+}
 
 
 def info(fact: Info) -> list[Block]:
@@ -40,9 +60,14 @@ def info(fact: Info) -> list[Block]:
     ]
 
 
+def written(output: str) -> list[Block]:
+    """The answer of a verb that wrote a file."""
+    return [Line((Span("written  ", DIM), Span(output, STRONG)))]
+
+
 def title(model: ModelInfo) -> list[Block]:
     """The line that says which model this is about."""
-    kind = _FORMATS.get(model.format, model.format)
+    kind = FORMATS.get(model.format, model.format)
     parts = [
         f"{kind} opset {model.opset}" if model.opset else kind,
         model.producer,
@@ -67,38 +92,50 @@ def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
     if totals.flops is not None and moved:
         intensity = f"{totals.flops / moved:.2f}"
     rows = [
-        _count_row("Parameters", totals.params, False, trainable),
-        _bytes_row("Weight bytes", totals.weight_bytes, False),
-        _count_row("MACs", totals.macs, least),
-        _count_row("FLOPs", totals.flops, least, "2 x MACs"),
-        _count_row("Elementwise operations", totals.elementwise_ops, least, "not in the FLOPs"),
-        _bytes_row(
-            "Activations, sum", totals.activation_bytes_sum, least, "outputs of every node, each once"
-        ),
-        _bytes_row("Activations, peak", totals.activation_bytes_peak, least, peak),
-        _bytes_row("Bytes read", totals.bytes_read, least),
-        _bytes_row("Bytes written", totals.bytes_written, least),
+        count_row("Parameters", totals.params, False, trainable),
+        bytes_row("Weight bytes", totals.weight_bytes, False),
+        count_row("MACs", totals.macs, least),
+        count_row("FLOPs", totals.flops, least, "2 x MACs"),
+        count_row("Elementwise operations", totals.elementwise_ops, least, "not in the FLOPs"),
+        bytes_row("Activations, sum", totals.activation_bytes_sum, least, "outputs of every node, each once"),
+        bytes_row("Activations, peak", totals.activation_bytes_peak, least, peak),
+        bytes_row("Bytes read", totals.bytes_read, least),
+        bytes_row("Bytes written", totals.bytes_written, least),
         ("Arithmetic intensity", intensity, "", "FLOPs per byte read or written"),
         ("Nodes", exact_text(totals.nodes), "", ""),
     ]
     if totals.activation_bytes_functional is not None:
-        rows[5] = _bytes_row(
+        rows[5] = bytes_row(
             "Activations, sum", totals.activation_bytes_sum, least, "outputs of leaf modules, each once"
         )
         rows.insert(
             6,
-            _bytes_row(
+            bytes_row(
                 "Activations, functional", totals.activation_bytes_functional, least, "not in the sum above"
             ),
         )
     return rows
 
 
-def _count_row(label: str, value: int | None, least: bool, remark: str = "") -> tuple[Cell, ...]:
+def figures_text(totals: Totals) -> list[tuple[str, ...]]:
+    """`totals_rows` and the coverage as plain text."""
+    rows = [*totals_rows(totals), *_coverage_rows(totals)]
+    return [tuple(_plain(cell) for cell in row) for row in rows]
+
+
+def _plain(cell: Cell) -> str:
+    if isinstance(cell, tuple) and not isinstance(cell, Span):
+        return "".join(map(_plain, cell))
+    return cell.text if isinstance(cell, Span) else cell
+
+
+def count_row(label: str, value: int | None, least: bool, remark: str = "") -> tuple[Cell, ...]:
+    """A row of a table of figures: label, count in SI, exact count, remark; `least` marks a lower bound."""
     return _figure_row(label, count_text(value), value, least, remark)
 
 
-def _bytes_row(label: str, value: int | None, least: bool, remark: str = "") -> tuple[Cell, ...]:
+def bytes_row(label: str, value: int | None, least: bool, remark: str = "") -> tuple[Cell, ...]:
+    """As `count_row`, for a size in IEC."""
     return _figure_row(label, bytes_text(value), value, least, remark)
 
 
@@ -210,12 +247,12 @@ def _layer_row(row: Layer, whole: int | None, largest: int) -> tuple[Cell, ...]:
         Span(name, style),
         Span(kind, DIM),
         Span(_outputs(row.outputs), DIM) if row.group else _outputs(row.outputs),
-        _quiet_zero(row.params, count_text(row.params)),
-        _quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),
-        _quiet_zero(row.macs, count_text(row.macs)),
+        quiet_zero(row.params, count_text(row.params)),
+        quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),
+        quiet_zero(row.macs, count_text(row.macs)),
         share_text(row.macs, whole) if row.macs != 0 and whole else "",
-        "" if row.group else _bar(row.macs, largest),
-        _quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
+        "" if row.group else bar_text(row.macs, largest),
+        quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
         _remark(row),
     )
 
@@ -227,7 +264,8 @@ def _outputs(tensors: Sequence[TensorInfo]) -> str:
     return shape_text(tensors[0].shape) + more
 
 
-def _quiet_zero(value: int | None, text: str) -> Cell:
+def quiet_zero(value: int | None, text: str) -> Cell:
+    """`text` for a figure: nothing to see is a dimmed dash, what is unknown stands out."""
     if value is None:
         return Span(text, NOTE)
     return text if value else Span("-", DIM)
@@ -249,7 +287,8 @@ def share_text(part: int | None, whole: int | None) -> str:
     return "<0.1 %" if part and whole and part / whole < 0.0005 else percent_text(part, whole)
 
 
-def _bar(value: int | None, largest: int) -> str:
+def bar_text(value: float | None, largest: float) -> str:
+    """A bar of at most ten cells, in halves; a value that is not 0 shows at least half a cell."""
     if not value or not largest:
         return ""
     halves = max(1, round(2 * _BAR_CELLS * value / largest))
@@ -264,11 +303,11 @@ def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
         (
             Span(stat.op, STRONG),
             exact_text(stat.count),
-            _quiet_zero(stat.macs, count_text(stat.macs)),
+            quiet_zero(stat.macs, count_text(stat.macs)),
             share_text(stat.macs, whole) if stat.macs != 0 and whole else "",
-            _bar(stat.macs, largest),
-            _quiet_zero(stat.params, count_text(stat.params)),
-            _quiet_zero(stat.elementwise_ops, count_text(stat.elementwise_ops)),
+            bar_text(stat.macs, largest),
+            quiet_zero(stat.params, count_text(stat.params)),
+            quiet_zero(stat.elementwise_ops, count_text(stat.elementwise_ops)),
         )
         for stat in stats
     ]

@@ -1,0 +1,126 @@
+"""Models side by side, and our numbers beside torchinfo's: `explorer compare`, `layers --style torchinfo`."""
+
+from __future__ import annotations
+
+from explorer.facts import Analysis, Info, Totals
+from explorer.facts.comparison import Comparison, TorchinfoTable
+from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.model import FORMATS, Block, layers, title
+from explorer.units import bytes_text, count_text, exact_text
+
+__all__ = ["compare", "torchinfo"]
+
+_FIGURES = (
+    ("Parameters", "params", count_text),
+    ("Weight bytes", "weight_bytes", bytes_text),
+    ("MACs", "macs", count_text),
+    ("Elementwise operations", "elementwise_ops", count_text),
+    ("Activations, sum", "activation_bytes_sum", bytes_text),
+    ("Activations, peak", "activation_bytes_peak", bytes_text),
+    ("Bytes read", "bytes_read", bytes_text),
+    ("Bytes written", "bytes_written", bytes_text),
+    ("Nodes", "nodes", exact_text),
+)
+
+
+def compare(fact: Comparison) -> list[Block]:
+    """The answer of `explorer compare`: the verdict, totals and operators side by side, the differences."""
+    verdict = "the same, or every difference explained" if fact.agree else "a difference is not explained"
+    columns = (
+        Column("", style=DIM),
+        *(Column(one.model.source, "right", shrink=True) for one in fact.models),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        ("Format", *(Span(FORMATS.get(one.model.format, one.model.format), DIM) for one in fact.models))
+    ]
+    rows += [
+        (label, *_cells([getattr(one.totals, name) for one in fact.models], text))
+        for label, name, text in _FIGURES
+    ]
+    rows.append(("Coverage", *(_coverage(one.totals) for one in fact.models)))
+    counts = [(op, *(exact_text(count) if count else "-" for count in found)) for op, found in fact.operators]
+    return [
+        Prose(verdict, f"bold {GOOD}" if fact.agree else BAD, 0),
+        Line(),
+        Table(columns, rows),
+        Line(),
+        Table((Column("operators"), *(Column("", "right") for _ in fact.models)), counts),
+        *_differences(fact),
+    ]
+
+
+def _cells(values: list[int | None], text: object) -> list[Cell]:
+    """Figures beside the first one, marked where they are not equal to it."""
+    assert callable(text)
+    shown: list[Cell] = []
+    for value in values:
+        same = value == values[0] and value is not None
+        shown.append(str(text(value)) if same else Span(f"{text(value)}", NOTE))
+    return shown
+
+
+def _coverage(totals: Totals) -> Cell:
+    return "100 %" if totals.coverage >= 1 else Span(f"{int(totals.coverage * 1000) / 10:.1f} %", NOTE)
+
+
+def _differences(fact: Comparison) -> list[Block]:
+    if not fact.differences:
+        return []
+    rows: list[tuple[Cell, ...]] = []
+    for difference in fact.differences:
+        open_ = difference.explained != difference.delta
+        delta = "?" if difference.delta is None else f"{difference.delta:+,}"
+        rows.append(
+            (
+                fact.models[difference.model].model.source,
+                difference.figure,
+                delta,
+                Span("open", BAD) if open_ else Span("explained", GOOD),
+                difference.why,
+            )
+        )
+    columns = (
+        Column("against the first", shrink=True),
+        Column("figure"),
+        Column("difference", "right"),
+        Column(""),
+        Column("why"),
+    )
+    return [Line(), Table(columns, rows)]
+
+
+def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, compared: bool) -> list[Block]:
+    """Torchinfo's own table, ours where it was asked for, and with `compared` where they differ and why."""
+    blocks: list[Block] = []
+    if analysis is None:
+        blocks = [
+            *title(about.model),
+            Line(Span(f"made by torchinfo {fact.version}", DIM)),
+            *(Line(line) for line in fact.text.splitlines()),
+        ]
+    else:
+        blocks = layers(analysis)
+    if not compared:
+        return blocks
+    rows: list[tuple[Cell, ...]] = [
+        (
+            difference.path or "total",
+            Span(difference.kind, DIM),
+            difference.figure,
+            exact_text(difference.theirs),
+            exact_text(difference.ours),
+            difference.why,
+        )
+        for difference in fact.differences
+    ]
+    columns = (
+        Column("layer", shrink=True),
+        Column("kind", drop=1),
+        Column("figure"),
+        Column(f"torchinfo {fact.version}", "right"),
+        Column("ours", "right", style=STRONG),
+        Column("why"),
+    )
+    if not rows:
+        return [*blocks, Line(), Prose(f"torchinfo {fact.version} agrees with every figure", GOOD)]
+    return [*blocks, Line(), Table(columns, rows)]

@@ -1,0 +1,243 @@
+"""Pictures of facts as SVG or PNG, by matplotlib.
+
+matplotlib is the library that draws without a display, writes both formats, and is everywhere already;
+it takes 0.3 s to import, so only who asks for a picture pays for it. Names out of a model file are drawn
+as plain characters: matplotlib would read `$` as mathematics.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from explorer.errors import Misuse
+from explorer.facts import Info, OpStat
+from explorer.facts.memory import Memory
+from explorer.facts.roofline import Roofline, RooflinePoint
+from explorer.units import bytes_text, count_text, printable, rate_text, seconds_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["check", "svg", "write"]
+
+_ENDINGS = (".svg", ".png")
+_BLUE, _ORANGE, _GREEN, _RED, _GREY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f", "#8a8f98"
+_BARS, _LABELS, _PER_DECADE, _TICKS = 24, 6, 12, 8
+
+
+def check(path: str) -> None:
+    """Refuses a file whose ending is no format of ours, before any work is done.
+
+    Raises:
+        Misuse: The ending is neither .svg nor .png.
+    """
+    if os.path.splitext(path)[1].lower() not in _ENDINGS:
+        raise Misuse("the ending says the format", where=path, hint="use .svg or .png")
+
+
+def write(what: str, about: Info, fact: Any, path: str) -> None:
+    """Draws a fact into a file.
+
+    Args:
+        what: 'memory' (a `Memory`), 'roofline' (a `Roofline`) or 'operators' (a tuple of `OpStat`).
+        about: The model.
+        fact: What is drawn.
+        path: Ends in .svg or .png.
+    """
+    with _drawn(what, about, fact) as figure:
+        figure.savefig(path, **_how(path))
+
+
+def svg(what: str, about: Info, fact: Any) -> str:
+    """The picture as an `<svg>` element, to stand inside a page."""
+    text = io.StringIO()
+    with _drawn(what, about, fact) as figure:
+        figure.savefig(text, **_how(".svg"))
+    drawn = text.getvalue()
+    return drawn[drawn.index("<svg") :]
+
+
+def _how(path: str) -> dict[str, Any]:
+    """Without the date, so that the same facts give the same file."""
+    ending = os.path.splitext(path)[1].lower().lstrip(".") or "svg"
+    return {"format": ending, "metadata": {"Date": None} if ending == "svg" else None, "dpi": 144}
+
+
+@contextmanager
+def _drawn(what: str, about: Info, fact: Any) -> Iterator[Figure]:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    style: dict[Any, Any] = {
+        "text.parse_math": False,
+        "svg.hashsalt": "explorer",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 10,
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        _DRAW[what](figure.add_subplot(), about, fact)
+        yield figure
+
+
+def _memory(axes: Axes, about: Info, fact: Memory) -> None:
+    steps = range(len(fact.steps))
+    live = [step.live_bytes for step in fact.steps]
+    axes.fill_between(steps, live, step="mid", color=_BLUE, alpha=0.35, linewidth=0)
+    axes.step(steps, live, where="mid", color=_BLUE, linewidth=1)
+    axes.set_title(f"Activation memory of {_name(about)}")
+    axes.set_xlabel("step of the execution order")
+    axes.set_ylabel("bytes alive")
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
+    axes.set_xlim(-0.5, max(len(live) - 0.5, 0.5))
+    top = max(fact.arena_bytes, fact.peak_bytes, 1) * 1.25
+    axes.set_ylim(0, top)
+    # ticks at powers of two times a few, because bytes are shown in IEC
+    tick = 2 ** max(0, math.ceil(math.log2(top / _TICKS)))
+    axes.set_yticks([tick * at for at in range(int(top / tick) + 1)])
+    if fact.arena_bytes:
+        axes.axhline(fact.arena_bytes, color=_GREY, linewidth=0.8, linestyle="--")
+        axes.annotate(
+            f"smallest arena {bytes_text(fact.arena_bytes)}",
+            (1, fact.arena_bytes),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, 3),
+            textcoords="offset points",
+            ha="right",
+            color=_GREY,
+        )
+    if fact.steps:
+        at = fact.steps[fact.peak_step]
+        left = fact.peak_step < len(live) / 2
+        axes.plot([fact.peak_step], [fact.peak_bytes], "o", color=_RED, markersize=5)
+        axes.annotate(
+            f"peak {bytes_text(fact.peak_bytes)}, {_short(at.path) or 'inputs'}",
+            (fact.peak_step, fact.peak_bytes),
+            xytext=(6 if left else -6, 14),
+            textcoords="offset points",
+            ha="left" if left else "right",
+            color=_RED,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Layers of about one intensity, which would hide each other: drawn as one."""
+
+    intensity: float
+    share: float
+    limit: str
+    label: str
+
+
+def _marks(fact: Roofline) -> list[_Mark]:
+    """Largest share of the time first."""
+    near: dict[tuple[str, int], list[RooflinePoint]] = {}
+    for point in fact.points:
+        if point.intensity and point.seconds:
+            near.setdefault((point.limit, round(_PER_DECADE * math.log10(point.intensity))), []).append(point)
+    marks = []
+    for (limit, _), points in near.items():
+        points.sort(key=lambda p: -p.share)
+        more = f" and {len(points) - 1} more" if len(points) > 1 else ""
+        share = sum(p.share for p in points)
+        label = f"{_short(points[0].path)}{more}, {100 * share:.0f} %"
+        marks.append(_Mark(points[0].intensity or 0, share, limit, label))
+    return sorted(marks, key=lambda mark: -mark.share)
+
+
+def _roofline(axes: Axes, about: Info, fact: Roofline) -> None:
+    machine, marks = fact.machine, _marks(fact)
+    intensities = [mark.intensity for mark in marks] or [fact.ridge]
+    low, high = min(*intensities, fact.ridge) / 4, max(*intensities, fact.ridge) * 8
+    flops = 2 * machine.peak_macs
+
+    def roof(intensity: float) -> float:
+        return min(flops, intensity * machine.bandwidth)
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.plot([low, fact.ridge, high], [roof(low), flops, flops], color=_GREY, linewidth=1.5, zorder=1)
+    axes.axvline(fact.ridge, color=_GREY, linewidth=0.6, linestyle=":")
+    for limit, color in (("compute", _GREEN), ("memory", _ORANGE)):
+        mine = [mark for mark in marks if mark.limit == limit]
+        all_ = [p for p in fact.points if p.limit == limit and p.intensity]
+        axes.scatter(
+            [mark.intensity for mark in mine],
+            [roof(mark.intensity) for mark in mine],
+            s=[20 + 900 * mark.share for mark in mine],
+            color=color,
+            alpha=0.6,
+            linewidths=0,
+            label=f"{len(all_):,} {limit}-bound layers, {seconds_text(sum(p.seconds or 0 for p in all_))}",
+            zorder=2,
+        )
+    idle = [p for p in fact.points if p.seconds and not p.intensity]
+    if idle:
+        label = f"{len(idle):,} layers without MACs, {seconds_text(sum(p.seconds or 0 for p in idle))}"
+        axes.plot([], [], " ", label=label)
+    # names beside the marks would lie on each other where layers crowd, so they stand in a list of their own
+    for number, mark in enumerate(marks[:_LABELS], 1):
+        axes.annotate(
+            str(number),
+            (mark.intensity, roof(mark.intensity)),
+            xytext=(0, 7 + 11 * math.sqrt(mark.share)),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
+    key = [f"{number}  {mark.label}" for number, mark in enumerate(marks[:_LABELS], 1)]
+    axes.text(0.99, 0.03, "\n".join(key), transform=axes.transAxes, ha="right", va="bottom", fontsize=8)
+    axes.set_title(
+        f"Roofline of {_name(about)}: {rate_text(machine.peak_macs, 'MAC/s')}, "
+        f"{rate_text(machine.bandwidth, 'B/s')}; at least {seconds_text(fact.seconds)}"
+    )
+    axes.set_xlabel("FLOPs per byte (area: share of the time)")
+    axes.set_ylabel("FLOP/s within reach")
+    axes.yaxis.set_major_formatter(lambda value, _: rate_text(value, "").replace(".00", ""))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.legend(frameon=False, loc="upper left")
+    axes.set_ylim(roof(low) / 2, flops * 4)
+
+
+def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
+    """Counts as bars; the share of the MACs beside each."""
+    shown = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
+    bars = axes.barh([_short(stat.op) for stat in shown], [stat.count for stat in shown], color=_BLUE)
+    labels = [
+        f"{stat.count:,}" + (f"   {count_text(stat.macs)} MACs" if stat.macs != 0 else "") for stat in shown
+    ]
+    axes.bar_label(bars, labels, padding=3, fontsize=8)
+    axes.set_title(f"Operators of {_name(about)}")
+    axes.set_xlabel("how many" + (f" ({_BARS} of {len(stats)} types)" if len(shown) < len(stats) else ""))
+    axes.margins(x=0.2)
+
+
+_DRAW: dict[str, Callable[[Any, Info, Any], None]] = {
+    "memory": _memory,
+    "roofline": _roofline,
+    "operators": _operators,
+}
+
+
+def _name(about: Info) -> str:
+    return printable(os.path.basename(about.model.source))
+
+
+def _short(path: str) -> str:
+    path = printable(path)
+    return path if len(path) <= 40 else f"…{path[-39:]}"
