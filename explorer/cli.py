@@ -26,6 +26,8 @@ from explorer.units import printable
 __all__ = ["main"]
 
 BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
+_ENDINGS = (".onnx", ".pt", ".pt2")
+"""Of files of models: a word that ends so is a path, even where no such file is."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,10 +123,10 @@ def _check_source(source: str) -> None:
         if os.path.isdir(source):
             raise BadModel("is a directory", where=source, hint="name a model file in it")
         return
-    if os.sep in source or source.endswith(".onnx"):
+    if os.sep in source or source.endswith(_ENDINGS):
         folder, name = os.path.split(source)
         with contextlib.suppress(OSError):
-            files = [f for f in os.listdir(folder or ".") if f.endswith(".onnx")]
+            files = [f for f in os.listdir(folder or ".") if f.endswith(_ENDINGS)]
             raise BadModel("no such file", where=source, hint=nearest(name, files))
         raise BadModel("no such file", where=source)
     close = difflib.get_close_matches(source, options.VERBS, n=1, cutoff=0.75)
