@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from explorer.engine.transforms.sites import Site
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
+    from explorer.facts.values import Weights
 
 __all__ = ["Session", "diff_files", "verify_files"]
 
@@ -168,6 +169,45 @@ class Session:
         from explorer.engine.analysis.roofline import roofline
 
         return roofline(self.analysis(index), machine)
+
+    def weights(
+        self,
+        names: Sequence[str] = (),
+        *,
+        bins: int = 32,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Weights:
+        """Statistics of stored tensors, read a slab at a time.
+
+        Args:
+            names: Globs over the names of tensors and the paths of layers and groups; empty means all.
+            bins: Intervals of the histograms.
+            index: Which model of the history; None is the current one.
+            on_progress: Told how many tensors are done.
+            cancel: Asked at every slab; True stops.
+
+        Raises:
+            Misuse: A glob matches nothing, or there is no memory for the weights of a module.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.engine.values import onnx_tensors, weights
+
+        at = self._at(index)
+        layers = self._examine(at, on_progress, cancel).analysis.layers
+        opened = None if at else self._open(on_progress)
+        tensors, notes = opened.tensors() if opened else (onnx_tensors.stored(self._model(at)), ())
+        return weights.weights(
+            tensors,
+            names,
+            source=self._label(at),
+            layers=layers,
+            notes=notes,
+            bins=bins,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
 
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""

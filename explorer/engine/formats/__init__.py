@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.formats.torch_module import LoadedModule
     from explorer.engine.graph import Model
+    from explorer.engine.values.statistics import Numbers
 
     Arrays = Sequence[np.ndarray]
 
@@ -87,6 +88,10 @@ class Opened(Protocol):
         """Runs the model in its own framework on numpy arrays; None if it is ONNX itself."""
         ...
 
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """Every tensor that the model stores, its values unread; and what to know about the values."""
+        ...
+
 
 class OnnxModel:
     """An ONNX file."""
@@ -126,6 +131,12 @@ class OnnxModel:
     def runner(self) -> Callable[[Arrays], Arrays] | None:
         """See `Opened`."""
         return None
+
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """See `Opened`."""
+        from explorer.engine.values import onnx_tensors
+
+        return onnx_tensors.stored(self.model), ()
 
 
 class TorchModel:
@@ -176,6 +187,14 @@ class TorchModel:
         from explorer.engine.formats import torch_module
 
         return lambda arrays: torch_module.run(self.loaded, list(arrays))
+
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """See `Opened`."""
+        from explorer.engine.values import torch_tensors
+
+        text = self.loaded.weights_text
+        note = f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
+        return torch_tensors.stored(torch_tensors.materialised(self.loaded)), (note,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from explorer.engine.wire import fields, packed_varints, signed
 from explorer.errors import BadModel, nearest
 from explorer.facts import Dim
 
-__all__ = ["looks_like_onnx", "read"]
+__all__ = ["looks_like_onnx", "read", "sparse"]
 
 MAX_DEPTH = 32
 """Subgraphs within subgraphs; real models stay below 5."""
@@ -96,6 +96,33 @@ def read(path: str) -> Model:
     except RecursionError:
         raise BadModel("its graphs are nested too deeply", where=path) from None
     return model
+
+
+def sparse(span: Span) -> tuple[Tensor, tuple[int, ...], int]:
+    """What an encoded SparseTensorProto holds.
+
+    Returns:
+        The values that are stored, under the tensor's name; the shape of the whole; and the bytes of the
+        indices.
+
+    Raises:
+        BadModel: It contradicts itself.
+    """
+    reader = _Reader(span.source)
+    values: Tensor | None = None
+    indices = 0
+    dims: list[int] = []
+    for number, wire, _, at, end in fields(reader.data, span.offset, span.offset + span.size):
+        if number == 1 and wire == 2:
+            values = reader.tensor(at, end)
+        elif number == 2 and wire == 2:
+            indices = reader.tensor(at, end).nbytes
+        elif number == 3:
+            dims.extend(packed_varints(reader.data, at, end) if wire == 2 else [at])
+    shape = tuple(signed(d) for d in dims)
+    if values is None or any(d < 0 for d in shape) or math.prod(shape) > _MAX_ELEMENTS:
+        raise BadModel("a sparse tensor has no values or impossible dimensions", where=span.source.path)
+    return values, shape, indices
 
 
 def _source(path: str) -> Source:

@@ -1,0 +1,5 @@
+"""The numbers inside tensors: weights as stored, activations as a run produces them.
+
+Nothing here holds more of a tensor than a slab: a weight is read where it lies, an activation is
+measured when it is made and then forgotten.
+"""

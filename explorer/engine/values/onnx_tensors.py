@@ -1,0 +1,177 @@
+"""What an ONNX model stores, tensor by tensor, with the values left where they lie.
+
+Initializers of the graph and of the bodies in it, Constant nodes, sparse tensors. A slab is cut out of the
+mapped file, looked at, and given back to the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.formats import onnx_reader
+from explorer.engine.graph import DTYPES, Graph, Model, Node, Span, Tensor, dtype_code, subgraphs
+from explorer.engine.values.statistics import SLAB, Array, Numbers, slabs_of
+from explorer.engine.wire import fields
+from explorer.errors import BadModel
+
+__all__ = ["numpy_type", "stored"]
+
+_UNPACKED = 4
+"""How much longer a slab gets when packed numbers get a byte each, at most."""
+
+
+def stored(model: Model) -> list[Numbers]:
+    """Every tensor that the model stores, in the order of the file: initializers, then constants.
+
+    Those of a branch or body have the path of their node in front of their name, those of a local function
+    the function's name.
+    """
+    found = list(_of_graph(model.graph, ""))
+    for function in model.functions.values():
+        found += _of_nodes(function.nodes, f"{function.name}/")
+    return found
+
+
+def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
+    users: dict[str, str] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            users.setdefault(name, prefix + node.label)
+    for name, tensor in graph.initializers.items():
+        yield _numbers(tensor, prefix + name, users.get(name, ""))
+    for span in graph.extra:
+        for number, wire, _, at, end in fields(span.source.map, span.offset, span.offset + span.size):
+            if number == 15 and wire == 2:
+                yield _sparse(Span(span.source, at, end - at), prefix, "", users)
+    yield from _of_nodes(graph.nodes, prefix, users)
+
+
+def _of_nodes(
+    nodes: tuple[Node, ...], prefix: str, users: Mapping[str, str] | None = None
+) -> Iterator[Numbers]:
+    for node in nodes:
+        if node.op == "Constant" and not node.domain and node.outputs:
+            yield from _constant(node, prefix, users or {})
+        for name, body in subgraphs(node):
+            yield from _of_graph(body, f"{prefix}{node.label}/{name}/")
+
+
+def _constant(node: Node, prefix: str, users: Mapping[str, str]) -> Iterator[Numbers]:
+    output = node.outputs[0]
+    name, layer = prefix + output, users.get(output, prefix + node.label)
+    for key, value in node.attributes.items():
+        if isinstance(value, Tensor):
+            yield _numbers(value, name, layer)
+        elif key == "sparse_value" and isinstance(value, Span):
+            yield _sparse(value, prefix, output, users)
+        elif key in _LISTS and isinstance(value, (int, float, tuple)):
+            array = np.array(value, dtype=_LISTS[key])
+            yield Numbers(
+                name, str(array.dtype), array.shape, array.nbytes, slabs_of(array), layer, ("constant", name)
+            )
+
+
+_LISTS = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
+"""Attributes of Constant that hold plain numbers."""
+
+
+def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
+    payload = tensor.payload
+    identity: Hashable = ("name", name)
+    if isinstance(payload, Span) and payload.size:
+        identity = payload.source.path, payload.offset, payload.size
+
+    def slabs() -> Iterator[Array]:
+        return _slabs(tensor)
+
+    return Numbers(name, tensor.dtype, tensor.shape, tensor.nbytes, slabs, layer, identity)
+
+
+def _sparse(span: Span, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
+    """A SparseTensorProto: what it does not hold is zero.
+
+    Raises:
+        BadModel: It holds more values than its shape has places.
+    """
+    tensor, shape, indices = onnx_reader.sparse(span)
+    name = output or tensor.name
+    missing = math.prod(shape) - tensor.elements
+    if missing < 0:
+        raise BadModel(f"sparse tensor '{name}' holds more values than it has places", where=span.source.path)
+    return replace(
+        _numbers(tensor, prefix + name, users.get(name, "")),
+        shape=shape,
+        nbytes=tensor.nbytes + indices,
+        identity=("sparse", span.source.path, span.offset),
+        zeros=missing,
+    )
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """The type of numpy, or of ml_dtypes, for one of ONNX's element types of a byte or more."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        kind: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return kind
+
+
+def _slabs(tensor: Tensor) -> Iterator[Array]:
+    """The elements of a tensor in order, in arrays of at most `SLAB` bytes."""
+    payload = tensor.payload
+    bits = DTYPES[dtype_code(tensor.dtype)].bits
+    if payload is None or not bits or not tensor.elements:
+        return
+    left = tensor.elements
+    for piece in _whole(payload.pieces(), max(bits // 8, 1)):
+        if bits >= 8:
+            yield np.frombuffer(piece, numpy_type(tensor.dtype))
+            continue
+        for at in range(0, len(piece), SLAB // _UNPACKED):
+            part = _unpacked(piece[at : at + SLAB // _UNPACKED], bits, tensor.dtype)[:left]
+            left -= part.size
+            yield part
+
+
+def _whole(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
+    """The bytes of `pieces` in pieces of whole elements, small ones joined, none above `SLAB` bytes."""
+    waiting = bytearray()
+    for piece in pieces:
+        if not waiting and len(piece) > SLAB // 16 and not len(piece) % unit:
+            for at in range(0, len(piece), SLAB):
+                yield piece[at : at + SLAB]
+            continue
+        waiting += piece
+        if len(waiting) > SLAB // 16:
+            ready = len(waiting) // unit * unit
+            for at in range(0, ready, SLAB):
+                yield memoryview(bytes(waiting[at : min(at + SLAB, ready)]))
+            del waiting[:ready]
+    if waiting:
+        yield memoryview(bytes(waiting))
+
+
+def _unpacked(piece: memoryview, bits: int, dtype: str) -> Array:
+    """Packed numbers of 2 or 4 bits, the first in the lowest bits, one a byte."""
+    packed = np.frombuffer(piece, np.uint8)
+    each = 8 // bits
+    out = np.empty((packed.size, each), np.uint8)
+    for index in range(each):
+        out[:, index] = packed >> (bits * index) & ((1 << bits) - 1)
+    flat = out.reshape(-1)
+    if dtype.startswith("int"):
+        # moving the sign bit to the top and back again fills the bits above it
+        return (flat << (8 - bits)).view(np.int8) >> (8 - bits)
+    return flat.view(numpy_type(dtype)) if dtype.startswith("float") else flat

@@ -1,0 +1,182 @@
+"""Statistics of what a model stores, and which of its tensors are the same.
+
+Two names of one stored tensor are tied: training one changes the other. Two tensors that happen to hold
+the same bytes are duplicates: one of them could be left out of the file. They look alike in the numbers
+and are told apart here.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from explorer.engine.values.statistics import SLAB, Numbers, measure
+from explorer.errors import Cancelled, Misuse, nearest
+from explorer.facts import Layer, Progress
+from explorer.facts.values import TensorStats, Weights
+
+__all__ = ["Paths", "chosen", "weights"]
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+
+class Paths:
+    """The groups around a layer, so that a glob can name a block and mean what is in it."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+        self._at = {layer.path: layer.id for layer in layers}
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def around(self, path: str) -> tuple[str, ...]:
+        """`path` and the paths of all groups that it lies in."""
+        found = self._known.get(path)
+        if found is None:
+            names = dict.fromkeys([path])
+            at: int | None = self._at.get(path)
+            while at is not None:
+                names[self._layers[at].path] = None
+                at = self._layers[at].parent
+            for cut, letter in enumerate(path):
+                if letter == "." and cut:
+                    names[path[:cut]] = None
+            found = self._known[path] = tuple(n for n in names if n)
+        return found
+
+
+def chosen(globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], what: str) -> list[bool]:
+    """Which of `named` a user's globs mean; all of them if there are no globs.
+
+    Args:
+        globs: Plain names and patterns.
+        named: A name with the paths under which it can be found as well.
+        what: How the message calls them.
+
+    Raises:
+        Misuse: A glob matches none.
+    """
+    entries = list(named)
+    if not globs:
+        return [True] * len(entries)
+    picked = [False] * len(entries)
+    for glob in globs:
+        hit = False
+        for at, (name, paths) in enumerate(entries):
+            for text in (name, *paths):
+                if text == glob or fnmatch.fnmatchcase(text, glob):
+                    picked[at] = hit = True
+                    break
+        if not hit:
+            known = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
+            raise Misuse(f"no {what} matches '{glob}'", hint=nearest(glob, known))
+    return picked
+
+
+def weights(
+    tensors: Sequence[Numbers],
+    names: Sequence[str] = (),
+    *,
+    source: str = "",
+    layers: Sequence[Layer] = (),
+    notes: Sequence[str] = (),
+    bins: int = 32,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Weights:
+    """Statistics of stored tensors, read a slab at a time.
+
+    Args:
+        tensors: What the model stores, in its order.
+        names: Globs over the names of tensors and the paths of layers and groups; empty means all.
+        source: What the user calls the model.
+        layers: Its rows: they say whose a tensor is, where the tensor does not.
+        notes: What is worth knowing about the values.
+        bins: Intervals of a histogram.
+        on_progress: Told how many tensors are done.
+        cancel: Asked at every slab; True stops.
+
+    Returns:
+        Each stored tensor once, under the first of its names that was asked for. Duplicates are looked
+        for among those.
+
+    Raises:
+        Misuse: A glob matches nothing.
+        Cancelled: `cancel` said so.
+    """
+    owners: dict[str, str] = {}
+    for layer in layers:
+        if not layer.group:
+            for weight in layer.weights:
+                owners.setdefault(weight.name, layer.path)
+    # the tensors of a module know their layer: what a row calls 'weight' there is no name in the model
+    tensors = [
+        t if t.trainable is not None else replace(t, layer=owners.get(t.name, t.layer)) for t in tensors
+    ]
+    paths = Paths(layers)
+    picked = chosen(names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer")
+    aliases: dict[Hashable, list[str]] = {}
+    for tensor in tensors:
+        if tensor.identity is not None and tensor.elements:
+            aliases.setdefault(tensor.identity, []).append(tensor.name)
+    asked: dict[Hashable, Numbers] = {}
+    for tensor, wanted in zip(tensors, picked, strict=True):
+        if wanted:
+            known = tensor.identity is not None and tensor.elements
+            asked.setdefault(tensor.identity if known else ("alone", tensor.name), tensor)
+    found: list[TensorStats] = []
+    for done, tensor in enumerate(asked.values()):
+        if on_progress is not None:
+            on_progress(Progress("reading weights", done, len(asked)))
+        found.append(measure(tensor, bins=bins, origin="declared", cancel=cancel))
+    tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in asked]
+    if on_progress is not None:
+        on_progress(Progress("looking for duplicates"))
+    return Weights(source, tuple(found), tuple(tied), _duplicates(list(asked.values()), cancel), tuple(notes))
+
+
+def _duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[str, ...], ...]:
+    """Groups of tensors of one type and shape that hold the same bytes.
+
+    Only tensors that agree in type, shape and their first slab are read to the end.
+    """
+
+    def rest(tensor: Numbers) -> Hashable:
+        return _digest(tensor, None, cancel) if tensor.nbytes > SLAB // 4 else b""
+
+    return tuple(
+        tuple(t.name for t in group)
+        for alike in _grouped(tensors, lambda t: (t.dtype, t.shape) if t.elements and not t.zeros else None)
+        for similar in _grouped(alike, lambda t: _digest(t, 1, cancel))
+        for group in _grouped(similar, rest)
+    )
+
+
+def _grouped(
+    tensors: Iterable[Numbers], key: Callable[[Numbers], Hashable | None]
+) -> Iterable[Sequence[Numbers]]:
+    """Those of `tensors` with the same key, where there are several; None is no key."""
+    groups: dict[Hashable, list[Numbers]] = {}
+    for tensor in tensors:
+        found = key(tensor)
+        if found is not None:
+            groups.setdefault(found, []).append(tensor)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _digest(tensor: Numbers, most: int | None, cancel: Cancel) -> bytes | None:
+    """Of the bytes of the first `most` slabs; None of a tensor that has no data."""
+    digest = hashlib.blake2b(digest_size=16)
+    seen = False
+    for number, slab in enumerate(tensor.slabs()):
+        if cancel is not None and cancel():
+            raise Cancelled
+        if most is not None and number >= most:
+            break
+        seen = True
+        digest.update(np.ascontiguousarray(slab).view(np.uint8).data)
+    return digest.digest() if seen else None
