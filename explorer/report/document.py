@@ -55,7 +55,7 @@ __all__ = [
 
 Document = dict[str, Any]
 
-_OPTIONAL_TOTALS = ("trainable_params", "activation_bytes_functional")
+_OPTIONAL_TOTALS = ("trainable_params", "activation_bytes_functional", "kv_cache_bytes")
 _SITE = (
     "name",
     "op",
@@ -86,9 +86,11 @@ _LAYER = (
     "formula",
     "elementwise_ops",
     "bytes_read",
+    "weight_bytes_read",
     "bytes_written",
     "activation_bytes",
     "attributes",
+    "counted",
     "status",
     "reason",
     "shared_with",
@@ -342,7 +344,8 @@ def _totals(fact: Totals) -> Document:
 
 def _layer(fact: Layer) -> Document:
     tensors = {name: [_tensor(t) for t in getattr(fact, name)] for name in ("inputs", "outputs", "weights")}
-    return {**_picked(fact, _LAYER), **tensors}
+    cache = {} if fact.kv_cache_bytes is None else {"kv_cache_bytes": fact.kv_cache_bytes}
+    return {**_picked(fact, _LAYER), **cache, **tensors}
 
 
 def _range(fact: Range) -> Document:

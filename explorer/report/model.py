@@ -99,22 +99,33 @@ def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
         count_row("Elementwise operations", totals.elementwise_ops, least, "not in the FLOPs"),
         bytes_row("Activations, sum", totals.activation_bytes_sum, least, "outputs of every node, each once"),
         bytes_row("Activations, peak", totals.activation_bytes_peak, least, peak),
-        bytes_row("Bytes read", totals.bytes_read, least),
+        bytes_row("Bytes read", totals.bytes_read, least, _split(totals)),
         bytes_row("Bytes written", totals.bytes_written, least),
         ("Arithmetic intensity", intensity, "", "FLOPs per byte read or written"),
         ("Nodes", exact_text(totals.nodes), "", ""),
     ]
+    if totals.kv_cache_bytes is not None:
+        rows.insert(2, bytes_row("Key-value cache", totals.kv_cache_bytes, least, "read by the attention"))
     if totals.activation_bytes_functional is not None:
-        rows[5] = bytes_row(
+        at = next(i for i, row in enumerate(rows) if row[0] == "Activations, sum")
+        rows[at] = bytes_row(
             "Activations, sum", totals.activation_bytes_sum, least, "outputs of leaf modules, each once"
         )
         rows.insert(
-            6,
+            at + 1,
             bytes_row(
                 "Activations, functional", totals.activation_bytes_functional, least, "not in the sum above"
             ),
         )
     return rows
+
+
+def _split(totals: Totals) -> str:
+    """What is read, by where it lies."""
+    if totals.bytes_read is None or totals.weight_bytes_read is None:
+        return ""
+    activations = totals.bytes_read - totals.weight_bytes_read
+    return f"{exact_text(totals.weight_bytes_read)} of weights, {exact_text(activations)} of activations"
 
 
 def figures_text(totals: Totals) -> list[tuple[str, ...]]:
