@@ -68,7 +68,7 @@ def _differences(fact: Comparison) -> list[Block]:
         return []
     rows: list[tuple[Cell, ...]] = []
     for difference in fact.differences:
-        open_ = difference.explained != difference.delta
+        open_ = difference.delta is None or difference.explained != difference.delta
         delta = "?" if difference.delta is None else f"{difference.delta:+,}"
         rows.append(
             (
