@@ -282,7 +282,8 @@ class Session:
             self.workdir, f"{len(self._history.entries)}-{_stem(self.source)}.onnx"
         )
         evidence: Verification | None = None
-        with contextlib.suppress(_Disproved), targets.replacing(target) as temporary:
+        ours = overwrite or output is None
+        with contextlib.suppress(_Disproved), targets.replacing(target, overwrite=ours) as temporary:
             onnx_writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
             if verify:
                 after = validate(onnx_reader.read(temporary))
@@ -384,7 +385,7 @@ class Session:
 
         self._check_target(path, overwrite)
         model = self._model(self._history.current, on_progress)
-        with targets.replacing(path) as temporary:
+        with targets.replacing(path, overwrite=overwrite) as temporary:
             onnx_writer.write(model, temporary, on_progress=on_progress)
         entries = list(self._history.entries)
         entries[self._history.current] = replace(entries[self._history.current], saved=path)

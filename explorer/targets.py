@@ -10,14 +10,14 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from explorer.errors import Misuse
 
 __all__ = ["check_target", "replacing"]
 
 
-def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Iterable[str]) -> None:
+def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str]) -> None:
     """Refuses a target that would cost the user a file.
 
     Args:
@@ -31,6 +31,9 @@ def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: 
     """
     if os.path.isdir(path):
         raise Misuse("is a directory", where=path, hint="name a file to write")
+    beside = f"{path}.data"
+    if any(_same_file(file, beside) for file in weights):
+        raise Misuse("the model's weights lie beside it", where=beside, hint="choose another name")
     if not os.path.lexists(path):
         return
     if os.path.exists(path) and not os.path.isfile(path):
@@ -50,14 +53,19 @@ def _same_file(a: str, b: str) -> bool:
 
 
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[str]:
+def replacing(path: str, *, overwrite: bool = False) -> Iterator[str]:
     """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
 
     When the block ends well, every file in that folder (the model, and its external data) is renamed
     into place, the model last; when it does not, nothing is left.
 
+    Args:
+        path: Where the result goes; `check_target` has said that it may.
+        overwrite: Whether files that come with it (external data) may replace others.
+
     Raises:
-        Misuse: The folder does not exist, `path` is a directory, or writing failed (permission, space).
+        Misuse: The folder does not exist, `path` is a directory, a file that comes with it would replace
+            another, or writing failed (permission, space).
     """
     if os.path.isdir(path):
         raise Misuse("is a directory", where=path, hint="name a file to write")
@@ -69,6 +77,10 @@ def replacing(path: str) -> Iterator[str]:
     try:
         os.mkdir(staging)
         yield os.path.join(staging, name)
+        for entry in os.listdir(staging):
+            taken = os.path.join(folder, entry)
+            if entry != name and os.path.lexists(taken) and not overwrite:
+                raise Misuse("the file exists", where=taken, hint="choose another name, or say --force")
         for entry in sorted(os.listdir(staging), key=lambda entry: entry == name):
             os.replace(os.path.join(staging, entry), os.path.join(folder, entry))
     except OSError as error:
