@@ -459,11 +459,13 @@ def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[memory.Step]:
 
     `leaves` gives the position of a row's leaf by the id of the row.
     """
-    steps = []
+    steps: list[memory.Step] = []
     for event in seen.events:
         row = event.row
         while row.merged is not None:
             row = row.merged
         outputs = [(key, replace(info, name=row.path), size) for key, info, size in event.outputs]
-        steps.append(memory.Step(row.path, event.inputs, outputs, leaves.get(id(row), -1), row.bound))
+        # the inputs come before the first row
+        label = row.path if steps else ""
+        steps.append(memory.Step(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound))
     return steps

@@ -575,6 +575,7 @@ class _Walker:
         run to the next and come out, what comes out behind them is stacked, a piece from every run.
         """
         scopes, prefix = self.inner(frame, node, spot, kind)
+        count = trips if isinstance(trips, int) else None
         below = self.below(frame, body, shapes, scopes, prefix[:-1])
         below.trips = _product(frame.trips, trips)
         below.bound = frame.bound or bound
@@ -583,12 +584,16 @@ class _Walker:
                 below.stored[value.name] = frame.stored[outside]
             elif outside:
                 self.views[below.key(value.name)] = self.memory_of(frame.key(outside))
-        stacked = [frame.info(n) for n in node.outputs[carried:] if n]
-        self.step(out, scopes[-1].path, (), [(frame.key(i.name), i, nbytes(i)) for i in stacked])
+        first = max(len(body.outputs) - len(node.outputs), 0)
+        stacked = [
+            (frame.key(outside), frame.info(outside), scaled(nbytes(below.info(value.name)), count))
+            for outside, value in list(zip(node.outputs, body.outputs[first:], strict=False))[carried:]
+            if outside
+        ]
+        self.step(out, scopes[-1].path, (), stacked)
         self.body(below, body.nodes, out)
         ends = [below.key(v.name) for v in body.outputs if v.name not in below.stored]
-        first = len(body.outputs) - len(node.outputs)
-        for outside, value in zip(node.outputs[:carried], body.outputs[max(first, 0) :], strict=False):
+        for outside, value in zip(node.outputs[:carried], body.outputs[first:], strict=False):
             if outside and value.name not in below.stored:
                 self.views[frame.key(outside)] = self.memory_of(below.key(value.name))
         times = "?" if trips is None else str(trips)

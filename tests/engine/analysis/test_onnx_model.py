@@ -622,6 +622,7 @@ def test_mobilenet_v2_reads_and_writes(exported: Callable[[str], Model]) -> None
     assert totals.bytes_written == 52_015_392
     assert totals.weight_bytes == 13_951_264
     assert totals.bytes_read == 53_479_040 + 13_951_264
+    assert totals.weight_bytes_read == 13_951_264
     assert (totals.bytes_read or 0) + (totals.bytes_written or 0) == 119_445_696
     leaves = [x for x in analysis.layers if not x.group]
     by_reads = max(leaves, key=lambda x: x.bytes_read or 0)
