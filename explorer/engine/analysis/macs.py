@@ -15,7 +15,6 @@ formula keeps the name.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,21 +25,26 @@ __all__ = [
     "FREE",
     "RECURRENT",
     "Cost",
+    "Term",
     "adding",
     "attention",
+    "bounded",
     "broadcast",
     "conv",
     "conv_transpose",
     "count",
-    "einsum",
+    "counted",
     "elementwise",
+    "fourier",
     "gemm",
     "linear",
     "matmul",
     "pooling",
+    "product",
     "recurrent",
     "times",
     "total",
+    "unbound",
     "unknown",
 ]
 
@@ -84,10 +88,8 @@ RECURRENT: Mapping[str, tuple[int, int]] = {"RNN": (1, 0), "GRU": (3, 5), "LSTM"
 LSTM: c = f c + i g (3), h = o tanh(c) (2). GRU: r h (1), h = (1 - z) n + z h (4).
 """
 
-_MOST_OPERANDS = 32
-"""Of an Einsum; nobody writes more, and finding their order takes the third power of the number."""
-
 Term = tuple[str, Sequence[Dim]]
+"""A factor of a count: what it is ('Cout', 'kernel') and its dimensions."""
 
 
 def count(dims: Sequence[Dim]) -> int | None:
@@ -100,7 +102,7 @@ def count(dims: Sequence[Dim]) -> int | None:
     return product
 
 
-def _product(terms: Sequence[Term]) -> tuple[int | None, str]:
+def product(terms: Sequence[Term]) -> tuple[int | None, str]:
     """Product of the labelled terms and its formula; terms without dimensions are left out."""
     value: int | None = 1
     texts = []
@@ -114,7 +116,8 @@ def _product(terms: Sequence[Term]) -> tuple[int | None, str]:
     return value, text if value is None else f"{text} = {value:,}"
 
 
-def _unbound(terms: Sequence[Term]) -> str:
+def unbound(terms: Sequence[Term]) -> str:
+    """Why the product of the terms is no number, in words."""
     names = dict.fromkeys(d for _, dims in terms for d in dims if isinstance(d, str))
     if names:
         shown = ", ".join(f"'{n}'" for n in names)
@@ -122,17 +125,22 @@ def _unbound(terms: Sequence[Term]) -> str:
     return "a dimension is not known"
 
 
-def _counted(terms: Sequence[Term]) -> Cost:
+def counted(terms: Sequence[Term]) -> Cost:
     """Cost of as many MACs as the product of the terms."""
-    value, text = _product(terms)
+    value, text = product(terms)
     if value is None:
-        return Cost(None, 0, text, "unknown", _unbound(terms))
+        return Cost(None, 0, text, "unknown", unbound(terms))
     return Cost(value, 0, text)
 
 
 def unknown(reason: str) -> Cost:
     """The cost of an operator of which too little is known; `reason` in words."""
     return Cost(None, None, "", "unknown", reason)
+
+
+def bounded(cost: Cost, reason: str) -> Cost:
+    """`cost` as an upper bound, `reason` in words; what is unknown stays so."""
+    return replace(cost, status="bound", reason=reason) if cost.status == "exact" else cost
 
 
 def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> Cost:
@@ -148,10 +156,10 @@ def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> 
     terms: list[Term] = [("", dims if dims else (1,))]
     if per_element != 1:
         terms.insert(0, ("", (per_element,)))
-    value, text = _product(terms)
+    value, text = product(terms)
     formula = "; ".join(t for t in (cost.formula, f"{what}: {text} elementwise") if t)
     if value is None or cost.elementwise_ops is None:
-        reason = cost.reason or _unbound(terms)
+        reason = cost.reason or unbound(terms)
         return replace(cost, elementwise_ops=None, formula=formula, status="unknown", reason=reason)
     return replace(cost, elementwise_ops=cost.elementwise_ops + value, formula=formula)
 
@@ -205,7 +213,7 @@ def conv(output: Shape, weight: Shape, *, bias: bool = False) -> Cost:
         return unknown("weight and output of the convolution do not have matching ranks")
     spatial = len(weight) - 2
     at = len(output) - spatial
-    cost = _counted(
+    cost = counted(
         [
             ("batch", output[: at - 1]),
             ("Cout", output[at - 1 : at]),
@@ -232,7 +240,7 @@ def conv_transpose(source: Shape, weight: Shape, output: Shape | None = None, *,
         return unknown("weight and input of the transposed convolution do not have matching ranks")
     spatial = len(weight) - 2
     at = len(source) - spatial
-    cost = _counted(
+    cost = counted(
         [
             ("batch", source[: at - 1]),
             ("Cin", source[at - 1 : at]),
@@ -280,7 +288,7 @@ def matmul(a: Shape, b: Shape) -> Cost:
         return unknown(f"its operands do not fit: {depth} columns against {other} rows")
     batch = broadcast(a[:-2], b[:-2])
     depth = depth if isinstance(depth, int) else other
-    return _counted([("batch", batch), ("M", rows), ("K", (depth,)), ("N", columns)])
+    return counted([("batch", batch), ("M", rows), ("K", (depth,)), ("N", columns)])
 
 
 def _apart(a: Dim, b: Dim) -> bool:
@@ -315,7 +323,7 @@ def gemm(
     other, n = (b[1], b[0]) if trans_b else (b[0], b[1])
     if _apart(k, other):
         return unknown(f"its operands do not fit: {k} columns against {other} rows")
-    cost = _counted([("M", (m,)), ("K", (k if isinstance(k, int) else other,)), ("N", (n,))])
+    cost = counted([("M", (m,)), ("K", (k if isinstance(k, int) else other,)), ("N", (n,))])
     for what, wanted in (
         ("alpha", alpha != 1.0),
         ("beta", bias and beta != 1.0),
@@ -336,7 +344,7 @@ def linear(source: Shape, features: Dim, *, bias: bool = False) -> Cost:
     """
     if not source:
         return unknown("a scalar cannot go into a linear layer")
-    cost = _counted([("rows", source[:-1]), ("in", source[-1:]), ("out", (features,))])
+    cost = counted([("rows", source[:-1]), ("in", source[-1:]), ("out", (features,))])
     return adding(cost, "bias", (*source[:-1], features)) if bias else cost
 
 
@@ -372,12 +380,12 @@ def attention(
     """
     width = dqk + dv if isinstance(dqk, int) and isinstance(dv, int) else None
     scores: Shape = (*batch, heads, lq, lk)
-    value, text = _product(
+    value, text = product(
         [("batch", tuple(batch)), ("heads", (heads,)), ("Lq", (lq,)), ("Lk", (lk,)), ("(Dqk+Dv)", (width,))]
     )
     text = text.replace("(Dqk+Dv) ?", "(Dqk+Dv)").replace(f"(Dqk+Dv) {width}", f"(Dqk {dqk} + Dv {dv})")
     if value is None:
-        cost = Cost(None, 0, text, "unknown", _unbound([("", scores), ("", (dqk, dv))]))
+        cost = Cost(None, 0, text, "unknown", unbound([("", scores), ("", (dqk, dv))]))
     else:
         cost = Cost(value, 0, text)
     outer = count((*batch, heads))
@@ -433,134 +441,57 @@ def recurrent(
         width = inputs if layer == 0 else (state * directions if isinstance(state, int) else None)
         numbers = isinstance(width, int) and isinstance(state, int)
         both = f"(in {width} + state {state})"
-        value, text = _product(
+        value, text = product(
             [*outer, ("gates", (gates,)), ("H", (hidden,)), (both, (width + state if numbers else None,))]  # type: ignore[operator]
         )
         text = text.replace(f"{both} {width + state}" if numbers else f"{both} ?", both)  # type: ignore[operator]
         cost = (
             Cost(value, 0, text)
             if value is not None
-            else Cost(None, 0, text, "unknown", _unbound([*outer, ("", (width, hidden))]))
+            else Cost(None, 0, text, "unknown", unbound([*outer, ("", (width, hidden))]))
         )
         costs.append(cost)
         if projection:
-            costs.append(_counted([*outer, ("P", (projection,)), ("H", (hidden,))]))
+            costs.append(counted([*outer, ("P", (projection,)), ("H", (hidden,))]))
     per_unit = gates * (2 + 2 * bias) + state_ops
     units: Shape = (length, batch, directions, layers, hidden)
     return adding(total(costs), "gates and state", units, per_unit)
 
 
-def pooling(what: str, output: Shape | None, kernel: Sequence[Dim]) -> Cost:
-    """One elementwise operation per tap of the window and output element, padding taps included."""
+def pooling(what: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
+    """`per_tap` elementwise operations per tap of the window and output element, padding taps included."""
     if output is None:
         return unknown("the shape of its output is not known")
-    value, text = _product([("out", output), ("window", kernel)])
+    terms: list[Term] = [("out", output), ("window", kernel)]
+    value, text = product([*terms, ("", (per_tap,))] if per_tap != 1 else terms)
     if value is None:
-        return Cost(0, None, f"{what}: {text}", "unknown", _unbound([("", output), ("", kernel)]))
+        return Cost(0, None, f"{what}: {text}", "unknown", unbound([("", output), ("", kernel)]))
     return Cost(0, value, f"{what}: {text} elementwise")
 
 
-def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
-    """Einstein summation in its cheapest pairwise order.
+def fourier(
+    transforms: Shape, samples: Dim, frequencies: Dim, *, complex_in: bool, complex_out: bool = True
+) -> Cost:
+    """Discrete Fourier transform, by its definition: every frequency is a sum over every sample.
 
-    Indices that stand in one operand only and not in the output are summed first (elementwise). A pair
-    costs the product of all its indices in MACs if an index is summed, and as many elementwise
-    multiplications if none is.
+    MACs = transforms x frequencies x samples x real products (2 real by complex, 4 complex by complex).
+    That is what a convolution with the same basis counts. A fast transform needs fewer, how many depends
+    on the algorithm: hence a bound.
 
     Args:
-        equation: As numpy takes it: '...ij,...jk->...ik', 'ij,jk', 'ii'.
-        shapes: One per operand.
+        transforms: Signals, one transform each.
+        samples: Of one signal, those that pad it included.
+        frequencies: Computed of each: all of them, or one side.
+        complex_in: Whether a sample has an imaginary part.
+        complex_out: Whether a result has one.
     """
-    parsed = _parse_einsum(equation, shapes)
-    if isinstance(parsed, str):
-        return unknown(parsed)
-    operands, output, sizes = parsed
-    if len(operands) > _MOST_OPERANDS:
-        return unknown(f"the best order of {len(operands):,} operands is not searched for")
-    symbolic = any(not isinstance(d, int) for d in sizes.values())
-    known = {k: d if isinstance(d, int) else 1 for k, d in sizes.items()}
-    reduced, presum = [], 0
-    for i, letters in enumerate(operands):
-        others = set(output).union(*(operands[:i] + operands[i + 1 :]))
-        kept = letters & others
-        if kept != letters:
-            presum += count([known[c] for c in letters]) or 0
-        reduced.append(kept)
-    order = _pairs(reduced, frozenset(output), known)
-    if symbolic and len(operands) > 2:
-        return Cost(None, None, equation, "unknown", _unbound([("", tuple(sizes.values()))]))
-    cost = Cost(formula="")
-    for letters, summed in order:
-        dims = tuple(sizes[c] for c in sorted(letters))
-        text = f"{equation}: {' x '.join(f'{c} {sizes[c]}' for c in sorted(letters))}"
-        if not summed:
-            cost = adding(cost, f"{equation}, nothing summed", dims)
-            continue
-        value = count(dims)
-        step = (
-            Cost(None, 0, text, "unknown", _unbound([("", dims)]))
-            if value is None
-            else Cost(value, 0, f"{text} = {value:,}")
-        )
-        cost = total([cost, step])
-    if presum:
-        cost = adding(cost, f"{equation}, sums", (None,) if symbolic else (presum,))
-    return cost if cost.formula else replace(FREE, formula=f"0 ({equation} moves data)")
-
-
-def _parse_einsum(
-    equation: str, shapes: Sequence[Shape]
-) -> tuple[list[frozenset[str]], str, dict[str, Dim]] | str:
-    """Index sets of the operands, indices of the output and their sizes, or what is wrong in words."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    parts = left.split(",")
-    if len(parts) != len(shapes):
-        return f"'{equation}' names {len(parts)} operands and has {len(shapes)}"
-    sizes: dict[str, Dim] = {}
-    operands: list[str] = []
-    hidden = 0
-    for part, shape in zip(parts, shapes, strict=True):
-        missing = len(shape) - len(part.replace("...", ""))
-        if missing < 0 or (missing and "..." not in part):
-            return f"'{equation}' does not fit an operand of rank {len(shape)}"
-        # the dimensions of an ellipsis are aligned at the right, like any broadcast
-        expanded = part.replace("...", "".join(chr(0x3B1 + i) for i in range(missing - 1, -1, -1)))
-        hidden = max(hidden, missing if "..." in part else 0)
-        operands.append(expanded)
-        for letter, dim in zip(expanded, shape, strict=True):
-            if sizes.get(letter, 1) == 1:
-                sizes[letter] = dim
-    ellipsis = "".join(chr(0x3B1 + i) for i in range(hidden - 1, -1, -1))
-    if arrow:
-        output = right.replace("...", ellipsis)
-    else:
-        joined = "".join(p.replace("...", "") for p in parts)
-        output = ellipsis + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
-    return [frozenset(o) for o in operands], output, sizes
-
-
-def _pairs(
-    operands: list[frozenset[str]], output: frozenset[str], sizes: Mapping[str, int]
-) -> list[tuple[frozenset[str], bool]]:
-    """The cheapest order of pairwise contractions: of each the indices and whether one is summed.
-
-    Every order is tried up to six operands; beyond that the cheapest next pair is taken.
-    """
-    if len(operands) < 2:
-        return []
-    best: tuple[int, list[tuple[frozenset[str], bool]]] | None = None
-    choices = []
-    for i, j in itertools.combinations(range(len(operands)), 2):
-        rest = [o for k, o in enumerate(operands) if k not in (i, j)]
-        union = operands[i] | operands[j]
-        kept = union & output.union(*rest)
-        size = count([sizes[c] for c in union]) or 0
-        choices.append((size, i, j, union, kept, rest))
-    if len(operands) > 6:
-        choices = [min(choices, key=lambda c: c[:3])]
-    for size, _, _, union, kept, rest in choices:
-        steps = _pairs([kept, *rest], output, sizes)
-        price = size + sum(count([sizes[c] for c in letters]) or 0 for letters, _ in steps)
-        if best is None or price < best[0]:
-            best = price, [(union, kept != union), *steps]
-    return best[1] if best else []
+    parts = (1 + complex_in) * (1 + complex_out)
+    cost = counted(
+        [
+            ("transforms", transforms or (1,)),
+            ("frequencies", (frequencies,)),
+            ("samples", (samples,)),
+            ("real products", (parts,)),
+        ]
+    )
+    return bounded(cost, "counted by its definition; a fast Fourier transform takes fewer")

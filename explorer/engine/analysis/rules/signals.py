@@ -1,0 +1,121 @@
+"""Fourier transforms, and the matrices whose cost depends on how they are worked out."""
+
+from __future__ import annotations
+
+from explorer.engine.analysis import macs
+from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis.rules.call import MS, Call, Key, MissingShape, Rule, each
+from explorer.facts import Dim, Shape
+
+__all__ = ["READERS", "RULES"]
+
+
+def _dft(call: Call) -> Cost:
+    source, output = call.shape(0), call.output()
+    axis = _axis(call, len(source))
+    lead: Shape = (*source[:axis], *source[axis + 1 : -1])
+    length: Dim = call.number(1) if call.has(1) else None
+    if length is None:
+        if call.attributes.get("onesided", 0):
+            if call.has(1):
+                raise MissingShape("how long the transform is depends on the data")
+            length = source[axis]
+        else:
+            length = output[axis]
+    return macs.fourier(lead, length, output[axis], complex_in=source[-1] == 2, complex_out=output[-1] != 1)
+
+
+def _axis(call: Call, rank: int) -> int:
+    """The axis of the transform: an attribute up to opset 19, an input from 20 on."""
+    if "axis" in call.attributes:
+        axis = int(call.attributes["axis"])
+    elif call.has(2):
+        known = call.number(2)
+        if known is None:
+            raise MissingShape("along which axis it transforms depends on the data")
+        axis = known
+    else:
+        axis = -2 if call.opset >= 20 else 1
+    return axis % rank
+
+
+def _stft(call: Call) -> Cost:
+    signal, output = call.shape(0), call.output()
+    frames, frequencies = output[-3], output[-2]
+    length: Dim = call.shape(2)[0] if call.has(2) else call.number(3) if call.has(3) else signal[1]
+    if length is None:
+        raise MissingShape("how long a frame is depends on the data")
+    complex_in = len(signal) == 3 and signal[2] == 2
+    cost = macs.fourier((*output[:1], frames), length, frequencies, complex_in=complex_in)
+    if call.has(2):
+        return macs.adding(cost, "window", (*output[:1], frames, length, 1 + complex_in))
+    return cost
+
+
+def _real_fft(call: Call) -> Cost:
+    """Rfft: real (..., n) to complex (..., n // 2 + 1, 2) along the last axis."""
+    if call.attributes.get("signal_ndim", 1) != 1:
+        return macs.unknown("a transform of several dimensions is not followed")
+    source = call.shape(0)
+    return macs.fourier(source[:-1], source[-1], call.output()[-2], complex_in=False)
+
+
+def _inverse_real_fft(call: Call) -> Cost:
+    """Irfft: complex (..., n // 2 + 1, 2) to real (..., n) along the last axis."""
+    if call.attributes.get("signal_ndim", 1) != 1:
+        return macs.unknown("a transform of several dimensions is not followed")
+    source = call.shape(0)
+    return macs.fourier(source[:-2], source[-2], call.output()[-1], complex_in=True, complex_out=False)
+
+
+def _determinant(call: Call) -> Cost:
+    """Gaussian elimination: below each pivot one division a row, then a product and a sum per element."""
+    shape = call.shape(0)
+    m = _side(shape)
+    each = None
+    if isinstance(m, int):
+        # the sums of 2 j^2 + j over j < M, and the product of the pivots
+        each = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
+    cost = macs.elementwise(f"Det of {m}x{m} by elimination", (*shape[:-2], each))
+    return macs.bounded(cost, "counted as Gaussian elimination; other ways take fewer or more")
+
+
+def _side(shape: Shape) -> Dim:
+    """Of a square matrix."""
+    rows, columns = shape[-2:]
+    return columns if rows == columns else None
+
+
+def _inverse(call: Call) -> Cost:
+    """Gauss-Jordan: each of M pivots scales a row of 2M and takes it off the others."""
+    shape = call.shape(0)
+    m = _side(shape)
+    each = m * (2 * m + (m - 1) * 4 * m) if isinstance(m, int) else None
+    cost = macs.elementwise(f"Inverse of {m}x{m} by Gauss-Jordan", (*shape[:-2], each))
+    return macs.bounded(cost, "counted as Gauss-Jordan elimination; other ways take fewer or more")
+
+
+def _mel(call: Call) -> Cost:
+    cost = macs.elementwise("MelWeightMatrix (two slopes of 2, the lower, not below 0)", call.output(), 6)
+    return macs.bounded(cost, "most elements lie outside of a triangle and are 0")
+
+
+def _warping(call: Call) -> Cost:
+    return macs.elementwise("DynamicTimeWarping (two comparisons and a sum)", call.shape(0), 3)
+
+
+RULES: dict[Key, Rule] = {
+    ("", "DFT"): _dft,
+    ("", "STFT"): _stft,
+    ("", "MelWeightMatrix"): _mel,
+    ("", "HannWindow"): each(4, "angle, cosine, scale, subtract"),
+    ("", "HammingWindow"): each(4, "angle, cosine, scale, subtract"),
+    ("", "BlackmanWindow"): each(8, "two angles, two cosines, scale both, subtract, add"),
+    ("", "Det"): _determinant,
+    (MS, "Rfft"): _real_fft,
+    (MS, "Irfft"): _inverse_real_fft,
+    (MS, "Inverse"): _inverse,
+    (MS, "DynamicTimeWarping"): _warping,
+}
+
+READERS: frozenset[Key] = frozenset({("", "DFT"), ("", "STFT")})
