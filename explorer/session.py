@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from explorer.engine.transforms.sites import Site
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
-    from explorer.facts.values import Weights
+    from explorer.facts.values import Activations, Weights
 
 __all__ = ["Session", "diff_files", "verify_files"]
 
@@ -205,6 +205,64 @@ class Session:
             layers=layers,
             notes=notes,
             bins=bins,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def activations(
+        self,
+        layers: Sequence[str] = (),
+        *,
+        input: str | None = None,
+        seed: int = 0,
+        bins: int = 32,
+        output: str | None = None,
+        overwrite: bool = False,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Activations:
+        """What the layers of a model put out for one input: statistics, and the values if asked for.
+
+        Args:
+            layers: Globs over the paths of layers; empty means every one.
+            input: An .npy file, or an .npz file by names of inputs; None draws the input.
+            seed: Of the drawn input, and the same for both kinds of model.
+            bins: Intervals of the histograms.
+            output: An .npz file that takes the values, named after their layers.
+            overwrite: Whether an existing `output` may be replaced.
+            index: Which model of the history; None is the current one.
+            on_progress: Told how many layers have run.
+            cancel: Asked at every layer; True stops, and nothing is written.
+
+        Raises:
+            Misuse: The input does not fit, a glob matches nothing, or `output` cannot be written.
+            BadModel: The model fails on this input.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.engine.formats import dims_of
+        from explorer.engine.values import activations, onnx_activations
+
+        at = self._at(index)
+        if output is not None:
+            self._check_target(output, overwrite, *([input] if input else []))
+        rows = self._examine(at, on_progress, cancel).analysis.layers
+
+        def run(asked: activations.Asked) -> activations.Ran:
+            if at == 0:
+                return self._open(on_progress).activations(asked, rows)
+            model = self._model(at, on_progress)
+            dims = dims_of(model, self._options["dims"])
+            return onnx_activations.run(model, rows, asked, dims=dims)
+
+        return activations.activations(
+            run,
+            layers,
+            source=self._label(at),
+            input=input,
+            seed=seed,
+            bins=bins,
+            output=output,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -549,10 +607,10 @@ class Session:
         self._examined.pop(at, None)
         self._products.pop(at, None)
 
-    def _check_target(self, path: str, overwrite: bool) -> None:
+    def _check_target(self, path: str, overwrite: bool, *inputs: str) -> None:
         from explorer.targets import check_target
 
-        models = [self.source, *(e.path for e in self._history.entries if e.path)]
+        models = [self.source, *(e.path for e in self._history.entries if e.path), *inputs]
         check_target(path, overwrite=overwrite, models=models, weights=self._weight_files())
 
     def _weight_files(self) -> set[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from explorer.errors import BadModel, Misuse, nearest
-from explorer.facts import Progress
+from explorer.facts import Layer, Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.formats.torch_module import LoadedModule
     from explorer.engine.graph import Model
+    from explorer.engine.values.activations import Asked, Ran
     from explorer.engine.values.statistics import Numbers
 
     Arrays = Sequence[np.ndarray]
@@ -92,6 +93,10 @@ class Opened(Protocol):
         """Every tensor that the model stores, its values unread; and what to know about the values."""
         ...
 
+    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+        """Runs the model and hands what its layers put out to `asked`; `layers` are its rows."""
+        ...
+
 
 class OnnxModel:
     """An ONNX file."""
@@ -137,6 +142,14 @@ class OnnxModel:
         from explorer.engine.values import onnx_tensors
 
         return onnx_tensors.stored(self.model), ()
+
+    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+        """See `Opened`."""
+        from explorer.engine.values import onnx_activations
+
+        shapes = {n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]}
+        dims = dims_of(self.model, self.options.dims)
+        return onnx_activations.run(self.model, layers, asked, dims=dims, input_shapes=shapes)
 
 
 class TorchModel:
@@ -195,6 +208,13 @@ class TorchModel:
         text = self.loaded.weights_text
         note = f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
         return torch_tensors.stored(torch_tensors.materialised(self.loaded)), (note,)
+
+    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+        """See `Opened`."""
+        from explorer.engine.values import torch_activations
+
+        shapes, dims = self.options.input_shapes, self.options.dims
+        return torch_activations.run(self.loaded, layers, asked, dims=dims, input_shapes=shapes)
 
 
 @dataclass(frozen=True, slots=True)

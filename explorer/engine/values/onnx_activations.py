@@ -1,0 +1,219 @@
+"""The values inside an ONNX graph: node outputs made outputs of the model, and run in onnxruntime.
+
+As many at a time as fit in a budget, because onnxruntime hands all outputs over together; the model runs
+again for the rest. The weights stay where they lie, so a model above 2 GiB runs as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from explorer.engine.graph import DTYPES, Model, Node, Value, dtype_code
+from explorer.engine.values.activations import Asked, Ran, Wanted
+from explorer.engine.values.onnx_tensors import numpy_type
+from explorer.engine.values.statistics import Array, Numbers, slabs_of
+from explorer.engine.values.weights import Paths, chosen
+from explorer.engine.verify.inputs import InputShapes, draw, plan_inputs
+from explorer.engine.verify.runtime import Session, expose
+from explorer.facts import Layer, TensorInfo
+
+__all__ = ["BUDGET", "run"]
+
+BUDGET = 1 << 28
+"""Bytes of node outputs that are held together."""
+
+_UNKNOWN = BUDGET // 8
+"""Bytes that an output of unknown size is taken for."""
+
+_WIDER = {
+    "bfloat16": "float32",
+    "float8_e4m3fn": "float32",
+    "float8_e4m3fnuz": "float32",
+    "float8_e5m2": "float32",
+    "float8_e5m2fnuz": "float32",
+    "float4_e2m1fn": "float32",
+    "int4": "int8",
+    "uint4": "uint8",
+    "int2": "int8",
+    "uint2": "uint8",
+}
+"""Types that onnxruntime does not hand over, and one that holds all their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """A value that is to be seen, the layer that makes it, and what it is called in a file."""
+
+    layer: str
+    info: TensorInfo
+    file: str
+
+
+def run(
+    model: Model,
+    layers: Sequence[Layer],
+    asked: Asked,
+    *,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+) -> Ran:
+    """Runs the model and hands every output of the layers asked for to `asked.take`.
+
+    Args:
+        model: The model.
+        layers: Its rows, from the analysis: their paths are what globs match.
+        asked: What to run and to watch.
+        dims: Sizes of symbolic dimensions; one that is not given is 1.
+        input_shapes: As the user wants the inputs.
+
+    Raises:
+        Misuse: The input does not fit, or a glob matches nothing.
+        BadModel: onnxruntime cannot load or run the model.
+        Cancelled: From `asked.step`.
+    """
+    feeds, texts = _feeds(model, asked, dims, input_shapes)
+    wanted, skipped = _wanted(model, layers, asked.layers)
+    wanted = _sized(model, wanted, feeds)
+    done = 0
+    for chunk in _chunks(wanted):
+        asked.step(done, len(wanted))
+        names = {o.info.name: o.info.name for o in chunk}
+        part = _seen(model, chunk, names)
+        results = Session(part, what="the model", optimise=False).run(feeds)
+        for output in chunk:
+            asked.step(done, len(wanted))
+            done += 1
+            value = results.pop(names[output.info.name])
+            if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
+                asked.take(_numbers(output, value), 0, output.file)
+            else:
+                kind = "text" if isinstance(value, np.ndarray) else "a sequence, a map or absent"
+                skipped.append(
+                    (output.layer, f"its output '{output.info.name}' is {kind}, not a tensor of numbers")
+                )
+    return Ran(texts, tuple(skipped))
+
+
+def _feeds(
+    model: Model, asked: Asked, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
+) -> tuple[dict[str, Array], tuple[str, ...]]:
+    if asked.given is None:
+        planned = plan_inputs(model, dims, input_shapes)
+        return draw(planned, asked.seed), tuple(f"{item.text()}, seed {asked.seed}" for item in planned)
+    bound = dims or {}
+    wanted = [
+        Wanted(
+            v.name, v.dtype, v.shape and tuple(bound.get(d, d) if isinstance(d, str) else d for d in v.shape)
+        )
+        for v in model.graph.feeds
+    ]
+    feeds = asked.given.fit(wanted)
+    return feeds, tuple(asked.given.text(name, array) for name, array in feeds.items())
+
+
+def _wanted(
+    model: Model, layers: Sequence[Layer], globs: Sequence[str]
+) -> tuple[list[_Output], list[tuple[str, str]]]:
+    """The outputs to be seen, in execution order; and the layers that cannot be seen, and why."""
+    nodes = [n for n in model.graph.nodes if n.op != "Constant" or n.domain]
+    paths = _paths(nodes, layers)
+    outputs = []
+    for node in nodes:
+        names = [name for name in node.outputs if name]
+        for at, name in enumerate(names):
+            layer, info = paths.get(name, (node.label, TensorInfo(name, None, None)))
+            outputs.append(_Output(layer, info, f"{layer}.{at}" if len(names) > 1 else layer))
+    shown = {output.layer for output in outputs}
+    inner = [
+        layer for layer in layers if not layer.group and layer.kind != "Constant" and layer.path not in shown
+    ]
+    around = Paths(layers)
+    entries = [(o.info.name, around.around(o.layer)) for o in outputs]
+    entries += [(layer.path, around.around(layer.path)) for layer in inner]
+    picked = chosen(globs, entries, "layer")
+    skipped = [
+        (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
+        for layer, wanted in zip(inner, picked[len(outputs) :], strict=True)
+        if wanted
+    ]
+    return [o for o, wanted in zip(outputs, picked, strict=False) if wanted], skipped
+
+
+def _paths(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[str, TensorInfo]]:
+    """The row that makes each output of the main graph, and what the analysis knows of the output.
+
+    Values inside the body of a function may have the same names; their rows have other paths.
+    """
+    labels = {node.label for node in nodes}
+    found: dict[str, tuple[str, TensorInfo]] = {}
+    for layer in layers:
+        if layer.path in labels or layer.path.rpartition("#")[0] in labels:
+            for info in layer.outputs:
+                found.setdefault(info.name, (layer.path, info))
+    return found
+
+
+def _sized(model: Model, wanted: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:
+    """The outputs with their shapes at these inputs, as far as inference goes."""
+    if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in wanted):
+        return list(wanted)
+    from explorer.engine.analysis import shapes
+
+    known = shapes.infer(model, None, {n: (str(a.dtype), a.shape) for n, a in feeds.items()}).values
+    return [replace(o, info=known.get(o.info.name, o.info)) for o in wanted]
+
+
+def _bytes(info: TensorInfo) -> int:
+    if info.shape is None or info.dtype is None or not all(isinstance(d, int) for d in info.shape):
+        return _UNKNOWN
+    return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(info.dtype)].bits // 8
+
+
+def _chunks(wanted: Sequence[_Output]) -> Iterator[list[_Output]]:
+    chunk: list[_Output] = []
+    held = 0
+    for output in wanted:
+        size = _bytes(output.info)
+        if chunk and held + size > BUDGET:
+            yield chunk
+            chunk, held = [], 0
+        chunk.append(output)
+        held += size
+    if chunk:
+        yield chunk
+
+
+def _seen(model: Model, chunk: Sequence[_Output], names: dict[str, str]) -> Model:
+    """The model with these outputs; `names` is told those that stand for one of another type."""
+    casts: list[Node] = []
+    for output in chunk:
+        name, wider = output.info.name, _WIDER.get(output.info.dtype or "")
+        if wider:
+            names[name] = f"{name}/as {wider}"
+            casts.append(Node("Cast", [name], [names[name]], attributes={"to": dtype_code(wider)}))
+    part = expose(model, list(names.values()))
+    if not casts:
+        return part
+    outputs = tuple(
+        Value(v.name, v.name.rpartition("/as ")[2], None) if v.name.rpartition("/as ")[1] else v
+        for v in part.graph.outputs
+    )
+    return replace(part, graph=replace(part.graph, nodes=(*part.graph.nodes, *casts), outputs=outputs))
+
+
+def _numbers(output: _Output, array: Array) -> Numbers:
+    """What onnxruntime handed over, in the type that the graph has it in."""
+    name = output.info.dtype or str(array.dtype)
+    nbytes = array.nbytes
+    if name in _WIDER:
+        bits = DTYPES[dtype_code(name)].bits
+        nbytes = (array.size * bits + 7) // 8
+        if name.startswith(("float", "bfloat")):
+            array = array.astype(numpy_type(name))
+    else:
+        name = str(array.dtype)
+    return Numbers(output.info.name, name, array.shape, nbytes, slabs_of(array), output.layer)

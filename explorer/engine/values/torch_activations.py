@@ -1,0 +1,256 @@
+"""The values inside an nn.Module: forward hooks on its modules, while it runs on real weights.
+
+A value is measured inside the hook, before a later module can overwrite it in place, and forgotten there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from explorer.engine.analysis.module_rows import OPAQUE, is_leaf, tensors
+from explorer.engine.formats.torch_module import said
+from explorer.engine.values.activations import Asked, Ran, Wanted
+from explorer.engine.values.torch_tensors import materialised, numbers_of
+from explorer.engine.values.weights import chosen
+from explorer.engine.verify.inputs import Drawn, draw
+from explorer.errors import BadModel, ExplorerError
+from explorer.facts import Layer, TensorInfo
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_inputs import Bound
+    from explorer.engine.formats.torch_module import LoadedModule
+
+__all__ = ["record", "run"]
+
+InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+
+def run(
+    loaded: LoadedModule,
+    layers: Sequence[Layer],
+    asked: Asked,
+    *,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+) -> Ran:
+    """Runs a model on its weights and hands what its modules put out to `asked.take`.
+
+    Args:
+        loaded: The model.
+        layers: Its rows, from the analysis: they tell what is a layer and no module.
+        asked: What to run and to watch.
+        dims: {'batch': n}.
+        input_shapes: As the user wants the inputs.
+
+    Raises:
+        Misuse: The input does not fit, a glob matches nothing, or there is no memory for the weights.
+        BadModel: The model cannot be built, or fails on this input.
+        Cancelled: From `asked.step`.
+    """
+    shapes = dict(input_shapes or {})
+    bound = loaded.bind(shapes, dims or {})
+    if asked.given is not None:
+        # sizes are the file's own: a module takes any that its layers can work on
+        arrays = asked.given.fit([Wanted(i.name, i.dtype, None) for i in bound.inputs])
+        shapes.update({name: (str(array.dtype), array.shape) for name, array in arrays.items()})
+        if not bound.images:
+            bound = loaded.bind(shapes, {})
+        texts = tuple(asked.given.text(name, array) for name, array in arrays.items())
+    else:
+        heights = _heights(loaded, bound)
+        drawn = [_drawn(info, heights.get(info.name, 0)) for info in bound.inputs]
+        arrays = draw(tuple(drawn), asked.seed)
+        texts = tuple(
+            f"{replace(item, dtype=info.dtype or item.dtype).text()}, seed {asked.seed}"
+            for item, info in zip(drawn, bound.inputs, strict=True)
+        )
+    given = [
+        torch.from_numpy(np.array(arrays[info.name])).to(getattr(torch, info.dtype or "float32"))
+        for info in bound.inputs
+    ]
+    module = materialised(loaded)
+    args, kwargs = bound.call(given)
+    with loaded.quiet():
+        skipped = record(module, args, kwargs, asked, layers=layers, source=loaded.source)
+    return Ran(texts, skipped)
+
+
+def _drawn(info: TensorInfo, height: int) -> Drawn:
+    """How an input is drawn: as for ONNX, so the same seed gives both the same values.
+
+    Args:
+        info: The input.
+        height: Rows of the table that it indexes; 0 if it indexes none.
+    """
+    kind = getattr(torch, info.dtype or "float32")
+    shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
+    if kind.is_floating_point or kind.is_complex:
+        name = str(kind).removeprefix("torch.")
+        return Drawn(info.name, name if name in np.sctypeDict else "float32", shape, why="standard normal")
+    if kind == torch.bool:
+        return Drawn(info.name, "bool", shape, 0, 2, "at random")
+    dtype = str(kind).removeprefix("torch.")
+    if height:
+        return Drawn(info.name, dtype, shape, 0, height, "rows of the table it indexes")
+    if kind.itemsize == 1:
+        limits = torch.iinfo(kind)
+        return Drawn(info.name, dtype, shape, int(limits.min), int(limits.max) + 1, "the whole range")
+    return Drawn(info.name, dtype, shape, 0, 2, "as a mask")
+
+
+def _heights(loaded: LoadedModule, bound: Bound) -> dict[str, int]:
+    """For inputs that go into an embedding as they are: the fewest rows of any such table."""
+    if all(getattr(torch, info.dtype or "float32").is_floating_point for info in bound.inputs):
+        return {}
+    args, kwargs = bound.arguments(device="meta")
+    given = [t for _, t in tensors([list(args), dict(kwargs)])]
+    names = {t.untyped_storage()._cdata: info.name for t, info in zip(given, bound.inputs, strict=False)}
+    found: dict[str, int] = {}
+
+    def look(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if inputs and isinstance(inputs[0], torch.Tensor):
+            name = names.get(inputs[0].untyped_storage()._cdata)
+            if name is not None:
+                rows = int(module.num_embeddings)  # type: ignore[arg-type]
+                found[name] = min(found.get(name, rows), rows)
+
+    with ExitStack() as stack:
+        model = loaded.meta()
+        for part in model.modules():
+            if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
+                stack.callback(part.register_forward_pre_hook(look).remove)
+        try:
+            with loaded.quiet(), torch.no_grad():
+                model(*args, **kwargs)
+        except Exception:
+            # what was seen until then is all that is known; the real run says what fails
+            return found
+    return found
+
+
+class _Watch:
+    """What the hooks share: which modules are wanted, how often each has run, where it failed."""
+
+    def __init__(self, wanted: Mapping[int, str], asked: Asked) -> None:
+        self.wanted = wanted
+        self.asked = asked
+        self.calls: Counter[str] = Counter()
+        self.barren: dict[str, str] = {}
+        self.failed: tuple[str, BaseException] | None = None
+        self.before = sys.exc_info()[1]
+        self.done = 0
+
+    def leave(self, module: nn.Module, args: Any, result: Any) -> None:
+        path = self.wanted[id(module)]
+        self.asked.step(self.done, max(len(self.wanted), self.done))
+        self.done += 1
+        call = self.calls[path]
+        self.calls[path] += 1
+        found = False
+        for place, tensor in tensors(result):
+            found = True
+            name = f"{path}.{place}" if place else path
+            self.asked.take(numbers_of(tensor, name, layer=path), call, name)
+        if not found:
+            self.barren[path] = f"its output is no tensor ({type(result).__name__})"
+
+    def fail(self, path: str) -> Any:
+        """A hook that notes the innermost module in which an exception was raised."""
+
+        def hook(module: nn.Module, args: Any, result: Any) -> None:
+            error = sys.exc_info()[1]
+            if error is None or error is self.before:
+                return
+            if self.failed is None or self.failed[1] is not error:
+                self.failed = path, error
+
+        return hook
+
+
+def record(
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    asked: Asked,
+    *,
+    layers: Sequence[Layer] = (),
+    source: str = "",
+) -> tuple[tuple[str, str], ...]:
+    """Runs `module` once in evaluation mode, and hands what its modules put out to `asked.take`.
+
+    The module is left as it was: no hooks, the same train or eval state.
+
+    Args:
+        module: A module with real weights.
+        args: Positional arguments of its forward.
+        kwargs: Keyword arguments.
+        asked: What to watch: by default every module without children, on request any.
+        layers: Rows of its analysis: those that are no modules are told to who asks for them.
+        source: What the user calls it.
+
+    Returns:
+        What was asked for and gave nothing, and why.
+
+    Raises:
+        Misuse: A glob matches nothing.
+        BadModel: The module fails; the message says in which of its modules.
+    """
+    named = {path or type(module).__name__: part for path, part in module.named_modules()}
+    wanted, skipped = _wanted(named, asked.layers, layers)
+    watch = _Watch({id(named[path]): path for path in wanted}, asked)
+    states = [(part, part.training) for part in module.modules()]
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.callback(_restore, states)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+        module.eval()
+        # the fast path computes whole encoder layers without calling their modules
+        torch.backends.mha.set_fastpath_enabled(False)
+        for path, part in named.items():
+            if id(part) in watch.wanted:
+                stack.callback(part.register_forward_hook(watch.leave).remove)
+            stack.callback(part.register_forward_hook(watch.fail(path), always_call=True).remove)
+        try:
+            with torch.no_grad():
+                module(*args, **kwargs)
+        except ExplorerError:
+            raise
+        except Exception as error:
+            where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
+            place = f" in {where}" if where else ""
+            raise BadModel(f"the model failed{place}: {said(error)}", where=source) from error
+    for path in wanted:
+        if not watch.calls[path]:
+            skipped.append((path, "it does not run in evaluation mode"))
+    return (*skipped, *watch.barren.items())
+
+
+def _restore(states: Sequence[tuple[nn.Module, bool]]) -> None:
+    for module, training in states:
+        module.training = training
+
+
+def _wanted(
+    named: Mapping[str, nn.Module], globs: Sequence[str], layers: Sequence[Layer]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Paths of the modules to watch; and of layers that cannot be watched, and why."""
+    opaque = tuple(f"{path}." for path, part in named.items() if isinstance(part, OPAQUE))
+    if not globs:
+        return [p for p, m in named.items() if is_leaf(m) and not p.startswith(opaque or "\0")], []
+    others = [layer.path for layer in layers if layer.path not in named]
+    picked = chosen(globs, [(path, ()) for path in (*named, *others)], "layer")
+    hit = [path for path, wanted in zip((*named, *others), picked, strict=True) if wanted]
+    return [path for path in hit if path in named], [
+        (path, "it is an operator that its module calls, and only modules can be watched")
+        for path in hit
+        if path not in named
+    ]
