@@ -11,16 +11,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from explorer.engine.analysis import macs, rules
+from explorer.engine.analysis.memory import Step
 from explorer.engine.analysis.scopes import relative
 from explorer.engine.analysis.shapes import Shapes
-from explorer.engine.analysis.tree import Scope
+from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
 from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
 from explorer.facts import Dim, TensorInfo
 
 __all__ = [
+    "SHOWN",
     "Frame",
     "Stored",
     "Traffic",
+    "Walk",
     "constant",
     "hand_on",
     "nbytes",
@@ -42,6 +45,15 @@ _VIEWS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "D
 
 _UNREAD = frozenset(("Shape", "Size", "Constant"))
 """Operators that look at a shape, not at what is in the tensor."""
+
+
+_TYPES = frozenset(
+    ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
+)
+"""Attributes that hold the number of an element type."""
+
+SHOWN = 32
+"""How many tensors going into or out of a group are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,7 @@ class Frame:
         prefix: In front of every path.
         inside: For the body of a node, that node's path: names in it may begin with the same pieces.
         trips: How often the body runs.
-        bound: Whether that is an upper bound.
+        early: Why it may run less often than that; empty if it does not.
         number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
         closed: Calls are summed up, not opened.
     """
@@ -95,7 +107,7 @@ class Frame:
     prefix: str = ""
     inside: str = ""
     trips: Dim = 1
-    bound: bool = False
+    early: str = ""
     number: int = 0
     closed: bool = False
 
@@ -111,6 +123,19 @@ class Frame:
     def info(self, name: str) -> TensorInfo:
         """The value's type and shape; unknown ones if nothing is known."""
         return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a walk collects: leaves, facts of groups, and the execution order for memory.
+
+    `kept` holds the keys of the model's outputs.
+    """
+
+    leaves: list[Leaf] = field(default_factory=list)
+    groups: dict[str, GroupFacts] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    kept: frozenset[Hashable] = frozenset()
 
 
 def nbytes(info: TensorInfo) -> int | None:
@@ -145,10 +170,9 @@ def parameters(frame: Frame, node: Node, inputs: list[TensorInfo | None]) -> tup
     for index, name in enumerate(node.inputs):
         for entry in frame.stored.get(name, ()):
             if entry.quantized or rules.is_parameter(node.op, index, entry.dtype, entry.shape):
-                if node.op == "MatMulNBits" and index == 1:
-                    bits = node.attributes.get("bits", 4)
-                    if bits in (2, 4):
-                        entry = replace(entry, elements=entry.elements * 8 // bits)
+                bits = rules.packed_bits(node.op, index, entry.dtype, node.attributes)
+                if bits != 8:
+                    entry = replace(entry, elements=entry.elements * 8 // bits)
                 found.append(entry)
                 names.add(name)
     return found, names
@@ -236,8 +260,16 @@ def constant(node: Node) -> Tensor | None:
 
 
 def shown(node: Node) -> Mapping[str, Any]:
-    """Attributes as plain values."""
-    return {name: _plain(value) for name, value in node.attributes.items()}
+    """Attributes as plain values, element types by their names."""
+    return {
+        name: _type_name(value) if name in _TYPES else _plain(value)
+        for name, value in node.attributes.items()
+    }
+
+
+def _type_name(code: Any) -> Any:
+    known = DTYPES.get(code) if isinstance(code, int) else None
+    return _plain(code) if known is None else known.name
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from explorer.engine.analysis import tree, walker
+from explorer.engine.analysis.frames import Walk
 from explorer.engine.analysis.memory import Examined, live_peak, schedule
+from explorer.engine.analysis.rules import Rules
 from explorer.engine.analysis.shapes import Inference, InputShapes
 from explorer.engine.graph import Model
 from explorer.errors import Cancelled
@@ -27,6 +29,7 @@ def examine(
     *,
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
+    rules: Rules | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Examined:
@@ -37,6 +40,7 @@ def examine(
         dims: Sizes of symbolic dimensions by name; those not given stay symbolic, and what depends on
             them is unknown.
         input_shapes: Type (None: as declared) and shape of inputs by name.
+        rules: Rules of the user's own, which go before ours.
         on_progress: Told phases and nodes.
         cancel: Asked now and then; True stops.
 
@@ -46,14 +50,14 @@ def examine(
         execution order.
 
     Raises:
-        Misuse: `dims` or `input_shapes` name what the model does not have.
+        Misuse: `dims` or `input_shapes` name what the model does not have, or a rule failed.
         Cancelled: `cancel` said so.
     """
     # a hundred thousand small facts that all stay: looking for cycles among them takes a third of the time
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _examine(model, dims, input_shapes, on_progress, cancel)
+        return _examine(model, dims, input_shapes, rules, on_progress, cancel)
     finally:
         if collecting:
             gc.enable()
@@ -63,6 +67,7 @@ def _examine(
     model: Model,
     dims: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
+    rules: Rules | None,
     on_progress: Callable[[Progress], None] | None,
     cancel: Callable[[], bool] | None,
 ) -> Examined:
@@ -71,7 +76,7 @@ def _examine(
     inference = Inference(model, dims, input_shapes)
     if cancel is not None and cancel():
         raise Cancelled
-    walk = walker.walk(model, inference, on_progress=on_progress, cancel=cancel)
+    walk = walker.walk(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
     outputs = [v.name for v in model.graph.outputs]
     peak = live_peak(walk.steps, walk.kept)
     totals = tree.totals(
@@ -101,7 +106,7 @@ def _examine(
     return Examined(Analysis(info, layers), schedule(walk.steps, walk.kept, layers, rows_of))
 
 
-def _notes(model: Model, walk: walker.Walk) -> list[str]:
+def _notes(model: Model, walk: Walk) -> list[str]:
     """What a reader of the figures should know."""
     notes = []
     used = {name for node in model.graph.nodes for name in node.inputs}

@@ -48,13 +48,14 @@ _AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
 def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
     """One row per operator type, the costliest first, then the most frequent.
 
-    Counts are of runs in one forward pass: what stands in a loop's body counts as often as it runs.
+    Counts are of runs in one forward pass: what stands in a loop's body counts as often as it runs, what
+    stands in a branch that does not count in the totals not at all.
     A parameter that several operators of a type share counts once for the type. An operator's own
     attributes are joined by `input_channels`, `input_height`, `input_width` where it has a window.
     """
     kinds: dict[str, list[Layer]] = {}
     for layer in analysis.layers:
-        if not layer.group:
+        if not layer.group and layer.counted:
             kinds.setdefault(layer.kind, []).append(layer)
     stats = [
         OpStat(

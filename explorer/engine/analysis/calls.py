@@ -1,0 +1,232 @@
+"""Calls of local functions: opened into their bodies, or summed up where they would open into too much.
+
+A file of a few hundred bytes can describe billions of calls, so what would open into too many rows stays
+one row, with the same figures, which are computed once per function and kinds of arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from explorer.engine.analysis import macs, rules
+from explorer.engine.analysis.frames import SHOWN, Frame, Stored, Walk, constant, nbytes, scaled, shown
+from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis.memory import live_peak
+from explorer.engine.analysis.scopes import Place
+from explorer.engine.analysis.shapes import Shapes, substituted
+from explorer.engine.analysis.tree import Leaf, summed
+from explorer.engine.graph import Function, Node, subgraphs
+from explorer.facts import Layer, TensorInfo
+
+if TYPE_CHECKING:
+    from explorer.engine.analysis.walker import Walker
+
+__all__ = ["Closed", "call"]
+
+
+def call(walker: Walker, frame: Frame, node: Node, spot: Place, function: Function, out: Walk) -> None:
+    """A call of a local function: a leaf if its body is one operator, else a group that opens."""
+    working = [n for n in function.nodes if n.op != "Constant" or n.domain]
+    if len(working) == 1 and working[0].key not in walker.model.functions and not subgraphs(working[0]):
+        _single(walker, frame, node, spot, function, working[0], out)
+        return
+    types = [frame.info(n) if n else None for n in node.inputs]
+    nodes, shapes = walker.inference.of_function(function, node, types, frame.shapes.constants)
+    size = _size(walker, function)
+    if frame.closed or size > walker.budget:
+        _sum_up(walker, frame, node, spot, function, (nodes, shapes), out)
+        return
+    walker.budget -= size
+    scopes, prefix = walker.inner(frame, node, spot, function.name)
+    keys: dict[str, Hashable] = {}
+    stored: dict[str, tuple[Stored, ...]] = {}
+    for inside, outside in zip(function.inputs, node.inputs, strict=False):
+        if outside:
+            keys[inside] = frame.key(outside)
+            if outside in frame.stored:
+                stored[inside] = frame.stored[outside]
+    for inside, outside in zip(function.outputs, node.outputs, strict=False):
+        if outside:
+            keys.setdefault(inside, frame.key(outside))
+    out.groups[scopes[-1].path] = walker.group(frame, node, function.name)
+    below = replace(
+        frame,
+        shapes=shapes,
+        stored=stored,
+        opsets={**frame.opsets, **function.opsets},
+        keys=keys,
+        scopes=scopes,
+        prefix=prefix,
+        inside="",
+        number=walker.number(),
+    )
+    walker.body(below, nodes, out)
+
+
+def _single(
+    walker: Walker, frame: Frame, node: Node, spot: Place, function: Function, only: Node, out: Walk
+) -> None:
+    """A function of one operator, called by the function's name and counted as the operator."""
+    if function.attributes or function.defaults:
+        only = substituted(only, {**function.defaults, **node.attributes})
+    outside = dict(zip(function.inputs, node.inputs, strict=False))
+    outside.update(zip(function.outputs, node.outputs, strict=False))
+    extra: dict[str, TensorInfo] = {}
+    for other in function.nodes:
+        if other is not only and other.op == "Constant":
+            tensor = constant(other)
+            if tensor is not None and other.outputs:
+                name = other.outputs[0]
+                extra[name] = TensorInfo(name, tensor.dtype, tensor.shape, "declared")
+    plain = not (function.attributes or function.defaults)
+    effective = Node(
+        only.op,
+        [outside.get(n, n if n in extra else "") for n in only.inputs],
+        [outside.get(n, "") for n in only.outputs],
+        name=node.name or node.label,
+        domain=only.domain,
+        attributes=only.attributes,
+    )
+    memo = function.key if plain else None
+    walker.operator(frame, effective, spot, out, kind=function.name, memo=memo, extra=extra)
+
+
+def _size(walker: Walker, function: Function) -> int:
+    """Operators that a call opens into."""
+    if function.key not in walker.sizes:
+        walker.sizes[function.key] = 0  # should it call itself, it is counted once
+        total = 0
+        pending = list(function.nodes)
+        while pending:
+            node = pending.pop()
+            total += 1
+            inner = walker.model.functions.get(node.key)
+            if inner is not None:
+                total += _size(walker, inner)
+            for _, body in subgraphs(node):
+                pending.extend(body.nodes)
+        walker.sizes[function.key] = total
+    return walker.sizes[function.key]
+
+
+def _sum_up(
+    walker: Walker,
+    frame: Frame,
+    node: Node,
+    spot: Place,
+    function: Function,
+    body: tuple[tuple[Node, ...], Shapes],
+    out: Walk,
+) -> None:
+    """A call that is not opened: one leaf with the figures of its whole body."""
+    nodes, shapes = body
+    given = {
+        inside: frame.stored[outside]
+        for inside, outside in zip(function.inputs, node.inputs, strict=False)
+        if outside in frame.stored
+    }
+    kind = id(shapes), frozenset(given)
+    if kind not in walker.closed:
+        inside = Walk()
+        edges = walker.edges
+        below = replace(
+            frame,
+            shapes=shapes,
+            stored=dict(given),
+            keys={},
+            trips=1,
+            early="",
+            number=walker.number(),
+            closed=True,
+        )
+        walker.body(below, nodes, inside)
+        walker.edges = edges
+        inner = frozenset(walker.memory_of(below.key(n)) for n in function.outputs)
+        from_outside = {entry.identity for entries in given.values() for entry in entries}
+        peak = live_peak(inside.steps, inner).bytes
+        walker.closed[kind] = shapes, _added_up(inside.leaves, from_outside, peak)
+    closed = walker.closed[kind][1]
+    trips = frame.trips
+    scale = trips if isinstance(trips, int) else None
+    cost = macs.times(closed.cost, trips, "iterations")
+    entries = {
+        e.identity: (e.identity, e.elements, e.size)
+        for n in node.inputs
+        for e in frame.stored.get(n, ())
+        if e.quantized or rules.is_parameter("", -1, e.dtype, e.shape)
+    }
+    outputs = [frame.info(n) for n in node.outputs if n]
+    made = [(frame.key(o.name), o, nbytes(o)) for o in outputs]
+    path = frame.path(node)
+    layer = Layer(
+        id=0,
+        parent=None,
+        path=path,
+        name=spot.name,
+        kind=function.name,
+        depth=0,
+        group=False,
+        calls=scale or 1,
+        inputs=tuple(frame.info(n) for n in node.inputs if n and n not in frame.stored)[:SHOWN],
+        outputs=tuple(outputs),
+        macs=cost.macs,
+        formula=cost.formula,
+        elementwise_ops=cost.elementwise_ops,
+        bytes_read=scaled(closed.read, scale),
+        bytes_written=scaled(closed.written, scale),
+        activation_bytes=scaled(closed.written, scale),
+        weight_bytes_read=scaled(closed.weights, scale),
+        attributes=shown(node),
+        status=cost.status,
+        reason=cost.reason,
+    )
+    scopes = walker.scopes(frame, spot)
+    stored = (*entries.values(), *closed.stored)
+    out.leaves.append(Leaf(scopes, layer, stored, nodes=closed.nodes * (scale or 1)))
+    keys = [(frame.key(n), frame.info(n)) for n in node.inputs if n and n not in frame.stored]
+    walker.edges.append((scopes, keys, [k for k, _, _ in made]))
+    # at its peak the body holds its outputs, or what becomes them, among the rest
+    more = None if closed.peak is None else max(closed.peak - sum(s or 0 for _, _, s in made), 0)
+    made.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), more))
+    bound = "a function that is not opened is taken to hold its inputs to its end"
+    walker.step(out, path, [k for k, _ in keys], made, leaf=len(out.leaves) - 1, bound=bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Figures of a body that stays closed."""
+
+    cost: Cost
+    read: int | None
+    written: int | None
+    weights: int | None
+    nodes: int
+    stored: tuple[tuple[Hashable, int, int], ...]
+    peak: int | None
+
+
+def _added_up(leaves: Sequence[Leaf], from_outside: Collection[Hashable], peak: int | None) -> Closed:
+    run = [leaf for leaf in leaves if leaf.counted]
+    layers = [leaf.layer for leaf in run]
+    nodes = sum(leaf.nodes for leaf in run)
+    worst = next((x for s in ("unknown", "bound") for x in layers if x.status == s), None)
+    cost = Cost(
+        summed(x.macs for x in layers),
+        summed(x.elementwise_ops for x in layers),
+        f"sum over {nodes:,} operators inside, too many to list",
+        "exact" if worst is None else worst.status,
+        "" if worst is None else f"{worst.path}: {worst.reason}",
+    )
+    # the same body is called with other parameters: those are the call's own
+    stored = {e[0]: e for leaf in leaves for e in leaf.stored if e[0] not in from_outside}
+    return Closed(
+        cost,
+        summed(x.bytes_read for x in layers),
+        summed(x.bytes_written for x in layers),
+        summed(x.weight_bytes_read for x in layers),
+        nodes,
+        tuple(stored.values()),
+        peak,
+    )
