@@ -510,3 +510,22 @@ async def test_nothing_moves_by_itself_in_remote_mode() -> None:
         assert hands.pilot.app.animation_level == "none"
         await hands.press("slash")
         assert not hands.main.query_one("#filter", Input).cursor_blink
+
+
+async def test_the_tree_scrolls_so_that_its_cursor_stays_in_view() -> None:
+    async with screen(ScriptedEngine(flat(100))) as hands:
+        tree = hands.main.query_one(LayerTree)
+        await hands.press("G")
+        assert tree.scroll_offset.y + tree.size.height == 100
+        await hands.press("g")
+        assert tree.scroll_offset.y == 0
+        await hands.press("pagedown", "pagedown")
+        assert tree.scroll_offset.y <= tree.cursor < tree.scroll_offset.y + tree.size.height
+
+
+async def test_a_page_longer_than_its_pane_can_be_read_to_its_end() -> None:
+    async with screen() as hands:
+        await hands.press("2", "G")
+        view = hands.main.query_one("#model", LineView)
+        assert len(view.lines) > view.size.height
+        assert view.scroll_offset.y + view.size.height == len(view.lines)

@@ -68,7 +68,20 @@ class RoleLines(Widget):
         super().notify_style_update()
 
 
-class LineView(RoleLines, ScrollView, can_focus=True):
+class _Scrolled(RoleLines, ScrollView):
+    """Lines that scroll when there are more than fit."""
+
+    def measure(self, height: int) -> None:
+        """There are `height` lines now."""
+        size = Size(self.size.width, height)
+        if size != self.virtual_size:
+            self.virtual_size = size
+            # Textual looks at the scroll bar only when the widget's own size changes, and does not scroll
+            # what has no scroll bar
+            self._scroll_update(size)
+
+
+class LineView(_Scrolled, can_focus=True):
     """A page of lines, made for a width and made anew when the width changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -107,11 +120,10 @@ class LineView(RoleLines, ScrollView, can_focus=True):
             return
         old, new = self._lines, self._at_width(self.size.width)
         self._lines = new
-        size = Size(self.size.width, len(new))
-        if size.height != self.virtual_size.height:
-            self.virtual_size = size
-            if self.styles.height is not None and self.styles.height.is_auto:
-                self.refresh(layout=True)
+        grown = len(new) != self.virtual_size.height
+        self.measure(len(new))
+        if grown and self.styles.height is not None and self.styles.height.is_auto:
+            self.refresh(layout=True)
         top, height = self.scroll_offset.y, self.size.height
         for y in range(top, top + height):
             before = old[y] if y < len(old) else BLANK
@@ -134,6 +146,15 @@ class LineView(RoleLines, ScrollView, can_focus=True):
         y += self.scroll_offset.y
         return self._lines[y] if y < len(self._lines) else BLANK
 
+    def reveal(self, title: str) -> None:
+        """Scroll to the heading that begins with `title`, unless it stands in the upper half already."""
+        for y, line in enumerate(self._lines):
+            if line and line[0][1] == "head" and line[0][0].strip().startswith(title):
+                top = self.scroll_offset.y
+                if not top <= y <= top + self.size.height // 2:
+                    self.scroll_to(y=y, animate=False)
+                return
+
     def action_scroll_by(self, step: int) -> None:
         """Scroll by lines."""
         self.scroll_to(y=self.scroll_offset.y + step, animate=False)
@@ -147,7 +168,7 @@ class LineView(RoleLines, ScrollView, can_focus=True):
         self.scroll_to(y=end * self.virtual_size.height, animate=False)
 
 
-class LineList(RoleLines, ScrollView, can_focus=True):
+class LineList(_Scrolled, can_focus=True):
     """Rows with a cursor. Subclasses give `row_count` and `row_line`; rows are drawn when seen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -211,14 +232,14 @@ class LineList(RoleLines, ScrollView, can_focus=True):
         """Rows came or went: measure and draw again."""
         count = self.row_count
         cursor = max(0, min(self.cursor if keep_cursor else 0, count - 1))
-        self.virtual_size = Size(self.size.width, count)
+        self.measure(count)
         self.cursor = cursor
         self.refresh()
         self._keep_in_view()
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay out for the new width."""
-        self.virtual_size = Size(self.size.width, self.row_count)
+        self.measure(self.row_count)
         self._keep_in_view()
 
     def move_to(self, index: int, *, force: bool = False) -> None:
