@@ -277,7 +277,18 @@ class Value:
 class Node:
     """One operator. Attributes of a node read from a file are decoded when first asked for."""
 
-    __slots__ = ("_attributes", "domain", "inputs", "metadata", "name", "op", "outputs", "overload", "record")
+    __slots__ = (
+        "_attributes",
+        "alike",
+        "domain",
+        "inputs",
+        "metadata",
+        "name",
+        "op",
+        "outputs",
+        "overload",
+        "record",
+    )
 
     def __init__(
         self,
@@ -292,6 +303,7 @@ class Node:
         metadata: Mapping[str, str] | None = None,
         record: Span | None = None,
         decode: Callable[[], Mapping[str, Any]] | None = None,
+        alike: bytes | None = None,
     ) -> None:
         self.op = op
         self.inputs = tuple(inputs)
@@ -304,6 +316,8 @@ class Node:
         self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = (
             decode if decode is not None else (attributes or {})
         )
+        # nodes with the same bytes have equal attributes; None: nobody knows
+        self.alike = alike if alike is not None else None if decode or attributes else b""
 
     @property
     def attributes(self) -> Mapping[str, Any]:

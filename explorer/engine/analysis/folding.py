@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["FOLDABLE", "fold", "known"]
+__all__ = ["FOLDABLE", "LARGEST", "constant", "content", "fold", "known"]
 
 LARGEST = 1024
 """Elements of a value that is still worth computing."""
@@ -29,25 +29,23 @@ LARGEST_FLOATS = 16
 
 def known(graph: Graph) -> dict[str, Array]:
     """Small initializers, and constants that nodes carry, by name."""
-    found: dict[str, Array] = {}
-    for tensor in graph.initializers.values():
-        _add(found, tensor.name, tensor)
+    found = {tensor.name: content(tensor) for tensor in graph.initializers.values()}
     for node in graph.nodes:
         if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
-            value = _constant(node)
-            if value is not None:
-                found[node.outputs[0]] = value
-    return found
+            found[node.outputs[0]] = constant(node)
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _add(found: dict[str, Array], name: str, tensor: Tensor) -> None:
+def content(tensor: Tensor) -> Array | None:
+    """The values of a small tensor; None if it is large, has no data, or no numbers."""
     # weights are not shapes: of floats only what may be a scale or a limit is kept
     largest = LARGEST_FLOATS if "float" in tensor.dtype else LARGEST
-    if tensor.payload is not None and tensor.elements <= largest and tensor.dtype in _NUMPY:
-        try:
-            found[name] = tensor.array()
-        except BadModel:
-            pass  # without its data the tensor is merely not known
+    if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY:
+        return None
+    try:
+        return tensor.array()
+    except BadModel:
+        return None  # without its data the tensor is merely not known
 
 
 _NUMPY = frozenset(
@@ -55,15 +53,13 @@ _NUMPY = frozenset(
 )
 
 
-def _constant(node: Node) -> Array | None:
+def constant(node: Node) -> Array | None:
     """The value of a Constant node; None if it is large, sparse, or no number."""
     import numpy as np
 
     for name, value in node.attributes.items():
         if name == "value" and isinstance(value, Tensor):
-            found: dict[str, Array] = {}
-            _add(found, "", value)
-            return found.get("")
+            return content(value)
         dtype = {"value_int": np.int64, "value_float": np.float32}.get(name.removesuffix("s"))
         if dtype is not None and np.size(value) <= LARGEST:
             try:

@@ -309,10 +309,7 @@ def test_what_would_open_into_too_many_rows_stays_closed_with_the_same_figures(
         assert getattr(closed, figure) == getattr(opened, figure), figure
 
 
-def test_a_file_that_describes_billions_of_calls_is_answered(
-    build: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shapes, "MAX_INLINED", 10_000)
+def test_a_file_that_describes_billions_of_calls_is_answered(build: Build) -> None:
     functions = [
         Function(
             "f", "F0", ("a",), ("b",), (Node("Relu", ["a"], ["t"]), Node("Relu", ["t"], ["b"])), {"": 17}

@@ -1,0 +1,12 @@
+"""Shapes of every value of an ONNX model: declared, inferred, observed, and which of them is believed.
+
+`inference` goes through a model with the rules of `rules`, `movement` and `products`, follows the
+contents of small values (`contents`), and hands what is left to onnx (`onnx_pass`). Dimensions that are
+not numbers are expressions (`expressions`, their text in `notation`). `observed` runs the model.
+"""
+
+from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs
+from explorer.engine.analysis.shapes.bodies import captured_names, substituted
+from explorer.engine.analysis.shapes.inference import Inference, Shapes, infer
+
+__all__ = ["Inference", "InputShapes", "Shapes", "bind_inputs", "captured_names", "infer", "substituted"]

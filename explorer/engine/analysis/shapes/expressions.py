@@ -1,0 +1,426 @@
+"""Arithmetic on dimensions that may be names: what `N+3`, `2*N` and `floor((H-1)/2)+1` mean.
+
+A dimension is an int, a text, or None. A text is an expression in canonical form, so that two dimensions
+are known to be equal if and only if their texts are, and facts stay plain strings. sympy can do this and
+more, and takes half a second to import; shapes need polynomials, one division, min and max.
+
+The canonical form is a polynomial with integer coefficients over a common denominator. Its atoms are
+names, `floor(p/q)`, `max(a,b)` and `min(a,b)`. Rounding is brought into one form, `floor`, with everything
+whole taken out of it, so that a convolution behind a convolution stays short:
+floor((floor((H+1)/2)+1)/2) is floor((H+3)/4) (Graham, Knuth, Patashnik, Concrete Mathematics, 3.11).
+
+Every named dimension is taken to be at least 1, as `--dim` demands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+__all__ = [
+    "Expression",
+    "Undecided",
+    "atoms",
+    "compared",
+    "divided",
+    "equal",
+    "floor",
+    "least_value",
+    "less",
+    "lifted",
+    "made_of",
+    "remainder",
+    "truncated",
+]
+
+MAX_TERMS = 24
+MAX_TEXT = 160
+"""An expression beyond these says nothing to a reader; the dimension is unknown then."""
+
+Monomial = tuple[tuple[str, int], ...]
+
+
+class Undecided(ArithmeticError):
+    """What is asked depends on the size of a name."""
+
+
+class Expression:
+    """A polynomial over atoms, divided by a positive integer.
+
+    Attributes:
+        terms: Coefficient by monomial, none of them 0; a monomial is a sorted tuple of (atom, power).
+        over: The denominator, without a divisor in common with all coefficients.
+    """
+
+    __slots__ = ("_text", "over", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, int], over: int = 1) -> None:
+        kept = {m: c for m, c in terms.items() if c}
+        if len(kept) > MAX_TERMS:
+            raise Undecided("an expression of too many terms")
+        if over != 1:
+            shared = math.gcd(over, *kept.values())
+            if shared > 1:
+                kept = {m: c // shared for m, c in kept.items()}
+                over //= shared
+        self.terms = kept
+        self.over = over
+        self._text = ""
+
+    @property
+    def constant(self) -> int | None:
+        """The number that this is; None if it holds a name or a fraction."""
+        if not self.terms:
+            return 0
+        if len(self.terms) == 1 and self.over == 1:
+            return self.terms.get(())
+        return None
+
+    @property
+    def text(self) -> str:
+        """The canonical text."""
+        if not self._text:
+            self._text = _text(self)
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text})"
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Expression):
+            return self.terms == other.terms and self.over == other.over
+        return NotImplemented
+
+    def __bool__(self) -> bool:
+        least = least_value(self)
+        if least is not None and least > 0:
+            return True
+        _undecided(self)
+
+    def __int__(self) -> int:
+        value = self.constant
+        return value if value is not None else _undecided(self)
+
+    __index__ = __int__
+
+    def __add__(self, other: Expression | int) -> Expression:
+        b = lifted(other)
+        terms = {m: c * b.over for m, c in self.terms.items()}
+        for m, c in b.terms.items():
+            terms[m] = terms.get(m, 0) + c * self.over
+        return Expression(terms, self.over * b.over)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Expression:
+        return Expression({m: -c for m, c in self.terms.items()}, self.over)
+
+    def __sub__(self, other: Expression | int) -> Expression:
+        return self + -lifted(other)
+
+    def __rsub__(self, other: Expression | int) -> Expression:
+        return lifted(other) + -self
+
+    def __mul__(self, other: Expression | int) -> Expression:
+        b = lifted(other)
+        terms: dict[Monomial, int] = {}
+        for m, c in self.terms.items():
+            for n, d in b.terms.items():
+                key = _times(m, n)
+                terms[key] = terms.get(key, 0) + c * d
+        return Expression(terms, self.over * b.over)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Expression | int) -> Expression:
+        b = lifted(other)
+        found = divided(self, b)
+        return found if found is not None else _undecided(self)
+
+    def __rtruediv__(self, other: int) -> Expression:
+        return lifted(other) / self
+
+    def __floor__(self) -> Expression:
+        return floor(self, 1)
+
+    def __ceil__(self) -> Expression:
+        return floor(self + lifted(self.over - 1) / lifted(self.over))
+
+
+def _undecided(what: Expression) -> NoReturn:
+    raise Undecided(what.text)
+
+
+def lifted(value: Expression | int | float) -> Expression:
+    """A number as an expression; a fraction only if binary numbers hold it exactly.
+
+    Raises:
+        Undecided: It is a rounded fraction.
+    """
+    if isinstance(value, Expression):
+        return value
+    number = float(value)
+    if number == int(number):
+        return Expression({(): int(value)})
+    # a fraction counts only if it is one in binary as well: 0.1 is not a tenth
+    scaled = number * 1024
+    if scaled != int(scaled):
+        raise Undecided(f"{value} is rounded")
+    return Expression({(): int(scaled)}, 1024)
+
+
+def _times(a: Monomial, b: Monomial) -> Monomial:
+    if not a or not b:
+        return a or b
+    powers = dict(a)
+    for atom, power in b:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items()))
+
+
+def _over(a: Monomial, b: Monomial) -> Monomial | None:
+    """A / b, or None if b does not divide a."""
+    powers = dict(a)
+    for atom, power in b:
+        left = powers.get(atom, 0) - power
+        if left < 0:
+            return None
+        if left:
+            powers[atom] = left
+        else:
+            powers.pop(atom, None)
+    return tuple(sorted(powers.items()))
+
+
+def _order(monomial: Monomial) -> tuple[int, Monomial]:
+    return -sum(power for _, power in monomial), monomial
+
+
+def divided(a: Expression, b: Expression) -> Expression | None:
+    """A / b if that is an expression again (with whole powers of names), by long division."""
+    if not b.terms:
+        raise Undecided("a division by zero")
+    if set(b.terms) == {()}:
+        sign = 1 if b.terms[()] > 0 else -1
+        return Expression({m: c * b.over * sign for m, c in a.terms.items()}, a.over * abs(b.terms[()]))
+    lead = _leading(b.terms)
+    rest: dict[Monomial, int] = {m: c * b.over for m, c in a.terms.items()}
+    found: dict[Monomial, int] = {}
+    for _ in range(4 * MAX_TERMS):
+        if not rest:
+            return Expression(found, a.over)
+        top = _leading(rest)
+        part = _over(top, lead)
+        if part is None or rest[top] % b.terms[lead]:
+            return None
+        factor = rest[top] // b.terms[lead]
+        found[part] = found.get(part, 0) + factor
+        for m, c in b.terms.items():
+            key = _times(m, part)
+            left = rest.get(key, 0) - c * factor
+            if left:
+                rest[key] = left
+            else:
+                rest.pop(key, None)
+    return None
+
+
+def _leading(terms: Mapping[Monomial, int]) -> Monomial:
+    """The greatest monomial in an order that multiplication keeps (lexicographic by atom and power)."""
+    atoms = sorted({atom for m in terms for atom, _ in m})
+    return max(terms, key=lambda m: tuple(dict(m).get(atom, 0) for atom in atoms))
+
+
+def floor(top: Expression, below: Expression | int = 1) -> Expression:
+    """The largest whole number that is not above `top` / `below`, which must be positive."""
+    divisor = lifted(below)
+    exact = divided(top, divisor)
+    if exact is None:
+        if (least_value(divisor) or 0) < 1:
+            _undecided(divisor)
+        return _atom(f"floor(({top.text})/({divisor.text}))", "floor", top, divisor)
+    if exact.over == 1:
+        return exact
+    q = exact.over
+    if all(c < 0 for m, c in exact.terms.items() if m):
+        # rounded up instead, so that ceil(N/2) has one form only: floor((N+1)/2)
+        return -floor(-exact + lifted(q - 1) / lifted(q))
+    # what is whole stands outside
+    whole = {m: c - c % q if m == () else int(c / q) * q for m, c in exact.terms.items()}
+    inside = {m: c - whole[m] for m, c in exact.terms.items()}
+    kept = {m: c for m, c in inside.items() if c}
+    constant = kept.pop((), 0)
+    if len(kept) == 1:
+        (monomial, factor) = next(iter(kept.items()))
+        shape = made_of(monomial[0][0]) if len(monomial) == 1 and monomial[0][1] == 1 else None
+        if factor == 1 and shape is not None and shape[0] == "floor":
+            # floor((floor(p/r) + c) / q) = floor((p + c r) / (q r))
+            p, r = shape[1], shape[2]
+            if r.constant is not None:
+                merged = floor(p + constant * r, r * q)
+                return merged + Expression({m: c // q for m, c in whole.items()})
+    rounded = Expression({})
+    if kept:
+        if constant:
+            kept[()] = constant
+        body = Expression(kept)
+        text = body.text if len(kept) == 1 else f"({body.text})"
+        rounded = _atom(f"floor({text}/{q})", "floor", body, lifted(q))
+    return rounded + Expression({m: c // q for m, c in whole.items()})
+
+
+_MADE: dict[str, tuple[str, Expression, Expression]] = {}
+"""What the rounded and compared atoms are made of, by text."""
+
+
+def _atom(text: str, kind: str, a: Expression, b: Expression) -> Expression:
+    if len(text) > MAX_TEXT:
+        raise Undecided("an expression too long to read")
+    _MADE[text] = kind, a, b
+    return Expression({((text, 1),): 1})
+
+
+def made_of(atom: str) -> tuple[str, Expression, Expression] | None:
+    """What a rounded or compared atom is made of: its kind and two sides; None for a name."""
+    return _MADE.get(atom)
+
+
+def atoms(value: Expression) -> Iterator[str]:
+    """The atoms of an expression, each as often as it occurs."""
+    for monomial in value.terms:
+        for atom, _ in monomial:
+            yield atom
+
+
+def least_value(value: Expression) -> int | None:
+    """The least that the expression can be when every name is at least 1; None if there is no least."""
+    total = 0
+    for monomial, factor in value.terms.items():
+        if factor > 0:
+            smallest = 1
+            for atom, power in monomial:
+                low = _least_of_atom(atom)
+                if low is None or low < 0:
+                    return None
+                smallest *= low**power
+            total += factor * smallest
+        else:
+            largest = 1
+            for atom, power in monomial:
+                high = _most_of_atom(atom)
+                if high is None:
+                    return None
+                largest *= high**power
+            total += factor * largest
+    return math.floor(total / value.over) if value.over > 1 else total
+
+
+def _least_of_atom(atom: str) -> int | None:
+    made = made_of(atom)
+    if made is None:
+        return 0 if atom.startswith("'#") else 1
+    kind, a, b = made
+    if kind == "floor":
+        low, by = least_value(a), b.constant
+        return None if low is None else low // by if by else 0 if low >= 0 else None
+    low, other = least_value(a), least_value(b)
+    if kind == "max":
+        found = [v for v in (low, other) if v is not None]
+        return max(found) if found else None
+    return None if low is None or other is None else min(low, other)
+
+
+def _most_of_atom(atom: str) -> int | None:
+    made = made_of(atom)
+    if made is not None and made[0] == "min":
+        found = [v for v in (made[1].constant, made[2].constant) if v is not None]
+        return max(min(found), 0) if found else None
+    return None
+
+
+def compared(kind: str, a: Expression | int, b: Expression | int) -> Expression:
+    """Max or min of two."""
+    a, b = lifted(a), lifted(b)
+    low, high = least_value(b - a), least_value(a - b)
+    if low is not None and low >= 0:
+        return b if kind == "max" else a
+    if high is not None and high >= 0:
+        return a if kind == "max" else b
+    for one, other in ((a, b), (b, a)):
+        # max(a, min(a, b)) is a
+        made = made_of(other.text)
+        if made is not None and made[0] in ("max", "min") and made[0] != kind and one in made[1:]:
+            return one
+    first, second = sorted((a.text, b.text))
+    return _atom(f"{kind}({first},{second})", kind, a, b)
+
+
+def equal(a: Expression | int, b: Expression | int) -> bool:
+    """Whether the two are the same, whatever the names are.
+
+    Raises:
+        Undecided: It depends on them.
+    """
+    difference = lifted(a) - b
+    if not difference.terms:
+        return True
+    for side in (difference, -difference):
+        least = least_value(side)
+        if least is not None and least > 0:
+            return False
+    _undecided(difference)
+
+
+def less(a: Expression | int, b: Expression | int) -> bool:
+    """Whether a < b, whatever the names are.
+
+    Raises:
+        Undecided: It depends on them.
+    """
+    least = least_value(lifted(b) - a)
+    if least is not None and least > 0:
+        return True
+    least = least_value(lifted(a) - b)
+    if least is not None and least >= 0:
+        return False
+    _undecided(lifted(a) - b)
+
+
+def truncated(a: Expression | int, b: Expression | int) -> Expression:
+    """Integer division as ONNX does it, towards zero.
+
+    Raises:
+        Undecided: A sign or a divisor is not known.
+    """
+    top, below = lifted(a), lifted(b)
+    exact = divided(top, below)
+    if exact is not None and exact.over == 1:
+        return exact
+    if (least_value(below) or 0) < 1 or least_value(top) is None or (least_value(top) or 0) < 0:
+        _undecided(top)
+    return floor(top, below)
+
+
+def remainder(a: Expression | int, b: Expression | int) -> Expression:
+    """A - b floor(a / b), the sign that of b (Mod of integers)."""
+    return lifted(a) - lifted(b) * floor(lifted(a), b)
+
+
+def _text(value: Expression) -> str:
+    pieces: list[str] = []
+    for monomial in sorted(value.terms, key=_order):
+        factor = value.terms[monomial]
+        atoms = [atom if power == 1 else f"{atom}^{power}" for atom, power in monomial]
+        size = abs(factor)
+        body = "*".join(atoms if size == 1 and atoms else [str(size), *atoms])
+        pieces.append(("-" if factor < 0 else "+" if pieces else "") + body)
+    text = "".join(pieces) or "0"
+    if value.over > 1:
+        text = f"({text})/{value.over}" if len(pieces) > 1 else f"{text}/{value.over}"
+    if len(text) > MAX_TEXT:
+        raise Undecided("an expression too long to read")
+    return text

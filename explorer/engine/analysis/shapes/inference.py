@@ -1,0 +1,757 @@
+"""Shapes of one model: the main graph at once, bodies when asked for, each once.
+
+The rules go first, node by node, with a memo on (operator, attributes, types): a graph of twenty
+thousand nodes has a few dozen distinct ones. What they leave open goes to onnx's inference; what that
+leaves open too is taken from a run, if there was one, or from what the file declares, and the rules go on
+from there, so that one unknown operator does not blank all that follows. A declaration is never believed
+where something can be inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from explorer.engine.analysis import folding
+from explorer.engine.analysis.shapes import dimensions as dims
+from explorer.engine.analysis.shapes import movement, products, rules
+from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs, bound_shape
+from explorer.engine.analysis.shapes.bodies import captured_names, substituted
+from explorer.engine.analysis.shapes.contents import Contents, follow
+from explorer.engine.analysis.shapes.onnx_pass import OnnxPass
+from explorer.engine.analysis.shapes.rules import Call, Type
+from explorer.engine.graph import Function, Graph, Model, Node, Value, subgraphs
+from explorer.facts import Dim, Shape, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Constants = Mapping[str, np.ndarray[Any, Any]]
+
+__all__ = ["Inference", "Shapes", "infer"]
+
+ROUNDS = 24
+"""How often the open nodes are gone through with what the last round made known."""
+
+MAX_DEPTH = 96
+"""Bodies within bodies that are followed."""
+
+_RULES = {**rules.RULES, **movement.RULES, **products.RULES}
+_KNOWN_OPS = frozenset(folding.FOLDABLE) | {"Constant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What is known of the values of one graph or body.
+
+    Attributes:
+        values: By name. A value of which nothing is known is missing.
+        constants: Values whose contents are known and small: shapes, axes, scalars.
+        dims: Symbolic dimensions that were bound, by the user or through an input's shape.
+        notes: What went wrong or was assumed, in words.
+    """
+
+    values: Mapping[str, TensorInfo]
+    constants: Constants
+    dims: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Table:
+    """What is known of a graph while it is inferred.
+
+    Attributes:
+        types: By name; names of dimensions as canonical texts.
+        contents: By name.
+        said: Values whose type is taken from elsewhere: 'declared' or 'observed'.
+        doubtful: Values that come in as bounds.
+    """
+
+    types: dict[str, Type]
+    contents: Contents
+    said: dict[str, str] = field(default_factory=dict)
+    doubtful: frozenset[str] = frozenset()
+
+
+def infer(
+    model: Model, sizes: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
+) -> Shapes:
+    """The shapes of the main graph's values.
+
+    Args:
+        model: The model.
+        sizes: Of symbolic dimensions by name.
+        input_shapes: Type (None: as declared) and shape of inputs by name.
+
+    Raises:
+        Misuse: No such dimension or input, or a shape of another rank than the input's.
+    """
+    return Inference(model, sizes, input_shapes).main
+
+
+class Inference:
+    """Shapes of one model.
+
+    Args:
+        model: The model.
+        sizes: Of symbolic dimensions by name.
+        input_shapes: Type (None: as declared) and shape of inputs by name.
+        observed: Types seen in a run, by name of the main graph's values.
+
+    Attributes:
+        main: The shapes of the main graph.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sizes: Mapping[str, int] | None = None,
+        input_shapes: InputShapes | None = None,
+        observed: Mapping[str, Type] | None = None,
+    ) -> None:
+        self.model = model
+        inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
+        self.notes: list[str] = []
+        self._limits: dict[str, Dim] = {}
+        self._answers: dict[Hashable, Sequence[Type] | None] = {}
+        self._bodies: dict[Any, tuple[Any, tuple[Node, ...], _Table]] = {}
+        self._finished: dict[int, Shapes] = {}
+        self._open: set[Any] = set()
+        self._onnx = OnnxPass(model.ir_version, self.notes)
+        self._dims = bound
+        self._trusted = not overruled
+        graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
+        declared = self._declared(graph)
+        seen = {name: (t[0], _entered(t[1])) for name, t in (observed or {}).items()}
+        table = self._infer(graph, model.opsets, declared, Contents(graph.initializers), observed=seen)
+        values = self._values(graph, table, declared, seen)
+        self.main = Shapes(values, table.contents, bound, tuple(self.notes))
+
+    # -- bodies ---------------------------------------------------------------------------------
+
+    def of_function(
+        self,
+        function: Function,
+        call: Node,
+        types: Sequence[TensorInfo | None],
+        constants: Constants,
+    ) -> tuple[tuple[Node, ...], Shapes]:
+        """Shapes inside a function for one call.
+
+        Args:
+            function: The function.
+            call: The calling node: its attributes replace references in the body.
+            types: Of the arguments.
+            constants: Known contents of the caller's values.
+
+        Returns:
+            The body's nodes with attributes put in, and the shapes of its values, arguments included.
+        """
+        doubtful = frozenset(
+            name
+            for name, info in zip(function.inputs, types, strict=False)
+            if info is not None and info.origin == "bound"
+        )
+        kinds = [None if t is None else (t.dtype, _entered(t.shape)) for t in types]
+        nodes, table = self._function(function, call, kinds, _contents(constants), doubtful)
+        return nodes, self._shapes(function, nodes, table)
+
+    def _function(
+        self,
+        function: Function,
+        call: Node,
+        kinds: Sequence[Type | None],
+        contents: Contents,
+        doubtful: frozenset[str] = frozenset(),
+    ) -> tuple[tuple[Node, ...], _Table]:
+        given = [contents.array(name) if name else None for name in call.inputs]
+        bare = not function.attributes and not function.defaults
+        attributes = "" if bare else repr(sorted(call.attributes.items(), key=lambda item: item[0]))
+        key = (
+            function.key,
+            tuple(kinds),
+            tuple(None if c is None else _fingerprint(c) for c in given),
+            attributes,
+            doubtful,
+        )
+        if key not in self._bodies:
+            nodes = function.nodes
+            if not bare:
+                values = {**function.defaults, **call.attributes}
+                nodes = tuple(substituted(n, values) for n in nodes)
+            # a call may leave out arguments at the end
+            inputs = []
+            inside = Contents({})
+            for name, kind, content in zip(
+                function.inputs,
+                [*kinds] + [None] * (len(function.inputs) - len(kinds)),
+                [*given] + [None] * (len(function.inputs) - len(given)),
+                strict=False,
+            ):
+                if kind is not None:
+                    inputs.append(Value(name, kind[0], kind[1]))
+                elif content is not None and content.dtype != object:
+                    inputs.append(Value(name, str(content.dtype), tuple(content.shape)))
+                if content is not None:
+                    inside.set(name, content)
+            graph = Graph(function.name, nodes, tuple(inputs), (), {})
+            opsets = {**self.model.opsets, **function.opsets}
+            table = self._followed(key, graph, opsets, {}, inside)
+            table.doubtful = doubtful
+            self._bodies[key] = function, nodes, table
+        _, nodes, table = self._bodies[key]
+        return nodes, table
+
+    def of_body(
+        self,
+        body: Graph,
+        types: Sequence[TensorInfo | None],
+        outer: Mapping[str, TensorInfo],
+        constants: Constants,
+        opsets: Mapping[str, int] | None = None,
+    ) -> Shapes:
+        """Shapes inside the body of If, Loop or Scan.
+
+        Args:
+            body: The subgraph.
+            types: Of its formal inputs, as far as the operator determines them.
+            outer: Values of the graphs around it, which the body may use.
+            constants: Known contents of those.
+            opsets: Operator sets, if not the model's (in a function).
+        """
+        kinds = [None if t is None else (t.dtype, _entered(t.shape)) for t in types]
+        captured = captured_names(body)
+        around = {n: (outer[n].dtype, _entered(outer[n].shape)) for n in captured if n in outer}
+        doubtful = {n for n in captured if n in outer and outer[n].origin == "bound"}
+        doubtful.update(
+            v.name for v, t in zip(body.inputs, types, strict=False) if t is not None and t.origin == "bound"
+        )
+        contents = _contents(constants)
+        table = self._body(body, kinds, around, contents, opsets or self.model.opsets, frozenset(doubtful))
+        return self._shapes(body, body.nodes, table, self._declared(body), body)
+
+    def _body(
+        self,
+        body: Graph,
+        kinds: Sequence[Type | None],
+        around: Mapping[str, Type],
+        contents: Contents,
+        opsets: Mapping[str, int],
+        doubtful: frozenset[str] = frozenset(),
+    ) -> _Table:
+        captured = sorted(captured_names(body))
+        formal = tuple(
+            Value(value.name, value.dtype, _entered(value.shape))
+            if kind is None
+            else Value(value.name, kind[0] or value.dtype, kind[1])
+            for value, kind in zip(
+                body.inputs, [*kinds] + [None] * (len(body.inputs) - len(kinds)), strict=False
+            )
+        )
+        known = {n: c for n in captured if (c := contents.array(n)) is not None}
+        key = (
+            id(body),
+            tuple((v.dtype, v.shape) for v in formal),
+            tuple((n, around[n]) for n in captured if n in around),
+            tuple((n, _fingerprint(c)) for n, c in known.items()),
+            doubtful,
+        )
+        if key not in self._bodies:
+            inputs = [*formal]
+            inside = Contents(body.initializers)
+            own = {v.name for v in formal} | set(body.initializers)
+            for name in captured:
+                if name in own:
+                    continue
+                if name in known:
+                    inside.set(name, known[name])
+                if name in around:
+                    inputs.append(Value(name, *around[name]))
+                elif name in known and known[name].dtype != object:
+                    inputs.append(Value(name, str(known[name].dtype), tuple(known[name].shape)))
+            graph = replace(body, inputs=tuple(inputs), extra=())
+            table = self._followed(key, graph, opsets, self._declared(body), inside)
+            table.doubtful = doubtful
+            # the body is kept with the result: its id is the key and must not be used again
+            self._bodies[key] = body, body.nodes, table
+        return self._bodies[key][2]
+
+    def _followed(
+        self,
+        key: Any,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        declared: Mapping[str, Type],
+        contents: Contents,
+    ) -> _Table:
+        """A body inferred; nothing is known of one that is entered again from within."""
+        if key in self._open or len(self._open) >= MAX_DEPTH:
+            return _Table({v.name: (v.dtype, v.shape) for v in graph.inputs}, contents)
+        self._open.add(key)
+        try:
+            return self._infer(graph, opsets, declared, contents)
+        finally:
+            self._open.discard(key)
+
+    def loop_types(
+        self,
+        node: Node,
+        outer: Mapping[str, TensorInfo],
+        constants: Constants,
+        opsets: Mapping[str, int],
+    ) -> list[TensorInfo | None]:
+        """Types of what a Loop's body gets: counter, condition, and the carried values.
+
+        A carried value that leaves the body with another shape than it came in has unknown sizes where
+        they differ.
+        """
+        infos = [outer.get(name) for name in node.inputs[2:]]
+        kinds = [None if t is None else (t.dtype, _entered(t.shape)) for t in infos]
+        around = {n: (t.dtype, _entered(t.shape)) for n, t in outer.items()}
+        kinds = self._carried(node, kinds, around, _contents(constants), opsets)
+        types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
+        for info, kind in zip(infos, kinds, strict=True):
+            types.append(None if info is None or kind is None else replace(info, shape=_shown(kind[1])))
+        return types
+
+    def _carried(
+        self,
+        node: Node,
+        kinds: Sequence[Type | None],
+        around: Mapping[str, Type],
+        contents: Contents,
+        opsets: Mapping[str, int],
+    ) -> list[Type | None]:
+        """Types that a Loop's carried values keep over all iterations."""
+        body: Graph = node.attributes["body"]
+        types = list(kinds)
+        for _ in range(2):
+            # what changes in the first iteration may make more change in the next
+            table = self._body(body, [("int64", ()), ("bool", ()), *types], around, contents, opsets)
+            before = list(types)
+            for at, (kind, value) in enumerate(zip(before, body.outputs[1:], strict=False)):
+                after = table.types.get(value.name)
+                if kind is None or kind[1] is None:
+                    continue
+                if after is None or after[1] is None or len(after[1]) != len(kind[1]):
+                    types[at] = kind[0], None
+                elif after[1] != kind[1]:
+                    same = zip(kind[1], after[1], strict=True)
+                    types[at] = kind[0], tuple(a if a == b else None for a, b in same)
+            if types == before:
+                break
+        return types
+
+    # -- one graph ------------------------------------------------------------------------------
+
+    def _declared(self, graph: Graph) -> dict[str, Type]:
+        """What the file says of values between its nodes and of outputs, sizes put in."""
+        if not graph.values and not graph.outputs:
+            return {}
+        found: dict[str, Type] = {}
+        for value in (*graph.values, *graph.outputs):
+            if value.dtype is not None or value.shape is not None:
+                shape = None if value.shape is None else _entered(bound_shape(value.shape, self._dims))
+                found[value.name] = value.dtype, shape
+        return found
+
+    def _infer(
+        self,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        declared: Mapping[str, Type],
+        contents: Contents,
+        observed: Mapping[str, Type] | None = None,
+    ) -> _Table:
+        """Rules, then onnx, then what was observed or declared, until nothing is gained.
+
+        Args:
+            graph: With its inputs as they are to be.
+            opsets: Versions of the operator sets.
+            declared: What the file says of intermediate values and outputs.
+            contents: What is known of initializers and inputs.
+            observed: What a run has shown.
+        """
+        types: dict[str, Type] = {name: (t.dtype, t.shape) for name, t in graph.initializers.items()}
+        for value in graph.inputs:
+            types.setdefault(value.name, (value.dtype, _entered(value.shape)))
+        table = _Table(types, contents)
+        nodes: Sequence[Node] = graph.nodes
+        asked: set[tuple[Any, ...]] = set()
+        for _ in range(ROUNDS):
+            open_ = self._propagate(nodes, table, opsets)
+            if not open_:
+                break
+            question = tuple(id(n) for n in open_), len(table.said)
+            if question not in asked:
+                asked.add(question)
+                answer = self._onnx.types(open_, graph.initializers, types, contents, opsets)
+                if _merge(types, answer):
+                    continue
+            if observed and _take(open_, table, observed, "observed"):
+                continue
+            if not (self._trusted and _take(open_, table, declared, "declared")):
+                break
+        return table
+
+    def _propagate(self, nodes: Sequence[Node], table: _Table, opsets: Mapping[str, int]) -> list[Node]:
+        """Goes through the nodes once; returns those with an output that is not wholly known."""
+        types, contents, answers = table.types, table.contents, self._answers
+        functions = self.model.functions
+        get = types.get
+        open_: list[Node] = []
+        versions = {domain: opsets.get(domain, 1) for domain in ("", rules.MS)}
+        first = (None, None)
+        for node in nodes:
+            outputs = node.outputs
+            rule = _RULES.get((node.domain, node.op))
+            if rule is None or (functions and node.key in functions):
+                if not self._other(node, table, opsets):
+                    open_.append(node)
+                continue
+            if not all(name not in types for name in outputs) and _complete_all(outputs, types):
+                self._fold(node, table)
+                continue
+            kinds = [get(name, first) if name else None for name in node.inputs]
+            key: Hashable = None
+            if node.alike is not None and not rule.fresh:
+                if rule.contents:
+                    inside = []
+                    for index in rule.contents:
+                        if index < len(kinds) and kinds[index] is not None:
+                            flat = contents.flat(node.inputs[index])
+                            inside.append(None if flat is None else tuple(flat))
+                    key = (
+                        node.op,
+                        node.domain,
+                        node.alike,
+                        versions[node.domain],
+                        len(outputs),
+                        *kinds,
+                        *inside,
+                    )
+                else:
+                    key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
+                answer = answers.get(key, ...)
+            else:
+                answer = ...
+            if answer is ...:
+                answer = self._asked(node, rule, kinds, contents, versions[node.domain])
+                if key is not None:
+                    answers[key] = answer
+            if answer is None:
+                open_.append(node)
+                continue
+            whole = True
+            for name, kind in zip(outputs, answer, strict=False):
+                if not name:
+                    continue
+                if name in types:
+                    kind = _better(types[name], kind)
+                types[name] = kind
+                if kind[1] is None or kind[0] is None or None in kind[1]:
+                    whole = False
+            if not whole or len(answer) < len(outputs):
+                open_.append(node)
+            if node.op in _KNOWN_OPS:
+                self._fold(node, table)
+        return open_
+
+    def _asked(
+        self,
+        node: Node,
+        rule: rules.Rule,
+        kinds: Sequence[Type | None],
+        contents: Contents,
+        version: int,
+    ) -> Sequence[Type] | None:
+        """A rule's answer; None if it cannot say or the node fits no definition."""
+        inside = {
+            i: contents.flat(node.inputs[i]) for i in rule.contents if i < len(kinds) and kinds[i] is not None
+        }
+        call = Call(node.op, node.attributes, kinds, inside, len(node.outputs), version, self._fresh)
+        try:
+            return rule.handler(call)
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
+            # a node that is not as its definition says; onnx will tell how
+            return None
+
+    def _fresh(self, limit: Dim) -> Dim:
+        """A name for a size that depends on data and is at most `limit`."""
+        name = dims.fresh(len(self._limits) + 1)
+        self._limits[name] = limit
+        return name
+
+    def _fold(self, node: Node, table: _Table) -> None:
+        """Makes the contents of a small value known, if they follow."""
+        if node.op not in _KNOWN_OPS or node.domain or len(node.outputs) != 1:
+            return
+        name = node.outputs[0]
+        contents = table.contents
+        if contents.array(name) is not None:
+            return
+        shape: Shape | None = None
+        if node.op in ("Shape", "Size"):
+            shape = table.types.get(node.inputs[0], (None, None))[1] if node.inputs else None
+            if shape is not None and any(isinstance(d, str) and "'#" in d for d in shape):
+                # a count that depends on data is no size to compute with: bounds do not subtract
+                shape = tuple(None if isinstance(d, str) and "'#" in d else d for d in shape)
+        elif node.op != "Constant":
+            for one in node.inputs:
+                if one and contents.array(one) is None:
+                    return
+        found = follow(node, shape, table.types.get(name, (None, None))[0], contents)
+        if found is not None:
+            contents.set(name, found)
+
+    def _other(self, node: Node, table: _Table, opsets: Mapping[str, int]) -> bool:
+        """A call, a branch, a loop, or an operator without a rule; whether all its outputs are known."""
+        types = table.types
+        if _complete_all(node.outputs, types):
+            return True
+        function = self.model.functions.get(node.key) if self.model.functions else None
+        answer: Sequence[Type | None] = ()
+        if function is not None:
+            kinds = [types.get(name) if name else None for name in node.inputs]
+            _, inside = self._function(function, node, kinds, table.contents)
+            answer = [inside.types.get(name) for name in function.outputs]
+            for name, outside in zip(function.outputs, node.outputs, strict=False):
+                content = inside.contents.array(name)
+                if content is not None and outside:
+                    table.contents.set(outside, content)
+        elif not node.domain and node.op == "If":
+            answer = self._branches(node, table, opsets)
+        elif not node.domain and node.op == "Loop" and isinstance(node.attributes.get("body"), Graph):
+            kinds = [types.get(name) if name else None for name in node.inputs[2:]]
+            answer = self._carried(node, kinds, types, table.contents, opsets)
+        for name, kind in zip(node.outputs, answer, strict=False):
+            if name and kind is not None:
+                types[name] = _better(types[name], kind) if name in types else kind
+        return _complete_all(node.outputs, types)
+
+    def _branches(self, node: Node, table: _Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+        """What both branches agree on, or what the one gives that is known to be taken."""
+        condition = table.contents.get(node.inputs[0]) if node.inputs else None
+        bodies = dict(subgraphs(node))
+        if condition is not None and condition.size == 1 and len(bodies) == 2:
+            name = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+            bodies = {name: bodies[name]} if name in bodies else bodies
+        found: list[list[Type | None]] = []
+        for body in bodies.values():
+            inside = self._body(body, (), table.types, table.contents, opsets)
+            found.append([inside.types.get(v.name) for v in body.outputs])
+        merged: list[Type | None] = []
+        for kinds in zip(*found, strict=False):
+            first = kinds[0]
+            for other in kinds[1:]:
+                first = _common(first, other)
+            merged.append(first)
+        return merged
+
+    # -- facts ----------------------------------------------------------------------------------
+
+    def _shapes(
+        self,
+        owner: Function | Graph,
+        nodes: Sequence[Node],
+        table: _Table,
+        declared: Mapping[str, Type] | None = None,
+        body: Graph | None = None,
+    ) -> Shapes:
+        """Facts of a body, made when somebody looks at it."""
+        if id(table) not in self._finished:
+            graph = body or Graph("", tuple(nodes), (), (), {})
+            self._finished[id(table)] = Shapes(
+                self._values(graph, table, declared or {}, {}), table.contents, {}
+            )
+        return self._finished[id(table)]
+
+    def _values(
+        self,
+        graph: Graph,
+        table: _Table,
+        declared: Mapping[str, Type],
+        observed: Mapping[str, Type],
+    ) -> dict[str, TensorInfo]:
+        """What is known as facts: origins, bounds in place of what depends on data, conflicts."""
+        said, limits = table.said, self._limits
+        made = {name for node in graph.nodes for name in node.outputs}
+        doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
+        symbols = (
+            {n for v in graph.inputs for n in dims.names(_entered(v.shape) or ())} if declared else set()
+        )
+        values: dict[str, TensorInfo] = {}
+        texts: dict[Shape, tuple[Shape, bool]] = {}
+        for name, (dtype, shape) in table.types.items():
+            if name not in made:
+                values[name] = TensorInfo(name, dtype, _shown(shape), "declared")
+                continue
+            origin = said.get(name, "inferred") if said else "inferred"
+            conflict = ""
+            if declared and name in declared and origin == "inferred" and self._trusted:
+                conflict = _conflict(declared[name][1], shape, symbols, "the file declares")
+            if observed and name in observed and not conflict:
+                conflict = _conflict(observed[name][1], shape, symbols, "a run gave")
+            if shape is not None:
+                known = texts.get(shape)
+                if known is None:
+                    known = texts[shape] = _finished(shape, limits)
+                shape = known[0]
+                if known[1] or name in doubtful:
+                    origin = "bound"
+            elif name in doubtful:
+                origin = "bound"
+            values[name] = TensorInfo(name, dtype, shape, origin, conflict)
+        return values
+
+
+def _contents(constants: Constants) -> Contents:
+    if isinstance(constants, Contents):
+        return constants
+    found = Contents({})
+    for name, value in constants.items():
+        found.set(name, value)
+    return found
+
+
+def _fingerprint(array: np.ndarray[Any, Any]) -> Hashable:
+    if array.dtype == object:
+        return tuple(str(v) for v in array.reshape(-1).tolist()), array.shape
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def _entered(shape: Shape | None) -> Shape | None:
+    """A shape from a file or a fact with its names in canonical form."""
+    if shape is None:
+        return None
+    for one in shape:
+        if isinstance(one, str):
+            return tuple(dims.canonical(d) if isinstance(d, str) else d for d in shape)
+    return shape
+
+
+def _shown(shape: Shape | None) -> Shape | None:
+    """A shape with its names as people write them."""
+    if shape is None:
+        return None
+    for one in shape:
+        if isinstance(one, str):
+            return tuple(dims.display(d) if isinstance(d, str) else d for d in shape)
+    return shape
+
+
+def _finished(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
+    """The shape to show, and whether it is a bound."""
+    bound = False
+    result: list[Dim] = []
+    for one in shape:
+        if isinstance(one, str) and "'#" in one:
+            bound = True
+            one = dims.upper(one, limits)
+        result.append(dims.display(one) if isinstance(one, str) else one)
+    return tuple(result), bound
+
+
+def _complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
+    for name in names:
+        if name:
+            kind = types.get(name)
+            if kind is None or kind[0] is None or kind[1] is None or None in kind[1]:
+                return False
+    return True
+
+
+def _better(old: Type, new: Type) -> Type:
+    """`old` with what it leaves open taken from `new`."""
+    dtype = old[0] or new[0]
+    if old[1] is None or new[1] is None or len(old[1]) != len(new[1]):
+        return dtype, old[1] if old[1] is not None else new[1]
+    if None not in old[1]:
+        return dtype, old[1]
+    return dtype, tuple(b if a is None else a for a, b in zip(old[1], new[1], strict=True))
+
+
+def _common(a: Type | None, b: Type | None) -> Type | None:
+    """What two branches agree on."""
+    if a is None or b is None:
+        return None
+    dtype = a[0] if a[0] == b[0] else None
+    if a[1] is None or b[1] is None or len(a[1]) != len(b[1]):
+        return dtype, None
+    return dtype, tuple(x if x == y else None for x, y in zip(a[1], b[1], strict=True))
+
+
+def _merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
+    """Takes over what is new; whether something was."""
+    gained = False
+    for name, kind in answer.items():
+        old = types.get(name, (None, None))
+        new = _better(old, kind)
+        if new != old:
+            types[name] = new
+            gained = True
+    return gained
+
+
+def _take(nodes: Sequence[Node], table: _Table, said: Mapping[str, Type], origin: str) -> bool:
+    """Takes what is said of outputs of the first open nodes, those whose inputs are known.
+
+    Values further behind are left to the next round: inferred from here they may differ from what the
+    file declares.
+    """
+    gained = False
+    blank: set[str] = set()
+    for node in nodes:
+        waiting = any(name in blank for name in node.inputs)
+        for name in node.outputs:
+            old = table.types.get(name, (None, None))
+            if not name or (old[0] is not None and old[1] is not None and None not in old[1]):
+                continue
+            blank.add(name)
+            kind = said.get(name)
+            if waiting or kind is None or kind[1] is None or name in table.said:
+                continue
+            new = _better(old, kind)
+            if new != old:
+                table.types[name] = new
+                table.said[name] = origin
+                gained = True
+    return gained
+
+
+def _behind(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
+    """All values that are made from those in `names`."""
+    found = set(names)
+    for node in nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(name for name in node.outputs if name)
+    return frozenset(found)
+
+
+def _conflict(said: Shape | None, shape: Shape | None, symbols: set[str], words: str) -> str:
+    """What somebody else says of a shape, if that contradicts what was inferred."""
+    if said is None or shape is None or said == shape:
+        return ""
+    fits = len(said) == len(shape) and not any(
+        _apart(a, b, symbols) for a, b in zip(said, shape, strict=True)
+    )
+    return "" if fits else f"{words} {list(_shown(said) or ())}"
+
+
+def _apart(a: Dim, b: Dim, symbols: set[str]) -> bool:
+    """Whether two dimensions cannot be the same."""
+    if a == b or a is None or b is None:
+        return False
+    if isinstance(a, int) and isinstance(b, int):
+        return True
+    if any(isinstance(d, str) and ("'#" in d or not dims.names((d,)) <= symbols) for d in (a, b)):
+        # exporters make up names for the sizes of outputs
+        return False
+    if isinstance(a, int) or isinstance(b, int):
+        return False
+    try:
+        return not dims.equal(dims.expression(a), dims.expression(b))
+    except dims.Undecided:
+        return False
