@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from explorer.engine.analysis import memory, tree
+from explorer.engine.analysis import memory, stand_ins, tree
 from explorer.engine.analysis.module_rows import OPAQUE, Row, Stored, Trace, described, is_leaf, plain
 from explorer.engine.analysis.module_trace import trace
 from explorer.errors import Cancelled
@@ -116,8 +116,11 @@ def examine_module(
         if on_progress and done % 64 == 1:
             on_progress(Progress("running on shapes", done, max(expected, done)))
 
-    seen = trace(model, tuple(args), dict(kwargs or {}), check=check)
-    named = dict(model.named_modules())
+    taken: Counter[str] = Counter()
+    with stand_ins.replaced(lambda text: taken.update([text])):
+        seen = trace(model, tuple(args), dict(kwargs or {}), check=check)
+    seen.assumed.update(taken)
+    named = seen.named
     scopes = _Scopes(named)
     rows = _settled(seen)
     leaves = []

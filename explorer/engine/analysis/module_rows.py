@@ -10,7 +10,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -31,6 +31,7 @@ __all__ = [
     "function_inputs",
     "is_leaf",
     "module_inputs",
+    "named",
     "parameters",
     "plain",
     "size_of",
@@ -97,8 +98,7 @@ class Row:
             self.free = cost.formula
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One ATen operator that moved bytes: its row, the storages it read, and those that it made."""
 
     row: Row
@@ -115,6 +115,7 @@ class Trace:
         modules: Calls, inputs and outputs of every module by path, also of those with children.
         events: Operators in execution order.
         parameters: Every parameter by its path.
+        named: Every module by the path at which it is registered first.
         result: What the model returned, None if it failed.
         failed: Path of the module or operator that failed and why, or None.
         kept: Storages of the model's outputs.
@@ -124,6 +125,7 @@ class Trace:
     modules: dict[str, Row]
     events: list[Event]
     parameters: dict[str, Stored]
+    named: dict[str, nn.Module]
     result: Any = None
     failed: tuple[str, str] | None = None
     kept: frozenset[int] = frozenset()
@@ -132,7 +134,13 @@ class Trace:
 
 def dtype_name(dtype: torch.dtype) -> str:
     """A dtype in numpy's spelling: torch.float32 -> 'float32'."""
-    return str(dtype).removeprefix("torch.")
+    name = _DTYPES.get(dtype)
+    if name is None:
+        name = _DTYPES[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+_DTYPES: dict[torch.dtype, str] = {}
 
 
 def size_of(tensor: torch.Tensor) -> int:
@@ -166,6 +174,8 @@ def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
     """The tensors in `value` as facts, called `name` or `name.place`."""
+    if type(value) is torch.Tensor:
+        return (TensorInfo(name, dtype_name(value.dtype), tuple(value.shape), "observed"),)
     return tuple(
         TensorInfo(f"{name}.{place}" if place else name, dtype_name(t.dtype), tuple(t.shape), "observed")
         for place, t in tensors(value)
@@ -174,7 +184,7 @@ def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one row of the tree: it has no children, or computes as one."""
-    return isinstance(module, OPAQUE) or next(module.children(), None) is None
+    return isinstance(module, OPAQUE) or not any(child is not None for child in module._modules.values())
 
 
 def flat(values: Any) -> list[torch.Tensor]:
@@ -188,14 +198,35 @@ def flat(values: Any) -> list[torch.Tensor]:
     return found
 
 
+def _registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Every module at every path at which it is registered; torch's own walk takes ten times as long."""
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _registered(child, f"{path}.{name}" if path else name)
+
+
+def named(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by its path, the first one where it is registered several times."""
+    seen: set[int] = set()
+    return {
+        path: module
+        for path, module in _registered(model)
+        if not (id(module) in seen or seen.add(id(module)))  # type: ignore[func-returns-value]
+    }
+
+
 def parameters(model: nn.Module) -> dict[str, Stored]:
     """Every parameter by its path, first name of a tied one first."""
     found: dict[str, Stored] = {}
-    for path, p in model.named_parameters(remove_duplicate=False):
-        identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
-        owner, _, name = path.rpartition(".")
-        info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
-        found[path] = Stored(identity, p.numel(), p.numel() * p.element_size(), owner, name, info)
+    for owner, module in _registered(model):
+        for name, p in module._parameters.items():
+            if p is None:
+                continue
+            identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
+            info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
+            path = f"{owner}.{name}" if owner else name
+            found[path] = Stored(identity, p.numel(), p.numel() * p.element_size(), owner, name, info)
     return found
 
 

@@ -11,7 +11,7 @@ Everything is put back afterwards, whatever happens: hooks, train or eval state,
 
 from __future__ import annotations
 
-import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,9 +22,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explorer.engine.analysis import aten, macs
-from explorer.engine.analysis.aten_memo import Memo
-from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis import aten, aten_memo, macs
 from explorer.engine.analysis.module_rows import (
     Event,
     Row,
@@ -33,18 +31,31 @@ from explorer.engine.analysis.module_rows import (
     call_attributes,
     described,
     dtype_name,
-    flat,
     function_inputs,
     is_leaf,
     module_inputs,
+    named,
     parameters,
-    size_of,
     tensors,
 )
 from explorer.errors import ExplorerError
 from explorer.facts import TensorInfo
 
 __all__ = ["trace"]
+
+
+class _Seat:
+    """A module at the place where it is registered, and its row once it ran."""
+
+    __slots__ = ("absorbs", "leaf", "path", "quiet", "row")
+
+    def __init__(self, path: str, module: nn.Module) -> None:
+        self.path = path
+        self.row: Row | None = None
+        self.leaf = is_leaf(module)
+        self.absorbs = self.leaf and type(module).__module__.startswith("torch.")
+        # nobody asks what one of torch's own leaves calls, but for recurrent layers, which run in one piece
+        self.quiet = self.absorbs and not isinstance(module, nn.RNNBase)
 
 
 class _Frame:
@@ -56,16 +67,21 @@ class _Frame:
         self.path = path
         self.row = row
         self.absorbs = absorbs
-        self.counts: Counter[str] = Counter()
+        self.counts: dict[str, int] = {}
 
 
 class _Watch:
-    """What the hooks and the two modes share."""
+    """What the calls of modules and the two modes share."""
 
     def __init__(self, model: nn.Module, check: Callable[[int], None]) -> None:
         self.model = model
         self.check = check
-        self.paths = {id(m): path for path, m in model.named_modules()}
+        self.named = named(model)
+        self.seats = {
+            id(module): _Seat(path, module)
+            for path, module in self.named.items()
+            if not isinstance(module, torch.jit.ScriptModule)
+        }
         self.children: dict[str, set[str]] = {}
         self.frames: list[_Frame] = [_Frame("", None, False)]
         self.rows: dict[Any, Row] = {}
@@ -76,58 +92,72 @@ class _Watch:
         self.bound: dict[int, str] = {}
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
-        self.memo = Memo()
+        self.operators: dict[Any, aten_memo.Operator] = {}
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
         self.function_row: Row | None = None
+        self.functions = _Functions(self)
         self.done = 0
         self.parameters = parameters(model)
         self.weights: dict[int, list[Stored]] = {}
         for stored in self.parameters.values():
             self.weights.setdefault(stored.identity[0], []).append(stored)
-        buffers = [b for b in model.buffers() if b is not None]
+        buffers = [b for m in self.named.values() for b in m._buffers.values() if b is not None]
         self.constants = {b.untyped_storage()._cdata for b in buffers}
-        for path in self.paths.values():
+        self.stored = self.constants | self.weights.keys()
+        for path in self.named:
             parent, _, name = path.rpartition(".")
             self.children.setdefault(parent, set()).add(name)
 
     # -- modules
 
-    def module_row(self, module: nn.Module) -> Row:
-        path = self.paths[id(module)]
-        row = self.modules.get(path)
-        if row is None:
-            name = path.rpartition(".")[2] or type(module).__name__
-            row = Row(path or name, name, type(module).__name__, path, module)
-            self.modules[path] = row
-        return row
+    def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """A call of a module, by whoever calls it."""
+        seat = self.seats.get(id(module))
+        if seat is None:
+            return call(module, *args, **kwargs)
+        # what is asked of tensors around the call is none of the model's doing
+        hidden = _hide(self.functions)
+        try:
+            row = self.enter(seat, module, args, kwargs)
+            depth = len(self.frames)
+            self.frames.append(_Frame(seat.path, row if seat.leaf else None, seat.absorbs))
+            heard = hidden and not seat.quiet
+            if heard:
+                _show(self.functions)
+            try:
+                result = call(module, *args, **kwargs)
+            except BaseException as error:
+                if self.failed is None or self.failed[1] is not error:
+                    self.failed = seat.path, error
+                raise
+            finally:
+                del self.frames[depth:]
+                if heard:
+                    _hide(self.functions)
+            if not row.outputs:
+                row.outputs = described(result, "output")
+            row.activation += _bytes(result)
+        finally:
+            if hidden:
+                _show(self.functions)
+        return result
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def enter(self, seat: _Seat, module: nn.Module, args: Any, kwargs: Any) -> Row:
+        """The row of a module that is about to run."""
         self.done += 1
         self.check(self.done)
-        row = self.module_row(module)
-        row.calls += 1
-        if row.calls == 1:
+        row = seat.row
+        if row is None:
+            path = seat.path
+            name = path.rpartition(".")[2] or type(module).__name__
+            row = seat.row = Row(path or name, name, type(module).__name__, path, module)
             row.inputs = module_inputs(module, args, kwargs)
-        path = self.paths[id(module)]
-        leaf = is_leaf(module)
-        if leaf and row.calls == 1:
-            self.order.append(row)
-        self.frames.append(_Frame(path, row if leaf else None, leaf and _builtin(module)))
-
-    def leave(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        error = sys.exc_info()[1]
-        path = self.paths[id(module)]
-        while len(self.frames) > 1 and self.frames.pop().path != path:
-            pass
-        if error is not None:
-            if self.failed is None or self.failed[1] is not error:
-                self.failed = path, error
-            return
-        row = self.modules[path]
-        if row.calls == 1 or not row.outputs:
-            row.outputs = described(result, "output")
-        row.activation += sum(t.numel() * t.element_size() for _, t in tensors(result))
+            self.modules[path] = row
+            if seat.leaf:
+                self.order.append(row)
+        row.calls += 1
+        return row
 
     # -- functions
 
@@ -156,7 +186,7 @@ class _Watch:
 
     def finish(self, row: Row, name: str, args: Any, kwargs: Any, result: Any) -> None:
         row.calls += 1
-        row.activation += sum(t.numel() * t.element_size() for _, t in tensors(result))
+        row.activation += _bytes(result)
         if row.calls > 1:
             return
         row.outputs = described(result, "output")
@@ -200,7 +230,8 @@ class _Watch:
         finals = [s.new_empty(s.shape) for s in (states if isinstance(states, (tuple, list)) else [state])]
         used = [source, *(states if isinstance(states, (tuple, list)) else [state]), *weights]
         row = self.current(name)
-        self.record(row, used, [out, *finals], cost)
+        made = [out, *finals]
+        self.record(row, used, made, aten_memo.Answer(aten_memo.CALLED, (), None, cost, used, made))
         if row is self.function_row:
             self.function_row = None
             self.finish(row, name, args, kwargs, (out, *finals))
@@ -220,11 +251,10 @@ class _Watch:
             return self.function_row
         name = (self.function or fallback).strip("_") or fallback
         name = _SPOKEN.get(name, name)
-        frame.counts[name] += 1
-        key = (frame.path, name, frame.counts[name])
+        number = frame.counts[name] = frame.counts.get(name, 0) + 1
+        key = (frame.path, name, number)
         row = self.rows.get(key)
         if row is None:
-            number = frame.counts[name]
             label = name if number == 1 else f"{name}_{number}"
             while label in self.children.get(frame.path, ()):
                 label += "_"
@@ -241,44 +271,57 @@ class _Watch:
         return row
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = flat(args) + (flat(tuple(kwargs.values())) if kwargs else [])
-        meta = False
-        mixed = False
-        for t in given:
-            if t.is_meta:
-                meta = True
-            elif t.dim():
-                mixed = True
-        if meta and mixed:
+        operator = self.operators.get(func)
+        if operator is None:
+            operator = self.operators[func] = aten_memo.known(func)
+        given: list[torch.Tensor] = []
+        signature: list[Any] = []
+        decided = aten_memo.read(args, signature, given)
+        if kwargs:
+            signature.append(tuple(kwargs))
+            decided = aten_memo.read(kwargs.values(), signature, given) and decided
+        if not decided and any(t.is_meta for t in given) and any(t.dim() and not t.is_meta for t in given):
             args, kwargs = self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
-            given = flat(args) + flat(tuple(kwargs.values()))
-        bounded = aten.answer(func, args) if meta else None
-        key = None if bounded is not None else self.memo.signature(func, args, kwargs)
-        known = None if key is None else self.memo.answers.get(key)
-        assumption = ""
-        if bounded is not None:
-            out, assumption = bounded
-            self.assumed[assumption] += 1
-        elif known is not None:
-            out = known.fresh()
+            given, signature = [], []
+            decided = aten_memo.read(args, signature, given)
+            signature.append(tuple(kwargs))
+            decided = aten_memo.read(kwargs.values(), signature, given) and decided
+        bounded = aten.answer(func, args) if operator.bounded and given else None
+        key = tuple(signature) if decided and bounded is None and operator.repeats else None
+        known = None if key is None else operator.answers.get(key)
+        if known is not None and known.how != aten_memo.CALLED:
+            out = known.again(args)
+        elif bounded is not None:
+            out = bounded[0]
+            self.assumed[bounded[1]] += 1
         else:
-            out = func(*args, **kwargs)
-        made = [t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, torch.Tensor)]
-        if not made and not assumption:
-            return out
-        name = func._schema.name
-        if name in aten.AUXILIARY:
-            made = made[:1]
-        row = self.current(name.partition("::")[2])
-        if known is not None:
-            cost = known.cost
-        else:
+            out = None if key is None or known is not None else aten_memo.answered(operator, args, kwargs)
+            if out is None:
+                out = func(*args, **kwargs)
+        if known is None:
+            parts = out if isinstance(out, (tuple, list)) else (out,)
+            made = [t for t in parts if isinstance(t, torch.Tensor)]
+            if not made and bounded is None:
+                return out
             cost = aten.cost(func, args, kwargs, out) if made else macs.FREE
-            if key is not None:
-                self.memo.remember(key, given, out, cost)
-        self.record(row, given, made, cost, name, assumption, func._schema.is_mutable)
-        if not row.attributes and row.module is None:
-            row.attributes = call_attributes(func, args, kwargs)
+            if operator.auxiliary:
+                made = made[:1]
+            # what has no argument to take its type from has to be told it
+            if key is not None and (given or kwargs.get("dtype") is not None):
+                known = aten_memo.remember(operator, key, args, given, out, cost)
+            if known is None:
+                known = aten_memo.Answer(aten_memo.CALLED, (), None, cost, given, made)
+        elif known.container is None or operator.auxiliary:
+            made = [out if known.container is None else out[0]]
+        else:
+            made = list(out)
+        row = self.current(operator.short)
+        assumption = bounded[1] if bounded is not None else ""
+        self.record(row, given, made, known, operator, assumption)
+        if row.module is None and not row.attributes:
+            if known.attributes is None:
+                known.attributes = call_attributes(func, args, kwargs)
+            row.attributes = known.attributes
         return out
 
     def record(
@@ -286,33 +329,30 @@ class _Watch:
         row: Row,
         given: Sequence[torch.Tensor],
         made: Sequence[torch.Tensor],
-        cost: Cost,
-        name: str = "",
+        known: aten_memo.Answer,
+        operator: aten_memo.Operator | None = None,
         assumption: str = "",
-        mutates: bool = False,
     ) -> None:
         """Books one operator on its row: cost, bytes, parameters used, and who lives how long."""
         row.operators += 1
-        row.add(cost)
+        row.add(known.cost)
         inputs: dict[int, int] = {}
-        weights: set[int] = set()
         reason = assumption
-        for t in given:
+        for t, size in zip(given, known.given, strict=True):
             storage = t.untyped_storage()
             key = storage._cdata
-            size = size_of(t)
-            if key in self.weights:
-                weights.add(key)
-                self.use(row, key, t)
-            elif key not in self.constants:
+            if key not in self.stored:
                 self.alive.setdefault(key, storage)
-            if key in self.bound and not reason:
+            elif key in self.weights:
+                self.use(row, key, t)
+            if self.bound and key in self.bound and not reason:
                 reason = self.bound[key]
-            inputs[key] = max(inputs.get(key, 0), size)
+            if size > inputs.get(key, -1):
+                inputs[key] = size
         outputs: list[tuple[int, TensorInfo, int]] = []
         written = 0
-        view = bool(made)
-        for t in made:
+        mutates = operator is not None and operator.mutates
+        for t, (dtype, shape, size) in zip(made, known.made, strict=True):
             storage = t.untyped_storage()
             key = storage._cdata
             self.alive.setdefault(key, storage)
@@ -320,22 +360,24 @@ class _Watch:
                 self.bound[key] = reason
             if key in inputs and not mutates:
                 continue
-            view = False
-            written += size_of(t)
-            info = TensorInfo(row.path, dtype_name(t.dtype), tuple(t.shape), "observed")
-            outputs.append((key, info, storage.nbytes()))
+            written += size
+            outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
         if reason and not row.bound:
             row.bound = reason
-        if view:
+        if made and not outputs:
             return
-        if name in aten.GATHERS and given:
+        if given and operator is not None and operator.gathers:
             table = given[0].untyped_storage()._cdata
             inputs[table] = min(inputs[table], written)
-        row.read += sum(inputs.values())
-        row.stored_read += sum(n for k, n in inputs.items() if k in self.weights or k in self.constants)
+        used = []
+        for key, size in inputs.items():
+            row.read += size
+            if key in self.stored:
+                row.stored_read += size
+            else:
+                used.append(key)
         row.written += written
-        used = tuple(k for k in inputs if k not in weights and k not in self.constants)
-        self.events.append(Event(row, used, tuple(outputs)))
+        self.events.append(Event(row, tuple(used), tuple(outputs)))
 
     def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
         candidates = self.weights[key]
@@ -394,8 +436,25 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.watch.dispatch(func, args, kwargs or {})
 
 
-def _builtin(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("torch.")
+def _hide(mode: TorchFunctionMode) -> bool:
+    """Takes a mode off the stack if it is the innermost one; says whether it was."""
+    depth = torch._C._len_torch_function_stack()
+    if not depth or torch._C._get_function_stack_at(depth - 1) is not mode:
+        return False
+    torch._C._pop_torch_function_stack()
+    return True
+
+
+def _show(mode: TorchFunctionMode) -> None:
+    """Puts a mode that was hidden back."""
+    torch._C._push_on_torch_function_stack(mode)
+
+
+def _bytes(value: Any) -> int:
+    """Bytes of every tensor in a result."""
+    if type(value) is torch.Tensor:
+        return value.numel() * value.element_size()
+    return sum(t.numel() * t.element_size() for _, t in tensors(value))
 
 
 def _restore(states: Sequence[tuple[nn.Module, bool]]) -> None:
@@ -403,23 +462,60 @@ def _restore(states: Sequence[tuple[nn.Module, bool]]) -> None:
         module.training = training
 
 
+class _Watching(threading.local):
+    """Who watches the modules that this thread calls."""
+
+    watch: _Watch | None = None
+
+
+_WATCHING = _Watching()
+_CALLS = threading.Lock()
+_watchers = 0
+_plain_call: Callable[..., Any] = nn.Module.__call__
+
+
+def _watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    watch = _WATCHING.watch
+    return _plain_call(self, *args, **kwargs) if watch is None else watch.run(_plain_call, self, args, kwargs)
+
+
+@contextmanager
+def _calls(watch: _Watch) -> Iterator[None]:
+    """Lets `watch` see the calls of modules in this thread.
+
+    One place instead of two hooks on each module: that takes longer than all the rest, and leaves no
+    trace on the model whatever happens.
+    """
+    global _plain_call, _watchers
+    outer = _WATCHING.watch
+    with _CALLS:
+        if not _watchers:
+            _plain_call = nn.Module.__call__
+            nn.Module.__call__ = _watched_call  # type: ignore[method-assign]
+        _watchers += 1
+    _WATCHING.watch = watch
+    try:
+        yield
+    finally:
+        _WATCHING.watch = outer
+        with _CALLS:
+            _watchers -= 1
+            if not _watchers:
+                nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
+
+
 @contextmanager
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
-    """Hooks on every module, eval mode and no fast path, all put back at the end."""
-    states = [(m, m.training) for m in model.modules()]
+    """Eyes on every module, eval mode and no fast path, all put back at the end."""
+    states = [(m, m.training) for m in watch.named.values()]
     fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(_restore, states)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
-        model.eval()
+        if any(training for _, training in states):
+            model.eval()
         torch.backends.mha.set_fastpath_enabled(False)
-        for module, _ in states:
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
-            before = module.register_forward_pre_hook(watch.enter, with_kwargs=True, prepend=True)
-            stack.callback(before.remove)
-            after = module.register_forward_hook(watch.leave, with_kwargs=True, always_call=True)
-            stack.callback(after.remove)
+        stack.enter_context(_calls(watch))
         yield
 
 
@@ -441,8 +537,11 @@ def trace(
     Returns:
         What was seen. A model that raises gives what was seen until then, and names the module.
     """
+    aten_memo.trim()
     watch = _Watch(model, check)
-    seen = Trace(watch.order, watch.modules, watch.events, watch.parameters, assumed=watch.assumed)
+    seen = Trace(
+        watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
+    )
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
     source = Row("input", "input", "input", "")
     made = tuple(
@@ -456,7 +555,7 @@ def trace(
     watch.events.append(Event(source, (), made))
     with _observed(model, watch), torch.no_grad():
         try:
-            with _Functions(watch), _Operators(watch):
+            with watch.functions, _Operators(watch):
                 seen.result = model(*args, **kwargs)
         except ExplorerError:
             raise

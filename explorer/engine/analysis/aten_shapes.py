@@ -1,0 +1,324 @@
+"""What the commonest ATen operators return, in closed form: shape, stride and dtype of every result.
+
+torch works these out in Python, in general and therefore slowly: a millisecond for a batch norm. A rule
+here answers only the plain case (dense tensors of one floating-point dtype in the usual order of
+dimensions, arguments that fit) and leaves every other, and every error, to torch. So a rule can be
+missing, but must never say something else than torch; the tests compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["RULES", "SAME", "Rule", "dense"]
+
+SAME = "same"
+"""Says that the operator works in place and returns its first argument."""
+
+Made = list[tuple[Sequence[int], Sequence[int], torch.dtype]]
+Rule = Callable[..., "Made | str | None"]
+"""Arguments and keyword arguments of a call to sizes of its results; `SAME`; None leaves it to torch."""
+
+_ATEN = torch.ops.aten
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor whose last dimension varies fastest, without gaps."""
+    step = 1
+    strides = []
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size or 1
+    strides.reverse()
+    return tuple(strides)
+
+
+def _plain(tensor: Any) -> bool:
+    """Whether it is a dense floating-point tensor on the meta device, dimensions in their usual order."""
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.is_meta
+        and tensor.is_floating_point()
+        and tensor.stride() == dense(tensor.shape)
+    )
+
+
+def _like(tensor: torch.Tensor) -> Made:
+    return [(tensor.shape, tensor.stride(), tensor.dtype)]
+
+
+def _of(shape: Sequence[int], dtype: torch.dtype) -> Made:
+    return [(shape, dense(shape), dtype)]
+
+
+def _scalars(values: Sequence[Any]) -> bool:
+    """Whether all are numbers (or missing) that leave a floating-point dtype as it is, or a kind of gelu."""
+    return all(v is None or isinstance(v, (bool, int, float)) or v in ("none", "tanh") for v in values)
+
+
+def _pointwise(x: Any, *rest: Any, **named: Any) -> Made | None:
+    """One tensor, and numbers."""
+    return _like(x) if _plain(x) and _scalars(rest) and _scalars(tuple(named.values())) else None
+
+
+def _in_place(x: Any, *rest: Any, **named: Any) -> str | None:
+    return SAME if _plain(x) and _scalars(rest) and _scalars(tuple(named.values())) else None
+
+
+def _broadcast(x: Any, y: Any) -> Sequence[int] | None:
+    """The common shape of two tensors of one dtype; None if there is none or it is not plain."""
+    if not _plain(x) or not _plain(y) or x.dtype != y.dtype:
+        return None
+    first, second = x.shape, y.shape
+    if first == second:
+        return tuple(first)
+    if len(first) < len(second):
+        first, second = second, first
+    # the longer one decides the order of dimensions only where it is not itself repeated
+    if not second or any(a != b and b != 1 for a, b in zip(first[-len(second) :], second, strict=True)):
+        return None
+    return tuple(first)
+
+
+def _binary(x: Any, y: Any, **named: Any) -> Made | None:
+    if not _scalars(tuple(named.values())):
+        return None
+    if isinstance(y, (bool, int, float)):
+        return _like(x) if _plain(x) else None
+    shape = _broadcast(x, y)
+    return None if shape is None else _of(shape, x.dtype)
+
+
+def _binary_in_place(x: Any, y: Any, **named: Any) -> str | None:
+    if not _scalars(tuple(named.values())):
+        return None
+    if isinstance(y, (bool, int, float)):
+        return SAME if _plain(x) else None
+    return SAME if _broadcast(x, y) == x.shape else None
+
+
+def _convolution(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Made | None:
+    if transposed or not _plain(x) or not _plain(weight) or x.dtype != weight.dtype:
+        return None
+    source, kernel = x.shape, weight.shape
+    rank = len(source) - 2
+    if rank < 1 or len(kernel) != len(source) or not len(stride) == len(padding) == len(dilation) == rank:
+        return None
+    if groups < 1 or source[1] != kernel[1] * groups or kernel[0] % groups or 0 in source or 0 in kernel:
+        return None
+    if bias is not None and (not _plain(bias) or bias.shape != kernel[:1] or bias.dtype != x.dtype):
+        return None
+    shape = [source[0], kernel[0]]
+    for size, taps, step, pad, gap in zip(source[2:], kernel[2:], stride, padding, dilation, strict=True):
+        if step < 1 or pad < 0 or gap < 1:
+            return None
+        shape.append((size + 2 * pad - gap * (taps - 1) - 1) // step + 1)
+    return _of(shape, x.dtype) if min(shape) > 0 else None
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
+) -> Made | None:
+    if training or not _plain(x) or x.dim() < 2 or x.dtype not in (torch.float32, torch.float64):
+        return None
+    for vector in (weight, bias, mean, variance):
+        if vector is not None and (not _plain(vector) or vector.shape != x.shape[1:2]):
+            return None
+        if vector is not None and vector.dtype != x.dtype:
+            return None
+    return [*_like(x), *_of(x.shape[1:2], x.dtype), *_of(x.shape[1:2], x.dtype)]
+
+
+def _layer_norm(x: Any, dims: Sequence[int], weight: Any, bias: Any, eps: float) -> Made | None:
+    if not _plain(x) or x.dtype not in (torch.float32, torch.float64) or 0 in x.shape:
+        return None
+    if not dims or len(dims) > x.dim() or tuple(x.shape[-len(dims) :]) != tuple(dims):
+        return None
+    for vector in (weight, bias):
+        if vector is not None and (
+            not _plain(vector) or vector.dtype != x.dtype or tuple(vector.shape) != tuple(dims)
+        ):
+            return None
+    outer = (*x.shape[: -len(dims)], *(1 for _ in dims))
+    return [*_like(x), *_of(outer, x.dtype), *_of(outer, x.dtype)]
+
+
+def _group_norm(
+    x: Any, weight: Any, bias: Any, batch: int, channels: int, cells: int, groups: int, eps: float
+) -> Made | None:
+    if (
+        not _plain(x)
+        or x.dtype not in (torch.float32, torch.float64)
+        or x.numel() != batch * channels * cells
+    ):
+        return None
+    if groups < 1 or channels % groups or not x.numel():
+        return None
+    for vector in (weight, bias):
+        if vector is not None and (
+            not _plain(vector) or vector.dtype != x.dtype or tuple(vector.shape) != (channels,)
+        ):
+            return None
+    return [*_like(x), *_of((batch, groups), x.dtype), *_of((batch, groups), x.dtype)]
+
+
+def _matrices(x: Any, y: Any) -> bool:
+    """Whether two matrices (or stacks of them) of one dtype fit; their strides do not matter."""
+    return (
+        isinstance(x, torch.Tensor)
+        and isinstance(y, torch.Tensor)
+        and x.is_meta
+        and y.is_meta
+        and x.is_floating_point()
+        and x.dtype == y.dtype
+        and x.dim() == y.dim()
+        and x.shape[:-2] == y.shape[:-2]
+        and x.shape[-1] == y.shape[-2]
+    )
+
+
+def _mm(x: Any, y: Any) -> Made | None:
+    if not _matrices(x, y) or x.dim() != 2:
+        return None
+    return _of((x.shape[0], y.shape[1]), x.dtype)
+
+
+def _bmm(x: Any, y: Any) -> Made | None:
+    if not _matrices(x, y) or x.dim() != 3:
+        return None
+    return _of((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
+
+
+def _addmm(added: Any, x: Any, y: Any, **named: Any) -> Made | None:
+    if not _scalars(tuple(named.values())) or not _matrices(x, y) or x.dim() != 2:
+        return None
+    shape = (x.shape[0], y.shape[1])
+    fits = _plain(added) and added.dtype == x.dtype and tuple(added.shape) in (shape, shape[1:])
+    return _of(shape, x.dtype) if fits else None
+
+
+def _softmax(x: Any, dim: int, half_to_float: bool = False) -> Made | None:
+    if half_to_float or not _plain(x) or not -x.dim() <= dim < x.dim():
+        return None
+    return _like(x)
+
+
+def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Made | None:
+    return _softmax(x, dim) if dtype is None else None
+
+
+def _mean(x: Any, dims: Sequence[int] | None, keep: bool = False, *, dtype: Any = None) -> Made | None:
+    if dtype is not None or not dims or not _plain(x) or not all(-x.dim() <= d < x.dim() for d in dims):
+        return None
+    gone = {d % x.dim() for d in dims}
+    if len(gone) != len(dims):
+        return None
+    shape = [1 if d in gone else s for d, s in enumerate(x.shape) if keep or d not in gone]
+    return _of(shape, x.dtype)
+
+
+def _cat(parts: Sequence[Any], dim: int = 0) -> Made | None:
+    if not parts or not all(_plain(p) and p.dim() > 0 and p.dtype == parts[0].dtype for p in parts):
+        return None
+    first = parts[0]
+    rank = first.dim()
+    if not -rank <= dim < rank:
+        return None
+    shape = list(first.shape)
+    at = dim % rank
+    for part in parts[1:]:
+        if part.dim() != rank or any(a != b for d, (a, b) in enumerate(zip(shape, part.shape)) if d != at):  # noqa: B905
+            return None
+        shape[at] += part.shape[at]
+    return _of(shape, first.dtype) if 0 not in shape else None
+
+
+def _clone(x: Any, *, memory_format: Any = None) -> Made | None:
+    if not isinstance(x, torch.Tensor) or not x.is_meta or x.layout != torch.strided or x.is_quantized:
+        return None
+    if memory_format == torch.contiguous_format:
+        return _of(x.shape, x.dtype)
+    return _like(x) if _plain(x) and memory_format in (None, torch.preserve_format) else None
+
+
+def _embedding(weight: Any, indices: Any, *rest: Any, **named: Any) -> Made | None:
+    if not _plain(weight) or weight.dim() != 2 or not indices.is_meta:
+        return None
+    if indices.dtype not in (torch.int64, torch.int32) or indices.stride() != dense(indices.shape):
+        return None
+    return _of((*indices.shape, weight.shape[1]), weight.dtype)
+
+
+def _upsample(x: Any, size: Sequence[int] | None, *rest: Any, **named: Any) -> Made | None:
+    if not _plain(x) or size is None or x.dim() != 4 or len(size) != 2 or 0 in x.shape or min(size) < 1:
+        return None
+    return _of((*x.shape[:2], *size), x.dtype)
+
+
+def _grid_sample(x: Any, grid: Any, mode: int, padding: int, align: bool) -> Made | None:
+    if not _plain(x) or not _plain(grid) or x.dtype != grid.dtype or x.dim() != 4 or grid.dim() != 4:
+        return None
+    if x.shape[0] != grid.shape[0] or grid.shape[3] != 2 or 0 in x.shape or 0 in grid.shape:
+        return None
+    return _of((*x.shape[:2], *grid.shape[1:3]), x.dtype)
+
+
+_UNARY = """
+    abs ceil elu erf exp floor gelu hardsigmoid hardswish hardtanh leaky_relu log log_sigmoid mish neg
+    reciprocal relu round rsqrt sigmoid silu softplus sqrt tanh
+""".split()  # noqa: SIM905
+
+_UNARY_IN_PLACE = """
+    elu_ gelu_ hardsigmoid_ hardswish_ hardtanh_ leaky_relu_ mish_ relu_ sigmoid_ silu_ tanh_ zero_
+""".split()  # noqa: SIM905
+
+_BINARY = ("add", "div", "mul", "sub")
+
+RULES: dict[Any, Rule] = {
+    _ATEN.convolution.default: _convolution,
+    _ATEN.native_batch_norm.default: _batch_norm,
+    _ATEN.native_layer_norm.default: _layer_norm,
+    _ATEN.native_group_norm.default: _group_norm,
+    _ATEN.mm.default: _mm,
+    _ATEN.bmm.default: _bmm,
+    _ATEN.addmm.default: _addmm,
+    _ATEN._softmax.default: _softmax,
+    _ATEN._safe_softmax.default: _safe_softmax,
+    _ATEN.mean.dim: _mean,
+    _ATEN.cat.default: _cat,
+    _ATEN.clone.default: _clone,
+    _ATEN.embedding.default: _embedding,
+    _ATEN.upsample_bilinear2d.default: _upsample,
+    _ATEN.upsample_bicubic2d.default: _upsample,
+    _ATEN.upsample_nearest2d.default: _upsample,
+    _ATEN.grid_sampler_2d.default: _grid_sample,
+    _ATEN.clamp.default: _pointwise,
+    _ATEN.clamp_.default: _in_place,
+    _ATEN.pow.Tensor_Scalar: _pointwise,
+    _ATEN.rsub.Scalar: _pointwise,
+    _ATEN.fill_.Scalar: _in_place,
+    **{
+        getattr(_ATEN, name).default: _pointwise
+        for name in _UNARY
+        if hasattr(getattr(_ATEN, name), "default")
+    },
+    **{getattr(_ATEN, name).default: _in_place for name in _UNARY_IN_PLACE},
+    **{getattr(_ATEN, name).Tensor: _binary for name in _BINARY},
+    **{getattr(_ATEN, name).Scalar: _pointwise for name in _BINARY},
+    **{getattr(_ATEN, f"{name}_").Tensor: _binary_in_place for name in _BINARY},
+    **{getattr(_ATEN, f"{name}_").Scalar: _in_place for name in _BINARY},
+}
+"""Rule of an operator; one that is not here is asked of torch."""
