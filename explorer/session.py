@@ -40,6 +40,7 @@ from explorer.facts import (
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.memory import Examined
+    from explorer.engine.analysis.rules import Rules
     from explorer.engine.formats import Opened
     from explorer.engine.graph import Model
     from explorer.engine.transforms.products import Products
@@ -98,6 +99,7 @@ class Session:
             "past": past,
         }
         self._strict = True
+        self._rules: Rules | None = None
         self._workdir = workdir
         self._own_workdir: str | None = None
         self._opened: Opened | None = None
@@ -481,14 +483,15 @@ class Session:
 
     def _open(self, on_progress: OnProgress) -> Opened:
         if self._opened is None:
-            from explorer.engine.formats import OpenOptions, check_names, open_model
+            from explorer.engine.formats import OpenOptions, check_names, open_model, with_rules
 
             if on_progress is not None:
                 on_progress(Progress("opening"))
-            options = OpenOptions(**self._options)
+            options = with_rules(OpenOptions(**self._options))
             opened = open_model(self.source, options)
             if self._strict:
                 check_names([opened], options)
+            self._rules = options.own
             self._opened = opened
         return self._opened
 
@@ -542,7 +545,8 @@ class Session:
         from explorer.engine.formats import dims_of
 
         dims = dims_of(model, self._options["dims"])
-        return onnx_model.examine(model, dims=dims, on_progress=on_progress, cancel=cancel)
+        self._open(on_progress)
+        return onnx_model.examine(model, dims=dims, rules=self._rules, on_progress=on_progress, cancel=cancel)
 
     def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
@@ -567,7 +571,7 @@ class Session:
 
             model = self._model(at, on_progress)
             dims = dims_of(model, self._options["dims"])
-            self._products[at] = find_products(model, dims, self._options["input_shapes"])
+            self._products[at] = find_products(model, dims, self._options["input_shapes"], self._rules)
         return self._products[at]
 
     def _verify(

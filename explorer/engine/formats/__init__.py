@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from explorer.errors import BadModel, Misuse, nearest
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from explorer.engine.analysis.memory import Examined
+    from explorer.engine.analysis.rules import Rules
     from explorer.engine.formats.torch_module import LoadedModule
     from explorer.engine.graph import Model
     from explorer.engine.values.activations import Asked, Ran
@@ -36,6 +37,7 @@ __all__ = [
     "check_names",
     "dims_of",
     "open_model",
+    "with_rules",
 ]
 
 OnProgress = Callable[[Progress], None] | None
@@ -55,6 +57,7 @@ class OpenOptions:
         rules: A Python file with rules for operators of the user's own; it runs only with `trust`.
         observe: Shapes that inference cannot find are taken from a run on random inputs.
         past: Decode mode: one new token behind this many in the key-value cache; None for a whole pass.
+        own: What the file of `rules` registered; `with_rules` fills it in.
     """
 
     weights: str | None = None
@@ -65,6 +68,7 @@ class OpenOptions:
     rules: str | None = None
     observe: bool = False
     past: int | None = None
+    own: Rules | None = None
 
 
 class Opened(Protocol):
@@ -125,6 +129,7 @@ class OnnxModel:
             self.model,
             dims=dims_of(self.model, self.options.dims),
             input_shapes={n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]},
+            rules=self.options.own,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -283,6 +288,19 @@ def check_names(opened: Sequence[Opened], options: OpenOptions) -> None:
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, inputs))
 
 
+def with_rules(options: OpenOptions) -> OpenOptions:
+    """`options` with the rules of the user's file, which is run here, once.
+
+    Raises:
+        Misuse: It may not run, or it fails.
+    """
+    if options.rules is None or options.own is not None:
+        return options
+    from explorer.engine.analysis.rules import user
+
+    return replace(options, own=user.load(options.rules, trust=options.trust))
+
+
 def open_model(source: str, options: OpenOptions) -> Opened:
     """Opens what `source` names.
 
@@ -291,6 +309,7 @@ def open_model(source: str, options: OpenOptions) -> Opened:
         Misuse: An option does not fit the model.
         MissingExtra: It needs a package that is not installed.
     """
+    options = with_rules(options)
     for known in FORMATS:
         if known.recognise(source):
             return known.open(source, options)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from explorer.engine.analysis import onnx_model, shapes
+from explorer.engine.analysis.rules import Rules
 from explorer.engine.graph import Model
 from explorer.engine.transforms.sites import Site, find_sites
 from explorer.engine.transforms.tile import bind_dims
@@ -39,19 +40,22 @@ class Products:
     dims: dict[str, int]
 
 
-def find_products(model: Model, dims: Mapping[str, int], input_shapes: InputShapes) -> Products:
+def find_products(
+    model: Model, dims: Mapping[str, int], input_shapes: InputShapes, rules: Rules | None = None
+) -> Products:
     """The products of `model`, with a batch that nobody bound taken as 1.
 
     Args:
         model: The model.
         dims: Sizes of those of its symbolic dimensions that are bound.
         input_shapes: Input name to (dtype or None, shape), in place of what the model says.
+        rules: Rules of the user's own.
     """
     sizes, inputs = _batch_of_one(model, dims, input_shapes)
     known = shapes.infer(model, sizes, inputs).values
     bound = bind_dims(model, known)
     sites, skipped = find_sites(bound, known)
-    totals = onnx_model.analyse(bound).info.totals
+    totals = onnx_model.analyse(bound, rules=rules).info.totals
     # a share of what happens to be known would flatter: without all of it the total is unknown
     total = totals.macs if totals.coverage == 1.0 else None
     return Products(bound, sites, skipped, total, sizes)
