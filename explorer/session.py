@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from explorer import query
@@ -517,6 +518,8 @@ class Session:
                 examined = self._open(on_progress).examine(on_progress=on_progress, cancel=cancel)
             else:
                 examined = self._examine_graph(self._model(at), on_progress, cancel)
+            if self._options["past"] is not None and "decode" not in examined.analysis.info.assumptions:
+                raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
             named = _with_file(examined.analysis, self._history.entries[at].saved or None)
             self._examined[at] = replace(examined, analysis=named)
         return self._examined[at]
@@ -542,11 +545,17 @@ class Session:
 
     def _examine_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Examined:
         from explorer.engine.analysis import onnx_model
+        from explorer.engine.analysis.decode import step_of_graph
         from explorer.engine.formats import dims_of
 
         dims = dims_of(model, self._options["dims"])
         self._open(on_progress)
-        return onnx_model.examine(model, dims=dims, rules=self._rules, on_progress=on_progress, cancel=cancel)
+        analysed = partial(
+            onnx_model.examine, model, rules=self._rules, on_progress=on_progress, cancel=cancel
+        )
+        if self._options["past"] is not None:
+            return step_of_graph(model, self._options["past"], dims, {}, analysed)
+        return analysed(dims=dims)
 
     def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""

@@ -7,8 +7,9 @@ over whole texts (`derived`), and every row that is derived says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from explorer.engine.analysis import cache_inputs
 from explorer.engine.analysis.memory import Examined
@@ -19,7 +20,12 @@ from explorer.facts import Shape
 __all__ = ["step_of_graph"]
 
 Inputs = Mapping[str, tuple[str | None, Shape]]
-Examine = Callable[[Mapping[str, int], Inputs], Examined]
+
+
+class Examine(Protocol):
+    """Analyses a model at some sizes."""
+
+    def __call__(self, *, dims: Mapping[str, int], input_shapes: Inputs) -> Examined: ...
 
 
 def step_of_graph(
@@ -47,5 +53,5 @@ def step_of_graph(
             "it takes no key-value cache", where="--past", hint="leave --decode out for the whole pass"
         )
     step = cache_inputs.bind(model, cache, past, dims, input_shapes)
-    both = examine(dims, step.input_shapes)
+    both = examine(dims=dims, input_shapes=step.input_shapes)
     return replace(both, analysis=cache_inputs.with_cache(both.analysis, cache, step, past))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from explorer.errors import BadModel, Misuse, nearest
@@ -124,15 +125,16 @@ class OnnxModel:
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         from explorer.engine.analysis import onnx_model
+        from explorer.engine.analysis.decode import step_of_graph
 
-        return onnx_model.examine(
-            self.model,
-            dims=dims_of(self.model, self.options.dims),
-            input_shapes={n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]},
-            rules=self.options.own,
-            on_progress=on_progress,
-            cancel=cancel,
+        analysed = partial(
+            onnx_model.examine, self.model, rules=self.options.own, on_progress=on_progress, cancel=cancel
         )
+        dims = dims_of(self.model, self.options.dims)
+        shapes = {n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]}
+        if self.options.past is not None:
+            return step_of_graph(self.model, self.options.past, dims, shapes, analysed)
+        return analysed(dims=dims, input_shapes=shapes)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `Opened`."""

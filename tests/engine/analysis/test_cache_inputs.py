@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -104,9 +105,7 @@ def exported(build: Build) -> Callable[..., Model]:
 
 
 def step(model: Model, past: int, dims: Mapping[str, int] | None = None, **shapes: Any) -> Examined:
-    return step_of_graph(
-        model, past, dims or {}, shapes, lambda dims, inputs: examine(model, dims=dims, input_shapes=inputs)
-    )
+    return step_of_graph(model, past, dims or {}, shapes, partial(examine, model))
 
 
 @pytest.mark.parametrize("past", [0, 1, 7, 100])
