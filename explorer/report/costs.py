@@ -9,7 +9,16 @@ from explorer.facts.memory import Lifetime, Memory
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import LayerTraining, Training
 from explorer.report.layout import BAD, BAR, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.model import Block, bar_text, bytes_row, count_row, quiet_zero, share_text, title
+from explorer.report.model import (
+    Block,
+    bar_text,
+    bytes_row,
+    count_row,
+    quiet_zero,
+    share_text,
+    symbolic_hint,
+    title,
+)
 from explorer.units import (
     bytes_text,
     count_text,
@@ -49,6 +58,7 @@ def memory(about: Info, fact: Memory) -> list[Block]:
         _alive_table(live_at(fact, fact.peak_step), fact.peak_bytes),
         Line(),
         *_timeline(fact),
+        *symbolic_hint(about),
     ]
 
 
@@ -144,10 +154,10 @@ def roofline(about: Info, fact: Roofline) -> list[Block]:
         ("Machine", machine_text(fact.machine), "", fact.machine.origin),
         ("Ridge", f"{fact.ridge:,.1f}", "", "FLOPs per byte; left of it memory limits, right of it compute"),
         ("Least time", sign + seconds_text(fact.seconds), "", "layer after layer, each at its limit"),
-        ("  all MACs at the peak", seconds_text(fact.compute_seconds), "", ""),
+        ("  all MACs at the peak", sign + seconds_text(fact.compute_seconds), "", ""),
         (
             "  all bytes at full bandwidth",
-            seconds_text(fact.memory_seconds),
+            sign + seconds_text(fact.memory_seconds),
             "",
             "each layer's reads and writes",
         ),
@@ -176,6 +186,7 @@ def roofline(about: Info, fact: Roofline) -> list[Block]:
         Line(),
         *_capped(len(rows), len(fact.points), "layers, slowest first"),
         Table(columns, rows),
+        *symbolic_hint(about),
     ]
 
 
@@ -234,6 +245,7 @@ def training(about: Info, fact: Training) -> list[Block]:
         Table(columns, rows),
         *([Line()] if fact.notes else []),
         *(Prose(note, NOTE) for note in fact.notes),
+        *symbolic_hint(about),
     ]
 
 

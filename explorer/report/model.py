@@ -21,6 +21,7 @@ __all__ = [
     "ops",
     "quiet_zero",
     "share_text",
+    "symbolic_hint",
     "title",
     "totals_rows",
     "written",
@@ -54,7 +55,7 @@ def info(fact: Info) -> list[Block]:
             [*totals_rows(fact.totals), *_coverage_rows(fact.totals)],
         ),
         *_assumptions(fact),
-        *_symbolic_hint(fact.model, fact.assumptions),
+        *symbolic_hint(fact),
         *([Line()] if fact.model.notes else []),
         *(Prose(note, NOTE) for note in fact.model.notes),
     ]
@@ -197,8 +198,9 @@ def _value_text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _symbolic_hint(model: ModelInfo, assumptions: Mapping[str, Any]) -> list[Block]:
-    bound = assumptions.get("dims") or {}
+def symbolic_hint(fact: Info) -> list[Block]:
+    """How to bind the dimensions that are open, for who wonders why figures are missing."""
+    model, bound = fact.model, fact.assumptions.get("dims") or {}
     free = dict.fromkeys(
         d for t in model.inputs for d in t.shape or () if isinstance(d, str) and d not in bound
     )
@@ -243,11 +245,7 @@ def layers(fact: Analysis) -> list[Block]:
         Column("activations", "right", drop=7),
         Column("", shrink=True, drop=3, style=NOTE),
     )
-    return [*title(fact.info.model), Line(), Table(columns, rows, 0), *_symbolic_hint_of(fact)]
-
-
-def _symbolic_hint_of(fact: Analysis) -> list[Block]:
-    return _symbolic_hint(fact.info.model, fact.info.assumptions)
+    return [*title(fact.info.model), Line(), Table(columns, rows, 0), *symbolic_hint(fact.info)]
 
 
 def _layer_row(row: Layer, whole: int | None, largest: int) -> tuple[Cell, ...]:
