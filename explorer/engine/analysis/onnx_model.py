@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.analysis import tree, walker
@@ -16,7 +16,10 @@ from explorer.engine.graph import Model
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo
 
-__all__ = ["analyse", "examine"]
+__all__ = ["Look", "analyse", "examine"]
+
+Look = Callable[[Sequence[tree.Leaf], Mapping[int, int]], None]
+"""Takes the leaves of a walk, and the id of the row of each by its position."""
 
 
 def analyse(model: Model, **options: Any) -> Analysis:
@@ -30,6 +33,8 @@ def examine(
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
     rules: Rules | None = None,
+    observe: bool = False,
+    look: Look | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Examined:
@@ -41,6 +46,8 @@ def examine(
             them is unknown.
         input_shapes: Type (None: as declared) and shape of inputs by name.
         rules: Rules of the user's own, which go before ours.
+        observe: What inference cannot find is taken from a run on random inputs.
+        look: Shown the leaves and the row of each, before they are forgotten.
         on_progress: Told phases and nodes.
         cancel: Asked now and then; True stops.
 
@@ -57,7 +64,7 @@ def examine(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _examine(model, dims, input_shapes, rules, on_progress, cancel)
+        return _examine(model, dims, input_shapes, rules, observe, look, on_progress, cancel)
     finally:
         if collecting:
             gc.enable()
@@ -68,6 +75,8 @@ def _examine(
     dims: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
     rules: Rules | None,
+    observe: bool,
+    look: Look | None,
     on_progress: Callable[[Progress], None] | None,
     cancel: Callable[[], bool] | None,
 ) -> Examined:
@@ -76,6 +85,15 @@ def _examine(
     inference = Inference(model, dims, input_shapes)
     if cancel is not None and cancel():
         raise Cancelled
+    seen: tuple[str, ...] = ()
+    if observe:
+        from explorer.engine.analysis.shapes import observed
+
+        known = inference.main.values
+        types, seen = observed.observe(
+            model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel
+        )
+        inference = Inference(model, dims, input_shapes, observed=types)
     walk = walker.walk(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
     outputs = [v.name for v in model.graph.outputs]
     peak = live_peak(walk.steps, walk.kept)
@@ -96,13 +114,18 @@ def _examine(
             opset=model.opset or None,
             producer=" ".join(p for p in (model.producer, model.producer_version) if p),
             file_bytes=os.path.getsize(model.path) if os.path.isfile(model.path) else None,
-            notes=(*inference.main.notes, *_notes(model, walk)),
+            notes=(*inference.main.notes, *seen, *_notes(model, walk)),
         ),
-        assumptions={"dims": dict(inference.main.dims)},
+        assumptions={
+            "dims": dict(inference.main.dims),
+            **({"observed": "random inputs, seed 0"} if observe else {}),
+        },
         totals=totals,
     )
     rows_of: dict[int, int] = {}
     layers = tree.build(walk.leaves, walk.groups, rows_of=rows_of)
+    if look is not None:
+        look(walk.leaves, rows_of)
     return Examined(Analysis(info, layers), schedule(walk.steps, walk.kept, layers, rows_of))
 
 
@@ -115,7 +138,12 @@ def _notes(model: Model, walk: Walk) -> list[str]:
     if idle and not any(node.op in ("If", "Loop", "Scan") for node in model.graph.nodes):
         size = sum(t.nbytes for t in idle)
         notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
-    stale = sum(1 for leaf in walk.leaves for out in leaf.layer.outputs if out.conflict)
+    conflicts = [out.conflict for leaf in walk.leaves for out in leaf.layer.outputs if out.conflict]
+    stale = sum(1 for words in conflicts if words.startswith("the file"))
     if stale:
         notes.append(f"{stale:,} shapes declared in the file contradict inference, which is believed")
+    if len(conflicts) > stale:
+        notes.append(
+            f"{len(conflicts) - stale:,} shapes seen in a run contradict inference, which is believed"
+        )
     return notes

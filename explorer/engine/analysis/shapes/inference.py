@@ -129,6 +129,11 @@ class Inference:
         values = self._values(graph, table, declared, seen)
         self.main = Shapes(values, table.contents, bound, tuple(self.notes))
 
+    @property
+    def bounds(self) -> bool:
+        """Whether some size depends on data: values of origin 'bound' have the most that it can be."""
+        return bool(self._limits)
+
     # -- bodies ---------------------------------------------------------------------------------
 
     def of_function(

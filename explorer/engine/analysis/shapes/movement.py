@@ -409,12 +409,12 @@ def _resize(call: Call) -> Answer:
 
 def _scaled(size: Dim, scale: Any) -> Dim:
     """floor(size x scale), as the operator's specification has it."""
-    if size is None or scale is None or isinstance(scale, dims.Expression):
+    if size is None or not isinstance(scale, (int, float)):
         return None
     if isinstance(size, int):
         return math.floor(size * scale)
     try:
-        return dims.dim(dims.floored(dims.expression(size) * scale))
+        return dims.dim(dims.floored(dims.expression(size) * dims.lifted(scale)))
     except dims.Undecided:
         return None
 
