@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,16 @@ import torch
 from torch import nn
 
 from explorer.engine.analysis import memory, stand_ins, tree
-from explorer.engine.analysis.module_rows import OPAQUE, Row, Stored, Trace, described, is_leaf, plain
+from explorer.engine.analysis.module_rows import (
+    OPAQUE,
+    Row,
+    Stored,
+    Trace,
+    described,
+    is_leaf,
+    plain,
+    registered,
+)
 from explorer.engine.analysis.module_trace import trace
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
@@ -108,13 +117,12 @@ def examine_module(
         on_progress: Told about the modules that ran.
         cancel: Asked at every module.
     """
-    expected = sum(1 for _ in model.modules())
 
-    def check(done: int) -> None:
+    def check(done: int, modules: int) -> None:
         if cancel and cancel():
             raise Cancelled
         if on_progress and done % 64 == 1:
-            on_progress(Progress("running on shapes", done, max(expected, done)))
+            on_progress(Progress("running on shapes", done, max(modules, done)))
 
     taken: Counter[str] = Counter()
     with stand_ins.replaced(lambda text: taken.update([text])):
@@ -135,7 +143,7 @@ def examine_module(
         _parameter(stored, scopes.around(f"{stored.owner}.{stored.name}")) for stored in _loose(seen, leaves)
     ]
     rows_of: dict[int, int] = {}
-    layers = tree.build(leaves, _groups(seen, named), rows_of=rows_of)
+    layers = tree.build(leaves, _groups(seen, named, leaves), rows_of=rows_of)
     steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})
     peak = memory.live_peak(steps, keep=seen.kept)
     totals = tree.totals(
@@ -143,7 +151,7 @@ def examine_module(
         peak_bytes=None if seen.failed else peak.bytes,
         peak_at="" if seen.failed else peak.label,
         peak_tensors=() if seen.failed else peak.tensors,
-        trainable_params=_trainable(seen.parameters, model),
+        trainable_params=_trainable(seen.parameters),
         stored=_facts(seen.parameters.values()),
     )
     totals = replace(
@@ -250,9 +258,9 @@ class _Scopes:
 
 def _formula(row: Row) -> str:
     """The different formulas of a row's operators, those that multiply if there are any."""
-    counted: Counter[str] = row.formulas
+    counted: Mapping[str, int] = row.formulas
     if row.macs:
-        counted = Counter({f: n for f, n in counted.items() if not f.endswith("elementwise") or ";" in f})
+        counted = {f: n for f, n in counted.items() if not f.endswith("elementwise") or ";" in f}
     texts = [f"{n} x ({text})" if n > 1 else text for text, n in counted.items()]
     if not texts:
         return row.free or "0 (nothing to do in evaluation mode)"
@@ -296,9 +304,13 @@ def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
     if module is None:
         return
     own = {}
-    for name, _ in module.named_parameters(remove_duplicate=False):
-        stored = seen.parameters[f"{row.path}.{name}" if f"{row.path}.{name}" in seen.parameters else name]
-        own[stored.identity] = stored
+    for owner, part in registered(module):
+        for short, parameter in part._parameters.items():
+            if parameter is None:
+                continue
+            name = f"{owner}.{short}" if owner else short
+            stored = seen.parameters.get(f"{row.path}.{name}") or seen.parameters[name]
+            own[stored.identity] = stored
     row.stored = own | {k: s for k, s in row.stored.items() if k not in own}
 
 
@@ -310,7 +322,7 @@ def _weight(stored: Stored, path: str) -> TensorInfo:
     """A parameter, called as its layer calls it, or by its whole path when it is another's."""
     full = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
     name = full.removeprefix(f"{path}.")
-    return replace(stored.info, name=name)
+    return stored.info if name == stored.info.name else replace(stored.info, name=name)
 
 
 def _silent(seen: Trace, rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
@@ -400,11 +412,13 @@ def _parameter(stored: Stored, scopes: tuple[tree.Scope, ...]) -> tree.Leaf:
     return tree.Leaf(scopes, layer, _facts([stored]), 0)
 
 
-def _groups(seen: Trace, named: Mapping[str, nn.Module]) -> dict[str, tree.GroupFacts]:
+def _groups(
+    seen: Trace, named: Mapping[str, nn.Module], leaves: Iterable[tree.Leaf]
+) -> dict[str, tree.GroupFacts]:
     """What is known of every module with children, or expanded into its operators."""
     groups = {}
-    for path, module in named.items():
-        row = seen.modules.get(path)
+    for path in {scope.path: None for leaf in leaves for scope in leaf.scopes}:
+        module, row = named[path], seen.modules.get(path)
         groups[path] = tree.GroupFacts(
             kind=type(module).__name__,
             calls=row.calls if row else 0,
@@ -421,8 +435,16 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     The names are those of its constructor's parameters, so that a layer of any origin shows its own.
     """
     found: dict[str, Any] = {}
-    for name in _constructor(type(module)):
-        value = getattr(module, name, None)
+    own = vars(module)
+    held = own.get("_parameters", {}), own.get("_buffers", {})
+    for name, of_class in _constructor(type(module)):
+        # asking a module for what it has not takes longer than all the rest
+        if of_class:
+            value = getattr(module, name, None)
+        elif name in own:
+            value = own[name]
+        else:
+            value = next((names[name] for names in held if name in names), None)
         if isinstance(value, torch.Tensor):
             found[name] = True
         elif isinstance(value, (bool, int, float, str)) or (
@@ -434,11 +456,14 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     return found
 
 
-_CONSTRUCTORS: dict[type, tuple[str, ...]] = {}
+_CONSTRUCTORS: dict[type, tuple[tuple[str, bool], ...]] = {}
 
 
-def _constructor(kind: type[nn.Module]) -> tuple[str, ...]:
-    """Names of the parameters of a module's constructor, and of torch's own one behind it."""
+def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
+    """Names of the parameters of a module's constructor, and of torch's own one behind it.
+
+    With each, whether its class has to be asked for the value (a property, a default).
+    """
     names = _CONSTRUCTORS.get(kind)
     if names is None:
         found: dict[str, None] = {}
@@ -447,14 +472,15 @@ def _constructor(kind: type[nn.Module]) -> tuple[str, ...]:
                 break
             if "__init__" in vars(base):
                 found.update(dict.fromkeys(list(inspect.signature(vars(base)["__init__"]).parameters)[1:]))
-        names = _CONSTRUCTORS[kind] = tuple(n for n in found if n not in ("device", "dtype", "training"))
+        asked = kind.__getattr__ is not nn.Module.__getattr__
+        names = _CONSTRUCTORS[kind] = tuple(
+            (n, asked or hasattr(kind, n)) for n in found if n not in ("device", "dtype", "training")
+        )
     return names
 
 
-def _trainable(parameters: Mapping[str, Stored], model: nn.Module) -> int:
-    named = dict(model.named_parameters(remove_duplicate=False))
-    trained = {s.identity: s.elements for path, s in parameters.items() if named[path].requires_grad}
-    return sum(trained.values())
+def _trainable(parameters: Mapping[str, Stored]) -> int:
+    return sum({s.identity: s.elements for s in parameters.values() if s.trained}.values())
 
 
 def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[memory.Step]:
@@ -467,7 +493,9 @@ def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[memory.Step]:
         row = event.row
         while row.merged is not None:
             row = row.merged
-        outputs = [(key, replace(info, name=row.path), size) for key, info, size in event.outputs]
+        outputs: Sequence[tuple[int, TensorInfo, int]] = event.outputs
+        if row is not event.row or any(info.name != row.path for _, info, _ in outputs):
+            outputs = [(key, replace(info, name=row.path), size) for key, info, size in outputs]
         # the inputs come before the first row
         label = row.path if steps else ""
         steps.append(memory.Step(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound))

@@ -34,6 +34,7 @@ __all__ = [
     "named",
     "parameters",
     "plain",
+    "registered",
     "size_of",
     "tensors",
 ]
@@ -44,7 +45,7 @@ OPAQUE = (nn.MultiheadAttention,)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A parameter: where it lives, and its name in the model."""
+    """A parameter: where it lives, its name in the model, and whether it is trained."""
 
     identity: tuple[int, int, int]
     elements: int
@@ -52,6 +53,7 @@ class Stored:
     owner: str
     name: str
     info: TensorInfo
+    trained: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -198,12 +200,12 @@ def flat(values: Any) -> list[torch.Tensor]:
     return found
 
 
-def _registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+def registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Every module at every path at which it is registered; torch's own walk takes ten times as long."""
     yield path, module
     for name, child in module._modules.items():
         if child is not None:
-            yield from _registered(child, f"{path}.{name}" if path else name)
+            yield from registered(child, f"{path}.{name}" if path else name)
 
 
 def named(model: nn.Module) -> dict[str, nn.Module]:
@@ -211,7 +213,7 @@ def named(model: nn.Module) -> dict[str, nn.Module]:
     seen: set[int] = set()
     return {
         path: module
-        for path, module in _registered(model)
+        for path, module in registered(model)
         if not (id(module) in seen or seen.add(id(module)))  # type: ignore[func-returns-value]
     }
 
@@ -219,14 +221,14 @@ def named(model: nn.Module) -> dict[str, nn.Module]:
 def parameters(model: nn.Module) -> dict[str, Stored]:
     """Every parameter by its path, first name of a tied one first."""
     found: dict[str, Stored] = {}
-    for owner, module in _registered(model):
+    for owner, module in registered(model):
         for name, p in module._parameters.items():
             if p is None:
                 continue
             identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
             info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
-            found[path] = Stored(identity, p.numel(), p.numel() * p.element_size(), owner, name, info)
+            found[path] = Stored(identity, p.numel(), p.nbytes, owner, name, info, p.requires_grad)
     return found
 
 

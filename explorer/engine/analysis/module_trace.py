@@ -73,7 +73,7 @@ class _Frame:
 class _Watch:
     """What the calls of modules and the two modes share."""
 
-    def __init__(self, model: nn.Module, check: Callable[[int], None]) -> None:
+    def __init__(self, model: nn.Module, check: Callable[[int, int], None]) -> None:
         self.model = model
         self.check = check
         self.named = named(model)
@@ -146,7 +146,7 @@ class _Watch:
     def enter(self, seat: _Seat, module: nn.Module, args: Any, kwargs: Any) -> Row:
         """The row of a module that is about to run."""
         self.done += 1
-        self.check(self.done)
+        self.check(self.done, len(self.named))
         row = seat.row
         if row is None:
             path = seat.path
@@ -524,7 +524,7 @@ def trace(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    check: Callable[[int], None] = lambda done: None,
+    check: Callable[[int, int], None] = lambda done, modules: None,
 ) -> Trace:
     """Runs `model` once on tensors of the meta device and books every operator.
 
@@ -532,7 +532,7 @@ def trace(
         model: A module whose parameters live on the meta device.
         args: Positional arguments of its forward.
         kwargs: Keyword arguments.
-        check: Called with the number of module calls so far; may raise to stop.
+        check: Called with the number of module calls so far and that of modules; may raise to stop.
 
     Returns:
         What was seen. A model that raises gives what was seen until then, and names the module.
