@@ -69,26 +69,32 @@ class LoadedModule:
     def meta(self) -> nn.Module:
         """The model on the meta device, in evaluation mode: shapes without weights.
 
-        A constructor that reads the values of its tensors cannot run there; then the model is built on
-        the CPU and its tensors are replaced.
+        A constructor that reads the values of its tensors cannot run there. Then only what it leaves
+        uninitialised, as torch's own layers do with their weights, goes there; when that fails too the
+        model is built on the CPU and its tensors are replaced.
         """
         import torch
 
-        if self._meta is None:
-            if self.trained or self._real is not None:
-                self._meta = _without_values(self.materialise())
-            else:
+        if self._meta is not None:
+            return self._meta
+        if self.trained or self._real is not None:
+            self._meta = without_values(self.materialise())
+        else:
+            for way in (lambda: torch.device("meta"), _uninitialised_on_meta):
                 try:
-                    with self.quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
+                    with self.quiet(), torch.random.fork_rng(devices=[]), way():
                         torch.manual_seed(self.seed)
-                        self._meta = self.build()
-                    if any(not p.is_meta for p in self._meta.parameters()):
-                        self._meta = _without_values(self._meta)
+                        made = self.build()
                 except ExplorerError:
                     raise
                 except Exception:
-                    self._meta = _without_values(self.materialise())
-            self._meta.eval()
+                    continue
+                tensors = (*made.parameters(), *made.buffers())
+                self._meta = made if all(t.is_meta for t in tensors) else without_values(made)
+                break
+            else:
+                self._meta = without_values(self.materialise())
+        self._meta.eval()
         return self._meta
 
     def materialise(self) -> nn.Module:
@@ -340,7 +346,24 @@ def _imported(path: str, source: str) -> Any:
         raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
 
 
-def _without_values(model: nn.Module) -> nn.Module:
+def _uninitialised_on_meta() -> contextlib.AbstractContextManager[Any]:
+    """Tensors made by `torch.empty` live on the meta device, others have values: nothing can be read from
+    the former anyway, and weights are made with it.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = dict(kwargs or {})
+            if func is torch.empty and given.get("device") is None:
+                given["device"] = "meta"
+            return func(*args, **given)
+
+    return Mode()
+
+
+def without_values(model: nn.Module) -> nn.Module:
     """A copy of `model` whose parameters and buffers lie on the meta device; `model` stays as it is.
 
     Tensors that share storage share it in the copy too, so tied weights stay tied.

@@ -1,0 +1,119 @@
+"""Functions of other libraries that loop over values, replaced while a model runs on shapes.
+
+Mask R-CNN pastes every mask at the size of its box, and Keypoint R-CNN enlarges every heatmap to the size
+of its own: sizes that no shape implies. A tensor without values answers 1 when it is asked for one, which
+is no bound and may not even fit. Where the largest possible value is known (a box is never larger than the
+image that it was clipped to), the function is called with that, and the assumption is said.
+
+The originals are put back whatever happens. A library that is not imported is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["STAND_INS", "replaced"]
+
+Note = Callable[[str], None]
+Wrap = Callable[[Any, Note], Any]
+
+
+def _mask_of_whole_image(original: Any, note: Note) -> Any:
+    """`paste_mask_in_image` with the largest box: the image, grown by the border that masks are padded with.
+
+    A clipped box reaches x1 <= width; grown about its centre by g it ends at (x1 + x0 + g (x1 - x0)) / 2,
+    which is largest for the whole image.
+    """
+
+    @functools.wraps(original)
+    def paste(mask: Any, box: Any, im_h: int, im_w: int) -> Any:
+        note("mask pasting: every box taken as large as the image")
+        padded = int(mask.shape[-1])
+        border = (padded / max(padded - 2, 1) - 1) / 2
+        whole = [
+            int(-im_w * border),
+            int(-im_h * border),
+            int(im_w + im_w * border),
+            int(im_h + im_h * border),
+        ]
+        return original(mask, whole, im_h, im_w)
+
+    return paste
+
+
+def _remembering_images(original: Any, note: Note) -> Any:
+    """`RoIHeads.forward`, which is the last to know how large the images are."""
+
+    @functools.wraps(original)
+    def forward(self: Any, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
+        _IMAGES.append(tuple(max(sizes) for sizes in zip(*image_shapes, strict=True)))
+        try:
+            return original(self, features, proposals, image_shapes, targets)
+        finally:
+            _IMAGES.pop()
+
+    return forward
+
+
+_IMAGES: list[tuple[int, ...]] = []
+"""Height and width of the largest image of every RoIHeads that is running."""
+
+
+def _heatmaps_of_whole_images(original: Any, note: Note) -> Any:
+    """`heatmaps_to_keypoints` with boxes that are as large as the image."""
+
+    @functools.wraps(original)
+    def locate(maps: Any, rois: Any) -> Any:
+        if not _IMAGES or not rois.is_meta:
+            return original(maps, rois)
+        note("keypoints: every box taken as large as the image")
+        height, width = _IMAGES[-1]
+        whole = torch.tensor([[0.0, 0.0, width, height]], device="cpu").repeat(len(rois), 1)
+        return original(maps, whole)
+
+    return locate
+
+
+def _suppression_at_once(original: Any, note: Note) -> Any:
+    """`_batched_nms_vanilla`, one round for every class, as the other way that torchvision has: all classes
+    at once, far apart. Both keep the same boxes; which is faster depends on their number.
+    """
+    boxes = sys.modules["torchvision.ops.boxes"]
+    return boxes._batched_nms_coordinate_trick
+
+
+STAND_INS: tuple[tuple[str, str, Wrap], ...] = (
+    ("torchvision.models.detection.roi_heads", "paste_mask_in_image", _mask_of_whole_image),
+    ("torchvision.models.detection.roi_heads", "RoIHeads.forward", _remembering_images),
+    ("torchvision.models.detection.roi_heads", "heatmaps_to_keypoints", _heatmaps_of_whole_images),
+    ("torchvision.ops.boxes", "_batched_nms_vanilla", _suppression_at_once),
+)
+"""Module, attribute in it, and what makes the replacement from the original."""
+
+
+@contextmanager
+def replaced(note: Note) -> Iterator[None]:
+    """Puts every stand-in of an imported library in its place, and the originals back at the end.
+
+    Args:
+        note: Told the assumption, in words, each time that one is made.
+    """
+    with ExitStack() as stack:
+        for module, attribute, wrap in STAND_INS:
+            holder: Any = sys.modules.get(module)
+            *outer, name = attribute.split(".")
+            for piece in outer:
+                holder = getattr(holder, piece, None)
+            original = getattr(holder, name, None)
+            # another release of the library may have no such function: then there is nothing to replace
+            if original is None:
+                continue
+            setattr(holder, name, wrap(original, note))
+            stack.callback(setattr, holder, name, original)
+        yield
