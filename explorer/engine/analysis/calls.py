@@ -184,7 +184,8 @@ def _sum_up(
     )
     scopes = walker.scopes(frame, spot)
     stored = (*entries.values(), *closed.stored)
-    out.leaves.append(Leaf(scopes, layer, stored, nodes=closed.nodes * (scale or 1)))
+    origin = frame, node, ()
+    out.leaves.append(Leaf(scopes, layer, stored, nodes=closed.nodes * (scale or 1), origin=origin))
     keys = [(frame.key(n), frame.info(n)) for n in node.inputs if n and n not in frame.stored]
     walker.edges.append((scopes, keys, [k for k, _, _ in made]))
     # at its peak the body holds its outputs, or what becomes them, among the rest

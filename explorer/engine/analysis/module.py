@@ -32,6 +32,7 @@ from explorer.errors import Cancelled
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
 
 if TYPE_CHECKING:
+    from explorer.engine.analysis.training_torch import Gradients
     from explorer.engine.formats.torch_module import LoadedModule
 
 __all__ = ["analyse", "analyse_module", "examine", "examine_module"]
@@ -57,6 +58,8 @@ def examine(
     *,
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
     dims: Mapping[str, int] | None = None,
+    gradients: Gradients | None = None,
+    detailed: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> memory.Examined:
@@ -66,6 +69,8 @@ def examine(
         loaded: From `torch_module.load`.
         input_shapes: dtype (None: as the model's own) and shape by name of the input.
         dims: Only 'batch', the first dimension of every input.
+        gradients: Watches what a backward pass would do.
+        detailed: Steps say what each operator does by itself.
         on_progress: Told about the modules that ran.
         cancel: Asked at every module.
 
@@ -87,6 +92,7 @@ def examine(
             inputs=bound.inputs,
             notes=(*loaded.notes, *bound.notes),
             assumptions={"dims": bound.dims, "weights": loaded.weights_text},
+            gradients=gradients,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -101,6 +107,8 @@ def examine_module(
     inputs: tuple[TensorInfo, ...] | None = None,
     notes: tuple[str, ...] = (),
     assumptions: Mapping[str, Any] | None = None,
+    gradients: Gradients | None = None,
+    detailed: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> memory.Examined:
@@ -114,6 +122,8 @@ def examine_module(
         inputs: Names of the inputs, where they are known better than from `args`.
         notes: What is worth knowing about how the model was made.
         assumptions: What was assumed to get the numbers.
+        gradients: Watches what a backward pass would do.
+        detailed: Steps say what each operator does by itself.
         on_progress: Told about the modules that ran.
         cancel: Asked at every module.
     """
@@ -126,7 +136,7 @@ def examine_module(
 
     taken: Counter[str] = Counter()
     with stand_ins.replaced(lambda text: taken.update([text])):
-        seen = trace(model, tuple(args), dict(kwargs or {}), check=check)
+        seen = trace(model, tuple(args), dict(kwargs or {}), check=check, gradients=gradients, detailed=detailed)
     seen.assumed.update(taken)
     named = seen.named
     scopes = _Scopes(named)
@@ -144,6 +154,8 @@ def examine_module(
     ]
     rows_of: dict[int, int] = {}
     layers = tree.build(leaves, _groups(seen, named, leaves), rows_of=rows_of)
+    if gradients is not None:
+        gradients.settle(rows, leaves, rows_of, seen)
     steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})
     peak = memory.live_peak(steps, keep=seen.kept)
     totals = tree.totals(

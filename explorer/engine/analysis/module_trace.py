@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -40,6 +40,9 @@ from explorer.engine.analysis.module_rows import (
 )
 from explorer.errors import ExplorerError
 from explorer.facts import TensorInfo
+
+if TYPE_CHECKING:
+    from explorer.engine.analysis.training_torch import Gradients
 
 __all__ = ["trace"]
 
@@ -73,9 +76,17 @@ class _Frame:
 class _Watch:
     """What the calls of modules and the two modes share."""
 
-    def __init__(self, model: nn.Module, check: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        check: Callable[[int, int], None],
+        gradients: Gradients | None,
+        detailed: bool,
+    ) -> None:
         self.model = model
+        self.detailed = detailed
         self.check = check
+        self.gradients = gradients
         self.named = named(model)
         self.seats = {
             id(module): _Seat(path, module)
@@ -138,6 +149,8 @@ class _Watch:
             if not row.outputs:
                 row.outputs = described(result, "output")
             row.activation += _bytes(result)
+            if self.gradients is not None:
+                self.gradients.result(row, result)
         finally:
             if hidden:
                 _show(self.functions)
@@ -187,6 +200,8 @@ class _Watch:
     def finish(self, row: Row, name: str, args: Any, kwargs: Any, result: Any) -> None:
         row.calls += 1
         row.activation += _bytes(result)
+        if self.gradients is not None:
+            self.gradients.result(row, result)
         if row.calls > 1:
             return
         row.outputs = described(result, "output")
@@ -225,17 +240,25 @@ class _Watch:
             projection=int(width) if width != hidden else 0,
             bias=bool(has_biases),
         )
-        outer = source.shape[:-1]
-        out = source.new_empty((*outer, width * directions))
-        finals = [s.new_empty(s.shape) for s in (states if isinstance(states, (tuple, list)) else [state])]
-        used = [source, *(states if isinstance(states, (tuple, list)) else [state]), *weights]
+        held = list(states) if isinstance(states, (tuple, list)) else [state]
+        used = [source, *held, *weights]
+
+        def make() -> list[torch.Tensor]:
+            out = source.new_empty((*source.shape[:-1], width * directions))
+            return [out, *(s.new_empty(s.shape) for s in held)]
+
+        made = make() if self.gradients is None else self.gradients.joined(make, used)
         row = self.current(name)
-        made = [out, *finals]
         self.record(row, used, made, aten_memo.Answer(aten_memo.CALLED, (), None, cost, used, made))
+        if self.gradients is not None:
+            gates = macs.RECURRENT[kind][0] * int(hidden) * directions
+            into = int(length) * int(batch) * gates * int(source.shape[-1])
+            start = int(layers) * gates * int(width) * (int(state.shape[-2]) if state.dim() == 3 else 1)
+            self.gradients.recurrent(row, cost.macs or 0, into, start, source, held, weights)
         if row is self.function_row:
             self.function_row = None
-            self.finish(row, name, args, kwargs, (out, *finals))
-        return (out, *finals)
+            self.finish(row, name, args, kwargs, tuple(made))
+        return tuple(made)
 
     def is_weight(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self.weights
@@ -317,7 +340,13 @@ class _Watch:
             made = list(out)
         row = self.current(operator.short)
         assumption = bounded[1] if bounded is not None else ""
+        before = len(self.events)
         self.record(row, given, made, known, operator, assumption)
+        if self.detailed and len(self.events) > before:
+            detail = self.detail(func, args, kwargs, given, made, known)
+            self.events[-1] = self.events[-1]._replace(detail=detail)
+        if self.gradients is not None:
+            self.gradients.operator(row, operator.short, args, given, made, known.cost.macs)
         if row.module is None and not row.attributes:
             if known.attributes is None:
                 known.attributes = call_attributes(func, args, kwargs)
@@ -347,8 +376,11 @@ class _Watch:
                 self.use(row, key, t)
             if self.bound and key in self.bound and not reason:
                 reason = self.bound[key]
-            if size > inputs.get(key, -1):
+            if key not in inputs:
                 inputs[key] = size
+            elif not _seen(t, given[:at]):
+                # another part of the same memory, such as Q, K and V made in one product
+                inputs[key] = min(inputs[key] + size, storage.nbytes())
         outputs: list[tuple[int, TensorInfo, int]] = []
         written = 0
         mutates = operator is not None and operator.mutates
@@ -378,6 +410,39 @@ class _Watch:
                 used.append(key)
         row.written += written
         self.events.append(Event(row, tuple(used), tuple(outputs)))
+
+    def detail(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        given: Sequence[torch.Tensor],
+        made: Sequence[torch.Tensor],
+        known: aten_memo.Answer,
+    ) -> Detail:
+        """What one operator does by itself."""
+        reads: list[Moved | None] = []
+        for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
+            key = t.untyped_storage()._cdata
+            gathers = at == 0 and func._schema.name in aten.GATHERS
+            if not _seen(t, given[:at]):
+                size = min(size, known.made[0][2]) if gathers and known.made else size
+                reads.append(Moved(key, tuple(t.shape), size, key in self.stored))
+        results = [
+            Moved(t.untyped_storage()._cdata, shape, size)
+            for t, (_, shape, size) in zip(made, known.made, strict=True)
+        ]
+        attention = "scaled_dot_product" in func._schema.name
+        flags = [a for a in (*args[3:], kwargs.get("is_causal")) if isinstance(a, bool)]
+        return Detail(
+            func._schema.name,
+            known.cost.macs,
+            known.cost.elementwise_ops,
+            tuple(reads),
+            tuple(results),
+            pointwise=torch.Tag.pointwise in func.tags,
+            causal=attention and any(flags),
+        )
 
     def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
         candidates = self.weights[key]
@@ -525,6 +590,8 @@ def trace(
     kwargs: Mapping[str, Any],
     *,
     check: Callable[[int, int], None] = lambda done, modules: None,
+    gradients: Gradients | None = None,
+    detailed: bool = False,
 ) -> Trace:
     """Runs `model` once on tensors of the meta device and books every operator.
 
@@ -533,12 +600,16 @@ def trace(
         args: Positional arguments of its forward.
         kwargs: Keyword arguments.
         check: Called with the number of module calls so far and that of modules; may raise to stop.
+        gradients: Watches what a backward pass would do; then the run has gradients on.
+        detailed: What each operator does by itself is kept.
 
     Returns:
         What was seen. A model that raises gives what was seen until then, and names the module.
     """
     aten_memo.trim()
-    watch = _Watch(model, check)
+    watch = _Watch(model, check, gradients, detailed)
+    if gradients is not None:
+        gradients.begin(watch.weights, watch.constants)
     seen = Trace(
         watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
     )
@@ -553,7 +624,7 @@ def trace(
         for t in given
     )
     watch.events.append(Event(source, (), made))
-    with _observed(model, watch), torch.no_grad():
+    with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, _Operators(watch):
                 seen.result = model(*args, **kwargs)

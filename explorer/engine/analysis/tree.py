@@ -8,11 +8,15 @@ the same for both.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explorer.facts import Layer, Status, TensorInfo, Totals
+
+if TYPE_CHECKING:
+    from explorer.engine.analysis.frames import Frame
+    from explorer.engine.graph import Node
 
 __all__ = ["GroupFacts", "Leaf", "Scope", "build", "summed", "totals"]
 
@@ -40,6 +44,8 @@ class Leaf:
         stored: Identity, elements and bytes of every stored parameter it uses.
         nodes: How many operators of one forward pass the leaf stands for (calls counted).
         counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
+        origin: What it was made from, for who looks closer (`training_onnx`): the frame, the node, and names
+            of constants that the frame does not know.
     """
 
     scopes: tuple[Scope, ...]
@@ -47,6 +53,7 @@ class Leaf:
     stored: tuple[tuple[Hashable, int, int], ...] = ()
     nodes: int = 1
     counted: bool = True
+    origin: tuple[Frame, Node, Collection[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,8 @@ class Walker:
         )
         scopes = self.scopes(frame, spot)
         entries = {s.identity: (s.identity, s.elements, s.size) for s in stored}
-        out.leaves.append(Leaf(scopes, layer, tuple(entries.values()), nodes=count))
+        origin = frame, node, extra or ()
+        out.leaves.append(Leaf(scopes, layer, tuple(entries.values()), nodes=count, origin=origin))
         read_keys = [
             (frame.key(n), i)
             for n, i in zip(node.inputs, inputs, strict=True)

@@ -1,0 +1,220 @@
+"""How an nn.Module would be trained: autograd itself says which gradients are wanted.
+
+The model runs on shapes once more, with gradients on. Then every tensor knows whether it wants one, and a
+frozen prefix, a detached branch, a block under `no_grad` and integer inputs need no rules of ours.
+Nothing runs backward: what the gradients multiply follows from the operators (`gradients`), so what
+torch's kernels compute twice is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from explorer.engine.analysis import gradients
+from explorer.engine.analysis.gradients import Gradient, Want
+from explorer.engine.analysis.module_rows import Row, Trace, tensors
+from explorer.engine.analysis.training import Kept, Part, Step
+from explorer.engine.analysis.tree import Leaf
+from explorer.facts import Analysis, Progress
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_module import LoadedModule
+
+__all__ = ["Gradients", "step"]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What is known of one row: its gradients, what it put out, and what is not known."""
+
+    gradient: Gradient = field(default_factory=Gradient)
+    results: list[tuple[int, bool]] = field(default_factory=list)
+    unknown: str = ""
+
+
+class Gradients:
+    """Watches the operators of a run with gradients on (see `module_trace.trace`)."""
+
+    def __init__(self) -> None:
+        self.failed = ""
+        self.parts: list[Part] = []
+        self._weights: set[int] = set()
+        self._constants: set[int] = set()
+        self._read: set[int] = set()
+        self._sums: dict[int, tuple[Row, _Sum]] = {}
+
+    def begin(self, weights: Iterable[int], constants: Iterable[int]) -> None:
+        """Takes the storages of the parameters and of the buffers."""
+        self._weights = set(weights)
+        self._constants = set(constants)
+
+    def _of(self, row: Row) -> _Sum:
+        return self._sums.setdefault(id(row), (row, _Sum()))[1]
+
+    def _want(self, tensor: Any) -> Want:
+        if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad:
+            return ""
+        return "weight" if _storage(tensor) in self._weights else "input"
+
+    def operator(
+        self,
+        row: Row,
+        name: str,
+        args: Sequence[Any],
+        given: Sequence[torch.Tensor],
+        made: Sequence[torch.Tensor],
+        macs: int | None,
+    ) -> None:
+        """Books the gradients of one ATen operator on its row."""
+        if not any(t.requires_grad for t in given):
+            return
+        self._read.update(_storage(t) for t in given)
+        # what is made of weights alone is a weight in another guise: a cast, a normalised one
+        if all(_storage(t) in self._weights or _storage(t) in self._constants for t in given):
+            self._weights.update(_storage(t) for t in made)
+        if not macs:
+            return
+        found = gradients.of_aten(name, args, made[0] if made else None, macs, self._want)
+        self._book(row, found, name)
+
+    def _book(self, row: Row, found: Gradient | None, name: str) -> None:
+        known = self._of(row)
+        if found is None:
+            known.unknown = f"there is no rule for the gradient of {name}"
+        else:
+            known.gradient = known.gradient + found
+
+    def recurrent(
+        self,
+        row: Row,
+        macs: int,
+        into: int,
+        start: int,
+        source: torch.Tensor,
+        states: Sequence[torch.Tensor],
+        weights: Sequence[torch.Tensor],
+    ) -> None:
+        """Books the gradients of a recurrent layer that runs in one piece; see `gradients.recurrent`."""
+        wants = [self._want(t) for t in weights if t.dim() > 1]
+        state: Want = next((w for w in map(self._want, states) if w), "")
+        self._book(row, gradients.recurrent(macs, into, start, self._want(source), state, wants), "rnn")
+        self._read.update(_storage(t) for t in (source, *states))
+
+    def joined(
+        self, make: Callable[[], list[torch.Tensor]], used: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """New tensors that want a gradient if one of `used` does."""
+        return list(_Joined.apply(make, *used))
+
+    def result(self, row: Row, value: Any) -> None:
+        """Notes what a row put out, when autograd has had its word."""
+        self._of(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
+
+    def settle(
+        self, rows: Sequence[Row], leaves: Sequence[Leaf], rows_of: Mapping[int, int], seen: Trace
+    ) -> None:
+        """Makes the parts, once it is known which row each operator ends up in.
+
+        Args:
+            rows: What became the first of the leaves, in their order; the others did not run.
+            leaves: All leaves.
+            rows_of: Ids of the leaves' rows by position.
+            seen: The run.
+        """
+        self.failed = seen.failed[1] if seen.failed else ""
+        trained = {s.identity for s in seen.parameters.values() if s.trained}
+        merged: dict[int, list[_Sum]] = {}
+        for row, known in self._sums.values():
+            final = row
+            while final.merged is not None:
+                final = final.merged
+            if final is not row:
+                merged.setdefault(id(final), []).append(known)
+        for at, leaf in enumerate(leaves):
+            own = self._sums[id(rows[at])][1] if at < len(rows) and id(rows[at]) in self._sums else _Sum()
+            sums = [own, *(merged.get(id(rows[at]), ()) if at < len(rows) else ())]
+            unknown = next((s.unknown for s in sums if s.unknown), "")
+            gradient = Gradient()
+            for known in sums:
+                gradient = gradient + known.gradient
+            results = own.results or [r for s in sums for r in s.results]
+            self.parts.append(
+                Part(
+                    rows_of[at],
+                    None if unknown else gradient.input,
+                    None if unknown else gradient.weight,
+                    any(wanted or key in self._read for key, wanted in results),
+                    tuple(Kept(identity, size, identity in trained) for identity, _, size in leaf.stored),
+                    "unknown" if unknown else "exact",
+                    unknown,
+                )
+            )
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+class _Joined(torch.autograd.Function):
+    """Ties tensors that were made without autograd to those that they were made from."""
+
+    @staticmethod
+    def forward(ctx: Any, make: Callable[[], list[torch.Tensor]], *used: torch.Tensor) -> Any:
+        return tuple(make())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise NotImplementedError("shapes have no gradients")
+
+
+def step(
+    loaded: LoadedModule,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Step:
+    """One training step of a module.
+
+    Args:
+        loaded: From `torch_module.load`.
+        batch: Its batch size, the first dimension of every input; None leaves the sizes as they are.
+        dims: {'batch': n}.
+        input_shapes: Type and shape of inputs by name.
+        on_progress: Told about the modules that ran.
+        cancel: Asked at every module.
+
+    Raises:
+        Misuse: Shapes have to be given.
+        Cancelled: `cancel` said so.
+    """
+    from explorer.engine.analysis import module
+
+    bound = dict(dims or {})
+    if batch is not None:
+        bound["batch"] = batch
+    watch = Gradients()
+    examine = partial(
+        module.examine, loaded, input_shapes=input_shapes, dims=bound, on_progress=on_progress, cancel=cancel
+    )
+    analysis = examine(gradients=watch).analysis
+    notes = ["as in evaluation mode: dropout, auxiliary heads and batch statistics are not in it"]
+    if watch.failed:
+        plain = examine().analysis
+        if not any(layer.reason.startswith("failed here") for layer in plain.layers):
+            reason = f"the model does not run with gradients on: {watch.failed}"
+            return Step(plain, _unknown(plain, reason), (*notes, reason))
+    return Step(analysis, watch.parts, tuple(notes))
+
+
+def _unknown(analysis: Analysis, reason: str) -> list[Part]:
+    """Parts of layers of whose gradients nothing is known."""
+    rows = [layer.id for layer in analysis.layers if not layer.group]
+    return [Part(row, None, None, status="unknown", reason=reason) for row in rows]
