@@ -10,15 +10,59 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from explorer.engine.analysis.arena import Block, place
-from explorer.facts import Analysis, Layer, Status, TensorInfo
+from explorer.facts import Analysis, Layer, Shape, Status, TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
-__all__ = ["Examined", "Life", "Peak", "Schedule", "Step", "live_peak", "lives", "memory", "schedule"]
+__all__ = [
+    "Detail",
+    "Examined",
+    "Life",
+    "Moved",
+    "Peak",
+    "Schedule",
+    "Step",
+    "live_peak",
+    "lives",
+    "memory",
+    "schedule",
+]
 
 SHOWN = 16
 """How many of the tensors alive at the peak are named."""
+
+
+class Moved(NamedTuple):
+    """A tensor as an operator reads or makes it: its shape there, the bytes moved, whether it is stored."""
+
+    key: Hashable
+    shape: Shape | None
+    size: int | None
+    stored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What one operator does by itself, for who has to tell it from the others of its row.
+
+    Attributes:
+        op: ONNX's operator type, or the name of ATen's schema ('aten::mm').
+        macs, elementwise: Of all its runs; None if unknown.
+        reads: Its tensors in the order of its arguments, each view once; None where one is left out.
+        made: Its results, also those that are views.
+        pointwise: Whether each element of the result depends on the elements at its place alone.
+        causal: Whether it is attention that leaves out later positions by itself.
+    """
+
+    op: str
+    macs: int | None
+    elementwise: int | None
+    reads: tuple[Moved | None, ...]
+    made: tuple[Moved, ...]
+    pointwise: bool = False
+    causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +77,7 @@ class Step:
         leaf: Position of its leaf among those of the analysis; -1 for a step of the group called `label`,
             or of none.
         bound: Why the bytes are upper bounds; empty if they are not.
+        detail: What it does, where that was asked for.
     """
 
     label: str
@@ -40,6 +85,7 @@ class Step:
     outputs: Sequence[tuple[Hashable, TensorInfo, int | None]]
     leaf: int = -1
     bound: str = ""
+    detail: Detail | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ def examine(
             notes=(*loaded.notes, *bound.notes),
             assumptions={"dims": bound.dims, "weights": loaded.weights_text},
             gradients=gradients,
+            detailed=detailed,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -136,7 +137,9 @@ def examine_module(
 
     taken: Counter[str] = Counter()
     with stand_ins.replaced(lambda text: taken.update([text])):
-        seen = trace(model, tuple(args), dict(kwargs or {}), check=check, gradients=gradients, detailed=detailed)
+        seen = trace(
+            model, tuple(args), dict(kwargs or {}), check=check, gradients=gradients, detailed=detailed
+        )
     seen.assumed.update(taken)
     named = seen.named
     scopes = _Scopes(named)
@@ -510,5 +513,7 @@ def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[memory.Step]:
             outputs = [(key, replace(info, name=row.path), size) for key, info, size in outputs]
         # the inputs come before the first row
         label = row.path if steps else ""
-        steps.append(memory.Step(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound))
+        steps.append(
+            memory.Step(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound, event.detail)
+        )
     return steps

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis.memory import Detail
 from explorer.facts import TensorInfo
 
 __all__ = [
@@ -101,11 +102,15 @@ class Row:
 
 
 class Event(NamedTuple):
-    """One ATen operator that moved bytes: its row, the storages it read, and those that it made."""
+    """One ATen operator that moved bytes: its row, the storages it read, and those that it made.
+
+    `detail` is what it does by itself, where that was asked for.
+    """
 
     row: Row
     inputs: tuple[int, ...]
     outputs: tuple[tuple[int, TensorInfo, int], ...]
+    detail: Detail | None = None
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from explorer.engine.analysis import aten, aten_memo, macs
+from explorer.engine.analysis.memory import Detail, Moved
 from explorer.engine.analysis.module_rows import (
     Event,
     Row,
@@ -367,7 +368,7 @@ class _Watch:
         row.add(known.cost)
         inputs: dict[int, int] = {}
         reason = assumption
-        for t, size in zip(given, known.given, strict=True):
+        for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
             storage = t.untyped_storage()
             key = storage._cdata
             if key not in self.stored:
@@ -471,6 +472,16 @@ _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "ia
 """What an operator is called that Python calls otherwise."""
 
 _RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+
+def _seen(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
+    """Whether one of the others is the same view of the same memory."""
+    key, place = tensor.untyped_storage()._cdata, (tensor.storage_offset(), tensor.shape, tensor.stride())
+    return any(
+        t is tensor
+        or (t.untyped_storage()._cdata == key and (t.storage_offset(), t.shape, t.stride()) == place)
+        for t in others
+    )
 
 
 class _Functions(TorchFunctionMode):
