@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from explorer.engine.transforms.sites import Site
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
+    from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
 
 __all__ = ["Session", "diff_files", "verify_files"]
@@ -172,6 +173,30 @@ class Session:
         from explorer.engine.analysis.roofline import roofline
 
         return roofline(self.analysis(index), machine)
+
+    def training(
+        self, *, batch: int | None = None, optimizer: Optimizer = "sgd", index: int | None = None
+    ) -> Training:
+        """What one training step multiplies and keeps in memory, layer by layer and in total.
+
+        Args:
+            batch: Batch size; the model is analysed again for it. None leaves its sizes as they are.
+            optimizer: 'sgd', 'momentum' or 'adam'.
+            index: Which model of the history; None is the current one.
+
+        Raises:
+            Misuse: There is no such optimizer, or the model has no batch or only another one.
+        """
+        from explorer.engine.analysis import training, training_onnx
+        from explorer.engine.formats import dims_of
+
+        training.check(batch, optimizer)
+        at = self._at(index)
+        if at == 0:
+            return training.training(self._open(None).training(batch), optimizer)
+        model = self._model(at)
+        dims = dims_of(model, self._options["dims"])
+        return training.training(training_onnx.step(model, batch=batch, dims=dims), optimizer)
 
     def weights(
         self,

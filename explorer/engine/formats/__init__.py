@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.analysis.rules import Rules
+    from explorer.engine.analysis.training import Step as TrainingStep
     from explorer.engine.formats.torch_module import LoadedModule
     from explorer.engine.graph import Model
     from explorer.engine.values.activations import Asked, Ran
@@ -102,6 +103,12 @@ class Opened(Protocol):
         """Runs the model and hands what its layers put out to `asked`; `layers` are its rows."""
         ...
 
+    def training(
+        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> TrainingStep:
+        """The model as it is trained, at a batch size or (None) at the sizes it was opened with."""
+        ...
+
 
 class OnnxModel:
     """An ONNX file."""
@@ -157,6 +164,22 @@ class OnnxModel:
         shapes = {n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]}
         dims = dims_of(self.model, self.options.dims)
         return onnx_activations.run(self.model, layers, asked, dims=dims, input_shapes=shapes)
+
+    def training(
+        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> TrainingStep:
+        """See `Opened`."""
+        from explorer.engine.analysis import training_onnx
+
+        return training_onnx.step(
+            self.model,
+            batch=batch,
+            dims=dims_of(self.model, self.options.dims),
+            input_shapes={n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]},
+            own=self.options.own,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
 
 
 class TorchModel:
@@ -222,6 +245,21 @@ class TorchModel:
 
         shapes, dims = self.options.input_shapes, self.options.dims
         return torch_activations.run(self.loaded, layers, asked, dims=dims, input_shapes=shapes)
+
+    def training(
+        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> TrainingStep:
+        """See `Opened`."""
+        from explorer.engine.analysis import training_torch
+
+        return training_torch.step(
+            self.loaded,
+            batch=batch,
+            dims=self.options.dims,
+            input_shapes=self.options.input_shapes,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
 
 
 @dataclass(frozen=True, slots=True)
