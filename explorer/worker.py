@@ -43,6 +43,8 @@ _LONG: Mapping[str, tuple[str, ...]] = {
     "Memory": ("steps", "lifetimes"),
     "Roofline": ("points",),
     "Training": ("layers",),
+    "Weights": ("tensors",),
+    "Activations": ("tensors",),
 }
 """Fields of results, by the result's type, that hold a row for every layer or tensor: sent in slices."""
 
