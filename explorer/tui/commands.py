@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["COMMANDS", "Command", "in_scope", "key_table"]
+__all__ = ["COMMANDS", "TABS", "Command", "Tab", "in_scope", "key_table"]
 
-Scope = Literal["screen", "list", "help"]
+Scope = Literal["screen", "list", "plot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,13 @@ class Command:
     """Something that a user can do.
 
     Attributes:
-        id: Name of the action; `action_<id>` on the main screen or the list runs it.
+        id: The action as Textual spells it; `action_<id>` on the main screen, the list or the plot runs it.
         keys: Names of keys as Textual spells them.
         shown: The keys as a user reads them.
         title: What the palette and the help call it.
         tip: One sentence more.
         group: Heading in the help.
-        scope: 'screen' acts everywhere, 'list' in the focused list, 'help' is handled by the
-            keyboard itself and only described here.
+        scope: 'screen' acts everywhere, 'list' in the focused list, 'plot' in the focused plot.
         footer: Label in the footer, empty if it is not there.
         menu: Whether the action menu offers it.
     """
@@ -43,7 +42,33 @@ class Command:
     menu: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """A page of the right pane: its widget's id, its key, its heading, and that where room is scarce."""
+
+    id: str
+    key: str
+    title: str
+    short: str
+    tip: str
+
+
 LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
+
+TABS: tuple[Tab, ...] = (
+    Tab("layer", "1", "Layer", "Lay", "What is known of the chosen layer"),
+    Tab("model", "2", "Model", "Mod", "Totals, inputs, outputs, assumptions"),
+    Tab(
+        "operators",
+        "3",
+        "Operators",
+        "Ops",
+        "Every operator type: how many, what they cost, their attributes' ranges",
+    ),
+    Tab("diff", "4", "Diff", "Diff", "What changed against the model as opened"),
+    Tab("memory", "5", "Memory", "Mem", "What is alive at each step, and what makes the peak"),
+    Tab("roofline", "6", "Roofline", "Roof", "What bounds each layer on a machine, and the least time"),
+)
 
 COMMANDS: tuple[Command, ...] = (
     Command("up", ("up", "k"), "↑ k", "One row up", "Move the cursor up", MOVE, "list"),
@@ -65,6 +90,15 @@ COMMANDS: tuple[Command, ...] = (
         MOVE,
         "list",
     ),
+    Command(
+        "choose",
+        ("enter",),
+        "Enter",
+        "To the layer",
+        "From a plot's cursor to its layer in the tree",
+        MOVE,
+        "plot",
+    ),
     Command("fold_all", ("minus",), "-", "Close all groups", "Close every group of the tree", MOVE),
     Command(
         "next_pane",
@@ -75,12 +109,7 @@ COMMANDS: tuple[Command, ...] = (
         MOVE,
         footer="pane",
     ),
-    Command("tab_layer", ("1",), "1", "Tab: Layer", "What is known of the chosen layer", LOOK),
-    Command("tab_model", ("2",), "2", "Tab: Model", "Totals, inputs, outputs, assumptions", LOOK),
-    Command(
-        "tab_operators", ("3",), "3", "Tab: Operators", "Every operator type and its attributes' ranges", LOOK
-    ),
-    Command("tab_diff", ("4",), "4", "Tab: Diff", "What changed against the model as opened", LOOK),
+    *(Command(f"tab('{t.id}')", (t.key,), t.key, f"Tab: {t.title}", t.tip, LOOK) for t in TABS),
     Command(
         "filter",
         ("slash",),
@@ -109,6 +138,37 @@ COMMANDS: tuple[Command, ...] = (
         LOOK,
         footer="sort",
     ),
+    Command(
+        "weights",
+        ("n",),
+        "n",
+        "Numbers in the weights",
+        "Range, mean, spread, zeros, quantiles and histogram of the chosen layer's weights",
+        LOOK,
+        menu=True,
+    ),
+    Command(
+        "activations",
+        ("f",),
+        "f",
+        "Forward: activations",
+        "Run the model and tell the same of what the chosen layer puts out",
+        LOOK,
+        menu=True,
+    ),
+    Command(
+        "training",
+        ("b",),
+        "b",
+        "Training…",
+        "Backward, gradients and optimizer for a batch size, of the layer and of the model",
+        LOOK,
+        menu=True,
+    ),
+    Command(
+        "machine", ("m",), "m", "Machine…", "Peak MACs/s and bandwidth for the Roofline tab", LOOK, menu=True
+    ),
+    Command("peak", ("p",), "p", "Peak of the memory", "Show the step at which most is alive", LOOK),
     Command("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK),
     Command(
         "zoom",

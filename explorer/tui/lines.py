@@ -22,6 +22,7 @@ __all__ = [
     "bar",
     "bytes_figure",
     "count_figure",
+    "ending",
     "field",
     "fit",
     "head",
@@ -100,6 +101,16 @@ def middle(content: str, width: int) -> str:
         return fit(content, width).rstrip()
     tail = (width - 1) // 2
     return set_cell_size(content, width - 1 - tail) + "…" + content[-tail:]
+
+
+def ending(content: str, width: int) -> str:
+    """`content` in at most `width` cells, cut at its start: where paths begin alike their ends differ."""
+    if cell_len(content) <= width:
+        return content
+    kept = content[-max(1, width - 1) :]
+    while cell_len(kept) > max(1, width - 1):
+        kept = kept[1:]
+    return "…" + kept
 
 
 def bar(share: float, width: int) -> tuple[Span, Span]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from explorer.errors import Cancelled, EngineDied, ExplorerError
@@ -32,8 +33,12 @@ from explorer.facts import (
     Totals,
     Verification,
 )
+from explorer.facts.memory import Lifetime, Memory, MemoryStep
+from explorer.facts.roofline import Machine, Roofline, RooflinePoint
+from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
+from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 
-__all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "totals"]
+__all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "memory", "roofline", "totals", "training"]
 
 _CONVS = (
     # path, cin, cout, kernel, stride, pad, side of the output, MACs
@@ -349,6 +354,162 @@ def proof(passed: bool = True) -> Verification:
     )
 
 
+def memory(analysis: Analysis) -> Memory:
+    """A chain: every layer's output lives until the next has read it; the first until the last, as a skip."""
+    leaves = [x for x in analysis.layers if not x.group and x.outputs]
+    if not leaves:
+        return Memory((), (), 0, 0, 0, 0, 0)
+    lives = [Lifetime(_tensor("input", 1, 3, 224, 224), 602_112, 0, 1, 0)]
+    for i, layer in enumerate(leaves, 1):
+        dies = len(leaves) if i == 1 else min(i + 1, len(leaves))
+        size = layer.activation_bytes or 0
+        lives.append(Lifetime(replace(layer.outputs[0], name=f"{layer.path}.out"), size, i, dies, 0))
+    live = [sum(x.bytes for x in lives if x.born <= i <= x.dies) for i in range(len(leaves) + 1)]
+    steps = [MemoryStep("", "", live[0])]
+    steps += [MemoryStep(x.path, x.kind, live[i], x.id) for i, x in enumerate(leaves, 1)]
+    peak = max(live)
+    return Memory(
+        tuple(steps),
+        tuple(lives),
+        sum(x.bytes for x in lives),
+        peak,
+        live.index(peak),
+        peak + 4096,
+        analysis.info.totals.weight_bytes,
+    )
+
+
+def roofline(analysis: Analysis, machine: Machine) -> Roofline:
+    """Every leaf, by the definitions in `facts.roofline`."""
+    leaves = [x for x in analysis.layers if not x.group]
+    ridge = 2 * machine.peak_macs / machine.bandwidth
+    points = []
+    for x in leaves:
+        moved = None if x.bytes_read is None or x.bytes_written is None else x.bytes_read + x.bytes_written
+        if x.macs is None or moved is None:
+            points.append(RooflinePoint(x.id, x.path, x.kind, x.macs, moved, None, "unknown", None, 0.0))
+            continue
+        seconds = max(x.macs / machine.peak_macs, moved / machine.bandwidth)
+        intensity = 2 * x.macs / moved if moved else None
+        limit = "compute" if intensity is not None and intensity >= ridge else "memory"
+        points.append(RooflinePoint(x.id, x.path, x.kind, x.macs, moved, intensity, limit, seconds, 0.0))  # type: ignore[arg-type]
+    whole = sum(p.seconds or 0.0 for p in points)
+    points = [replace(p, share=(p.seconds or 0.0) / whole if whole else 0.0) for p in points]
+    limits = [p.limit for p in points]
+    return Roofline(
+        machine,
+        ridge,
+        tuple(points),
+        whole,
+        sum(p.macs or 0 for p in points) / machine.peak_macs,
+        sum(p.bytes or 0 for p in points) / machine.bandwidth,
+        limits.count("compute"),
+        limits.count("memory"),
+        limits.count("unknown"),
+        sum(p.seconds is not None for p in points) / max(1, len(points)),
+    )
+
+
+def training(analysis: Analysis, batch: int | None, optimizer: Optimizer) -> Training:
+    """Every figure of the inference times the batch; the first layer has no gradient of its input."""
+    times = batch or 1
+    rows = []
+    for x in analysis.layers:
+        if not x.group:
+            macs = (x.macs or 0) * times
+            kept = OPTIMIZERS[optimizer] * x.weight_bytes
+            rows.append(
+                LayerTraining(
+                    x.id,
+                    x.path,
+                    x.kind,
+                    macs,
+                    macs if rows else 0,
+                    macs,
+                    (x.activation_bytes or 0) * times,
+                    x.weight_bytes,
+                    kept,
+                    x.weight_bytes,
+                )
+            )
+    activations, params = sum(x.activation_bytes or 0 for x in rows), sum(x.param_bytes for x in rows)
+    kept = sum(x.optimizer_bytes for x in rows)
+    inputs = 602_112 * times
+    return Training(
+        batch,
+        optimizer,
+        tuple(rows),
+        inputs,
+        activations,
+        params,
+        params,
+        kept,
+        inputs + activations + 2 * params + kept,
+        sum(x.forward_macs or 0 for x in rows),
+        sum((x.backward_input_macs or 0) + (x.backward_weight_macs or 0) for x in rows),
+        1.0,
+    )
+
+
+_BELL = (
+    1,
+    0,
+    2,
+    5,
+    9,
+    18,
+    31,
+    52,
+    80,
+    110,
+    142,
+    170,
+    184,
+    188,
+    180,
+    160,
+    138,
+    112,
+    84,
+    60,
+    38,
+    20,
+    12,
+    6,
+    2,
+    1,
+)
+
+
+def _stats(tensor: TensorInfo, layer: str) -> TensorStats:
+    count = 1
+    for size in tensor.shape or ():
+        count *= size if isinstance(size, int) else 1
+    edges = tuple(-1.3 + 0.1 * i for i in range(len(_BELL) + 1))
+    return TensorStats(
+        tensor,
+        layer,
+        count,
+        4 * count,
+        -1.2946,
+        1.2871,
+        0.00125,
+        0.41,
+        0.125,
+        0,
+        0,
+        tuple(
+            zip(
+                (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99),
+                (-0.98, -0.69, -0.28, 0.0, 0.28, 0.69, 0.98),
+                strict=True,
+            )
+        ),
+        True,
+        Histogram(edges, _BELL),
+    )
+
+
 @dataclass
 class _Job:
     method: str
@@ -450,6 +611,25 @@ class ScriptedEngine:
             OpStat("Gemm", 3, 58_621_952, 58_631_144, 9_192, {"transB": Range(1, 1, 1, ((1, 3),))}),
             OpStat("Relu", 5, 0, 0, 484_992, {}),
         )
+
+    def _memory(self) -> Memory:
+        return memory(self.model)
+
+    def _roofline(self, machine: Machine) -> Roofline:
+        return roofline(self.model, machine)
+
+    def _training(self, *, batch: int | None = None, optimizer: Optimizer = "sgd") -> Training:
+        return training(self.model, batch, optimizer)
+
+    def _weights(self, names: list[str]) -> Weights:
+        asked = [x for x in self.model.layers if any(fnmatchcase(x.path, name) for name in names)]
+        tensors = tuple(_stats(t, x.path) for x in asked for t in x.weights)
+        return Weights("alexnet.onnx", tensors, notes=("random weights, seed 0",))
+
+    def _activations(self, layers: list[str]) -> Activations:
+        asked = [x for x in self.model.layers if any(fnmatchcase(x.path, name) for name in layers)]
+        tensors = tuple(_stats(t, x.path) for x in asked for t in x.outputs)
+        return Activations("alexnet.onnx", ("input float32 (1, 3, 224, 224): random, seed 0",), tensors)
 
     def _plan(self, spec: TileSpec) -> Plan:
         return plan(spec)

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from explorer.facts import Layer, Progress, Range, SitePlan, TensorInfo, TileSpec
-from explorer.tui.commands import COMMANDS, key_table
+from explorer.facts import Layer, OpStat, Progress, Range, SitePlan, TensorInfo, TileSpec
+from explorer.tui.commands import COMMANDS, TABS, key_table
 from explorer.tui.lines import bar, fit, line_text, line_width, middle, wrap
 from explorer.tui.pages.diff import diff_entries, diff_headline
-from explorer.tui.pages.heads import job_line
+from explorer.tui.pages.heads import job_line, tab_at, tab_head
 from explorer.tui.pages.help import help_lines
 from explorer.tui.pages.layer import layer_page
 from explorer.tui.pages.model import header_lines, model_page
-from explorer.tui.pages.operators import range_text
+from explorer.tui.pages.operators import operator_entries, range_text
 from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
 from explorer.tui.screens.tile import sites_of
@@ -23,6 +23,7 @@ from explorer.tui.widgets.layer_tree import tree_line
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, plan, proof
 
 WIDTHS = (30, 37, 60, 100)
+ONE = Range("SAME", "SAME", 1, (("SAME", 66),))
 
 
 def said(lines: object) -> str:
@@ -221,10 +222,27 @@ def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:
     assert sites_of([module], [last], by_value=False) == []
 
 
-def test_a_range_shows_its_ends_and_its_commonest_values() -> None:
-    text = line_text(range_text(Range((3, 3), (11, 11), 3, (((3, 3), 3), ((11, 11), 1)))))
-    assert text == "[3, 3] … [11, 11]  [3, 3] ×3, [11, 11] ×1"
+def test_a_range_shows_its_ends() -> None:
+    assert line_text(range_text(Range((3, 3), (11, 11), 3, (((3, 3), 3),)))) == "[3, 3] … [11, 11]"
     assert line_text(range_text(Range(1, 1, 1, ((1, 5),)))) == "1"
+    assert line_text(range_text(Range(None, None, 2, (("same", 3), ("valid", 1))))) == "2 values"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_operators_are_a_histogram_that_opens_to_one_of_every_attribute(width: int) -> None:
+    values = tuple((n, 12 - n) for n in range(10))
+    stat = OpStat("Conv", 66, 10**9, 5, 0, {"group": Range(0, 11, 12, values), "auto_pad": ONE})
+    head, row = operator_entries((stat,), 2 * 10**9, exact=False)
+    assert row.body is not None
+    page = [head.head(width), row.head(width), *row.body(width)]
+    assert all(line_width(line) <= width for line in page)
+    text = said(page)
+    for words in ("count", "66", "1.00 G", "0 … 11", "SAME", "4 more values"):
+        assert words in text, words
+    # the commonest value has the longest bar, and its count beside it
+    bars = [line_text(line).count("█") for line in row.body(100) if line_text(line).rstrip().endswith("12")]
+    assert bars
+    assert bars[0] == max(line_text(line).count("█") for line in row.body(100))
 
 
 def test_bars_grow_in_eighths_and_never_hide_what_is_there() -> None:
@@ -244,7 +262,7 @@ def test_text_is_cut_to_its_cells() -> None:
 
 
 def test_every_key_is_told_once_and_means_one_thing() -> None:
-    for scope in ("screen", "list"):
+    for scope in ("screen", "list", "plot"):
         keys = [key for c in COMMANDS if c.scope == scope for key in c.keys]
         assert len(keys) == len(set(keys))
     assert len({c.id for c in COMMANDS}) == len(COMMANDS)
@@ -257,3 +275,15 @@ def test_no_key_is_one_that_terminals_take() -> None:
     taken = {f"ctrl+{k}" for k in "abshijmcz"} | {f"f{i}" for i in range(1, 13)}
     assert not taken & {key for c in COMMANDS for key in c.keys}
     assert not [key for c in COMMANDS for key in c.keys if key.startswith("alt+")]
+
+
+@pytest.mark.parametrize("width", [29, 39, 46, 59, 100])
+@pytest.mark.parametrize("on_show", [tab.id for tab in TABS])
+def test_the_tabs_fit_their_heading_and_answer_to_a_click(width: int, on_show: str) -> None:
+    text = line_text(tab_head(TABS, on_show, width, focused=True))
+    assert len(text) <= width
+    chosen = next(tab for tab in TABS if tab.id == on_show)
+    assert chosen.short in text or chosen.title in text
+    for tab in TABS:
+        assert tab_at(TABS, on_show, text.index(tab.key), width) == tab.id
+    assert tab_at(TABS, on_show, width + 40, width) is None

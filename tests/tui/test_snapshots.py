@@ -20,12 +20,16 @@ SCENES = {
     "tile": (("t",), alexnet),
     "verdict": (("t", "enter"), alexnet),
     "diff": (("t", "enter", "enter"), alexnet),
+    "memory": (("5", "right", "right"), alexnet),
+    "roofline": (("m", "4", "T", "down", "1", "e", "1", "1", "enter", "down", "down"), alexnet),
+    "values": (("down", "n"), alexnet),
 }
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "120x40"])
 @pytest.mark.parametrize("scene", SCENES)
-def test_scene(snap_compare: Any, scene: str, size: tuple[int, int]) -> None:
+def test_scene(snap_compare: Any, scene: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLORER_CONFIG", "/nowhere/config.toml")
     keys, model = SCENES[scene]
     app = make_app("alexnet.onnx", ScriptedEngine(model()))
 

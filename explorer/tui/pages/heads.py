@@ -10,6 +10,7 @@ from explorer.tui.lines import Line, Span, bar, fit, line_width, middle, safe
 
 if TYPE_CHECKING:
     from explorer.facts import Progress
+    from explorer.tui.commands import Tab
     from explorer.tui.treemodel import TreeModel
 
 __all__ = ["done_line", "elapsed_text", "job_line", "tab_at", "tab_head", "tree_head"]
@@ -33,28 +34,44 @@ def tree_head(model: TreeModel, query: str, width: int, *, focused: bool) -> Lin
     return (*title, (" " * gap, "text"), (column, "accent" if model.by_cost else "dim"))
 
 
-def _tab_title(tab: str, width: int) -> str:
-    """The word of a tab: short where four do not fit, with air where they do."""
-    word = "Ops" if tab == "operators" and width < 39 else tab.capitalize()
-    return word + "  " if width >= 48 else word
+def _tab_pieces(tabs: Sequence[Tab], on_show: str, width: int) -> list[tuple[Tab, str, str]]:
+    """Every tab with its key and its word: the roomiest form that fits.
+
+    The last resort names only the tab on show; the others are their keys.
+    """
+    keys, words = [f" {t.key} " for t in tabs], [t.title for t in tabs]
+    short = [t.title if len(t.title) <= 5 else t.short for t in tabs]
+    tight = [f" {t.key}" for t in tabs]
+    forms = (
+        (keys, [word + "  " for word in words]),
+        (keys, words),
+        (keys, [t.title if t.id == on_show else word for t, word in zip(tabs, short, strict=True)]),
+        (keys, short),
+        (tight, short),
+        (keys, [t.title if t.id == on_show else "" for t in tabs]),
+    )
+    for marks, names in forms:
+        if sum(map(len, marks)) + sum(map(len, names)) <= width:
+            break
+    return list(zip(tabs, marks, names, strict=True))
 
 
-def tab_head(tabs: Sequence[str], on_show: str, width: int, *, focused: bool) -> Line:
+def tab_head(tabs: Sequence[Tab], on_show: str, width: int, *, focused: bool) -> Line:
     """The tabs with their keys, the one on show lit."""
     spans: list[Span] = []
-    for i, tab in enumerate(tabs):
-        role = ("head" if focused else "strong") if tab == on_show else "dim"
-        spans += [(f" {i + 1} ", "key" if tab == on_show else "dim"), (_tab_title(tab, width), role)]
+    for tab, mark, word in _tab_pieces(tabs, on_show, width):
+        role = ("head" if focused else "strong") if tab.id == on_show else "dim"
+        spans += [(mark, "key" if tab.id == on_show else "dim"), (word, role)]
     return tuple(spans)
 
 
-def tab_at(tabs: Sequence[str], x: int, width: int) -> str | None:
+def tab_at(tabs: Sequence[Tab], on_show: str, x: int, width: int) -> str | None:
     """The tab whose heading lies in column `x`."""
     end = 0
-    for tab in tabs:
-        end += len(_tab_title(tab, width)) + 3
+    for tab, mark, word in _tab_pieces(tabs, on_show, width):
+        end += len(mark) + len(word)
         if x < end:
-            return tab
+            return tab.id
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer import units
@@ -28,8 +28,17 @@ __all__ = ["attribute_lines", "layer_page", "tensor_lines", "value_text"]
 _MAX_TENSORS = 200
 
 
-def layer_page(layers: Sequence[Layer], totals: Totals, width: int, exact: bool) -> list[Line]:
-    """The page of one layer, or of a run of identical blocks (the first stands for all)."""
+def layer_page(
+    layers: Sequence[Layer],
+    totals: Totals,
+    width: int,
+    exact: bool,
+    more: Sequence[Callable[[int], list[Line]]] = (),
+) -> list[Line]:
+    """The page of one layer, or of a run of identical blocks (the first stands for all).
+
+    `more` are parts that were computed on demand; they stand before what the layer is made of.
+    """
     layer = layers[0]
     width = width - 1
     lines: list[Line] = []
@@ -50,6 +59,9 @@ def layer_page(layers: Sequence[Layer], totals: Totals, width: int, exact: bool)
     if layer.shared_with:
         shared = ", ".join(safe(path) for path in layer.shared_with[:8])
         lines.extend(field(" shared with", ((shared, "accent"),), width))
+    for part in more:
+        if made := part(width):
+            lines += [BLANK, *made]
     for title, tensors in (("Inputs", layer.inputs), ("Outputs", layer.outputs), ("Tensors", layer.weights)):
         if tensors:
             lines += [BLANK, head(f" {title}"), *tensor_lines(tensors, width)]
@@ -94,6 +106,12 @@ def _figures(layer: Layer, totals: Totals, width: int, exact: bool) -> list[Line
         least = part and label != " weights"
         figure = _figure(bytes_figure(value, exact), value, least)
         lines.extend(field(label, (figure, share(value, whole)), width))
+        if label == " reads" and layer.weight_bytes_read and value is not None:
+            said = f"{bytes_figure(layer.weight_bytes_read, exact)} of them weights"
+            lines.extend(field("", ((said, "dim"),), width))
+    if layer.kv_cache_bytes is not None:
+        figure = _figure(bytes_figure(layer.kv_cache_bytes, exact), layer.kv_cache_bytes)
+        lines.extend(field(" KV cache", (figure,), width))
     if layer.macs and layer.bytes_read is not None and layer.bytes_written is not None:
         moved = layer.bytes_read + layer.bytes_written
         if moved:

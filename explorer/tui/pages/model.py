@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from explorer import units
@@ -97,8 +97,17 @@ def _percent(share: float) -> str:
     return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
 
 
-def model_page(info: Info, history: History | None, width: int, exact: bool) -> list[Line]:
-    """Totals, inputs and outputs, assumptions, the peak's tensors, and the session's history."""
+def model_page(
+    info: Info,
+    history: History | None,
+    width: int,
+    exact: bool,
+    more: Callable[[int], list[Line]] | None = None,
+) -> list[Line]:
+    """Totals, inputs and outputs, assumptions, the peak's tensors, and the session's history.
+
+    `more` is a part that was computed on demand; it stands behind the totals.
+    """
     width = width - 1
     model, totals = info.model, info.totals
     lines: list[Line] = []
@@ -131,6 +140,13 @@ def model_page(info: Info, history: History | None, width: int, exact: bool) -> 
     for label, value in sizes:
         said = _at_least("" if label in whole else part, value, bytes_figure(value, exact))
         lines.extend(_figure(label, said, value, width))
+        if label == "reads" and totals.weight_bytes_read is not None and value is not None:
+            weights = bytes_figure(totals.weight_bytes_read, exact)
+            others = bytes_figure(value - totals.weight_bytes_read, exact)
+            lines.extend(field("", ((f"{weights} weights, {others} activations", "dim"),), width))
+    if totals.kv_cache_bytes is not None:
+        said = bytes_figure(totals.kv_cache_bytes, exact)
+        lines.extend(_figure("KV cache", said, totals.kv_cache_bytes, width))
     if totals.activation_bytes_functional:
         said = bytes_figure(totals.activation_bytes_functional, exact)
         lines.extend(
@@ -141,6 +157,8 @@ def model_page(info: Info, history: History | None, width: int, exact: bool) -> 
     lines.extend(field(" operators", ((f"{totals.nodes:,}", "number"),), width))
     known: Span = (_percent(totals.coverage), "number" if totals.coverage >= 1 else "warn")
     lines.extend(field(" coverage", (known, (" of them have a known cost", "dim")), width))
+    if more is not None:
+        lines += [BLANK, *more(width)]
     for title, tensors in (("Inputs", model.inputs), ("Outputs", model.outputs)):
         if tensors:
             lines += [BLANK, head(f" {title}"), *tensor_lines(tensors, width)]

@@ -36,7 +36,7 @@ class Changing(Screen[None]):
     def __init__(self, source: str, door: Door, *, remote: bool = False) -> None:
         super().__init__()
         self.source, self.remote = source, remote
-        self.jobs = Jobs(door, self.show_status)
+        self.jobs = Jobs(door, self.jobs_changed)
         self.history: History | None = None
         self.last_command = ""
         self.said = ""
@@ -47,6 +47,10 @@ class Changing(Screen[None]):
     def show_status(self) -> None:
         """Draw the status line."""
         raise NotImplementedError
+
+    def jobs_changed(self) -> None:
+        """A job began or ended."""
+        self.show_status()
 
     def show_heads(self) -> None:
         """Draw the header and the headings of the panes."""

@@ -1,6 +1,7 @@
 """The main screen: the layer tree on the left, what is known on the right, one line of status below.
 
-Looking is here; finding layers is in `filtering`, changing the model in `changing`.
+The frame is here; what the tabs show is in `showing`, what is computed on demand in `examining`, finding
+layers in `filtering`, changing the model in `changing`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,32 +20,29 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from explorer.errors import Cancelled, ExplorerError
-from explorer.tui.commands import COMMANDS, in_scope
+from explorer.tui.commands import COMMANDS, TABS, in_scope
 from explorer.tui.jobs import Door
-from explorer.tui.lines import BLANK, Line, fit, wrap
-from explorer.tui.pages.diff import diff_entries
+from explorer.tui.lines import Line
 from explorer.tui.pages.heads import done_line, job_line, tab_at, tab_head, tree_head
-from explorer.tui.pages.layer import layer_page
-from explorer.tui.pages.model import header_lines, model_page, short_name
-from explorer.tui.pages.operators import operator_entries
-from explorer.tui.screens.filtering import IN_ONE_GO, Filtering
+from explorer.tui.pages.model import header_lines, short_name
+from explorer.tui.screens.examining import Seen
+from explorer.tui.screens.filtering import IN_ONE_GO
+from explorer.tui.screens.showing import Showing, panes
 from explorer.tui.theme import THEMES
 from explorer.tui.treemodel import METRICS, TreeModel
-from explorer.tui.widgets.fold_list import Entry, FoldList
 from explorer.tui.widgets.layer_tree import LayerTree
-from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
 
 if TYPE_CHECKING:
-    from explorer.facts import Analysis, Diff, Layer, OpStat
+    from explorer.facts import Analysis
 
-__all__ = ["TABS", "MainScreen"]
+__all__ = ["MainScreen"]
 
-TABS = ("layer", "model", "operators", "diff")
+_TAB_IDS = frozenset(tab.id for tab in TABS)
 _JOB_TICK = 0.5
 
 
-class MainScreen(Filtering):
+class MainScreen(Showing):
     """Shows one model.
 
     Args:
@@ -64,10 +61,6 @@ class MainScreen(Filtering):
         super().__init__(source, door, remote=remote)
         self._opening = opening
         self.analysis: Analysis | None = None
-        self.ops: tuple[OpStat, ...] | None = None
-        self.changes: Diff | None = None
-        self.tab = "layer"
-        self.exact = False
         self._note = "opening…"
         self._painted = False
         self._job_timer: Timer | None = None
@@ -81,10 +74,7 @@ class MainScreen(Filtering):
                 yield LayerTree(id="tree")
             with Vertical(id="right"):
                 yield PaneHead(id="tabs")
-                yield LineView(id="layer")
-                yield _hidden(LineView(id="model"))
-                yield _hidden(FoldList(id="operators"))
-                yield _hidden(FoldList(id="diff"))
+                yield from panes()
         yield Horizontal(id="filter-row")
         yield Status()
         yield KeyBar()
@@ -137,7 +127,7 @@ class MainScreen(Filtering):
             model = await asyncio.to_thread(TreeModel, analysis.layers)
         else:
             model = TreeModel(analysis.layers)
-        self.analysis, self.ops, self.changes = analysis, ops, None
+        self.analysis, self.ops, self.changes, self.seen = analysis, ops, None, Seen()
         tree = self.query_one(LayerTree)
         before, at = tree.current_layer, tree.cursor
         model.adopt(tree.model)
@@ -157,10 +147,7 @@ class MainScreen(Filtering):
         tree.exact = self.exact
         tree.refresh()
         self.show_heads()
-        self.show_layer()
-        self._show_model()
-        self._show_operators()
-        self._show_changes()
+        self.paint_tab()
 
     def on_resize(self) -> None:
         """Headings depend on the width."""
@@ -176,7 +163,7 @@ class MainScreen(Filtering):
         self.query_one(Header).show(lambda width: header_lines(name, info, note, self.exact, width))
         tree = self.query_one(LayerTree)
         in_tree = tree.has_focus
-        in_tab = self.focused is not None and self.focused.id in TABS
+        in_tab = self.focused is not None and self.focused.id in _TAB_IDS
         model, query, tab = tree.model, self.query_text, self.tab
         self.query_one("#tree-head", PaneHead).show(
             lambda width: (tree_head(model, query, width, focused=in_tree),)
@@ -188,90 +175,14 @@ class MainScreen(Filtering):
         """The heading of the pane in use is lit."""
         self.show_heads()
 
-    # the tabs
-
-    @property
-    def current_layer(self) -> Layer | None:
-        """The layer under the cursor."""
-        return self.query_one(LayerTree).current_layer
-
-    def _pane(self, tab: str) -> Widget:
-        return self.query_one(f"#{tab}")
-
-    def _show_tab(self) -> None:
-        for tab in TABS:
-            self._pane(tab).display = tab == self.tab
-
-    def open_tab(self, tab: str, *, focus: bool = True) -> None:
-        """Show a tab, and go there."""
-        self.tab = tab
-        self._show_tab()
-        self.show_layer()
-        if focus:
-            self._pane(tab).focus()
-        self.show_heads()
-        if tab == "diff" and self.changes is None and self.can_compare():
-            self.action_diff()
-
-    def show_layer(self) -> None:
-        """Draw the layer under the cursor."""
-        if self.tab != "layer" or self.analysis is None:
-            return
-        chosen, totals, exact = self.query_one(LayerTree).chosen, self.analysis.info.totals, self.exact
-        view = self.query_one("#layer", LineView)
-        if chosen:
-            view.show(lambda width: layer_page(chosen, totals, width, exact), top=True)
-        else:
-            view.show(lambda width: _said("No layer matches the filter", width))
-
-    def _show_model(self) -> None:
-        if self.analysis is not None:
-            info, history, exact = self.analysis.info, self.history, self.exact
-            self.query_one("#model", LineView).show(lambda width: model_page(info, history, width, exact))
-
-    def _show_operators(self) -> None:
-        if self.ops is not None and self.analysis is not None:
-            entries = operator_entries(self.ops, self.analysis.info.totals.macs, self.exact)
-            self.query_one("#operators", FoldList).set_entries(entries, keep=True)
-
-    def _show_changes(self) -> None:
-        pane = self.query_one("#diff", FoldList)
-        if self.changes is not None:
-            pane.set_entries(diff_entries(self.changes, self.exact), keep=True)
-        elif self.analysis is not None:
-            opened = ("This is the model as it was opened.", "Press t to tile it.")
-            said = ("Not compared yet.", "Press d to compare.") if self.can_compare() else opened
-            pane.set_entries([Entry(partial(_dim, word)) for word in said])
-
-    def show_diff(self, changes: Diff) -> None:
-        """Show what changed, in its tab."""
-        self.changes = changes
-        self._show_changes()
-        # a pane that was hidden until now has no height before it is laid out
-        self.call_after_refresh(self._to_first_change)
-
-    def _to_first_change(self) -> None:
-        """Put the cursor on the first row that opens, unless that would scroll the summary away."""
-        pane = self.query_one("#diff", FoldList)
-        first = pane.first_foldable()
-        pane.move_to(first if first < pane.size.height else 0)
-
-    @on(LineList.Moved)
-    def _moved(self, event: LineList.Moved) -> None:
-        if isinstance(event.source, LayerTree):
-            self.show_layer()
-
-    @on(LineList.Chosen)
-    def _chosen(self, event: LineList.Chosen) -> None:
-        if isinstance(event.source, LayerTree):
-            self.open_tab("layer")
+    # the mouse
 
     @on(PaneHead.Clicked)
     def _head_clicked(self, event: PaneHead.Clicked) -> None:
         if event.source.id == "tree-head":
             self.action_column()
             return
-        tab = tab_at(TABS, event.x, event.source.size.width)
+        tab = tab_at(TABS, self.tab, event.x, event.source.size.width)
         if tab is not None:
             self.open_tab(tab)
 
@@ -306,28 +217,12 @@ class MainScreen(Filtering):
         """From the tree to the tab, and back."""
         tree = self.query_one(LayerTree)
         panes = self.query_one("#panes")
-        target: Widget = self._pane(self.tab) if tree.has_focus else tree
+        target: Widget = self.pane(self.tab) if tree.has_focus else tree
         zoomed = panes.has_class("zoom-left") or panes.has_class("zoom-right")
         if zoomed:
             panes.set_class(target is tree, "zoom-left").set_class(target is not tree, "zoom-right")
         target.focus()
         self.show_heads()
-
-    def action_tab_layer(self) -> None:
-        """Show the Layer tab."""
-        self.open_tab("layer")
-
-    def action_tab_model(self) -> None:
-        """Show the Model tab."""
-        self.open_tab("model")
-
-    def action_tab_operators(self) -> None:
-        """Show the Operators tab."""
-        self.open_tab("operators")
-
-    def action_tab_diff(self) -> None:
-        """Show the Diff tab."""
-        self.open_tab("diff")
 
     def action_zoom(self) -> None:
         """Give the focused pane the whole width, or take it back."""
@@ -432,17 +327,3 @@ class MainScreen(Filtering):
         from explorer.tui.screens.dialogs import Page
 
         self.app.push_screen(Page("Keys", help_lines))
-
-
-def _hidden(widget: Widget) -> Widget:
-    """A tab that is not on show; hidden before the first layout, which then happens once."""
-    widget.display = False
-    return widget
-
-
-def _dim(word: str, width: int) -> Line:
-    return ((fit(word, width), "dim"),)
-
-
-def _said(text: str, width: int) -> list[Line]:
-    return [BLANK, *wrap(((" " + text, "dim"),), width)]

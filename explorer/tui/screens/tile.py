@@ -86,10 +86,18 @@ class Options(RoleLines, can_focus=True):
     def line_at(self, y: int) -> Line:
         """The line in row `y`."""
         spans: list[tuple[str, str]] = [(self.label, "dim")]
-        for i, word in enumerate(self.words):
+        start = self._start()
+        for i, word in enumerate(self.words[start:], start):
             chosen = "mark" if self.has_focus else "head"  # bold: without colours it must differ too
             spans += [(f" {word} ", chosen if i == self.index else "dim"), (" ", "text")]
         return tuple(spans)
+
+    def _start(self) -> int:
+        """The first word on show: of many, those before the chosen one that would push it out are not."""
+        room, start = self.size.width - _LABEL, self.index
+        while start and sum(len(w) + 3 for w in self.words[start - 1 : self.index + 1]) <= room:
+            start -= 1
+        return start
 
     def action_step(self, step: int) -> None:
         """The word beside."""
@@ -98,8 +106,8 @@ class Options(RoleLines, can_focus=True):
         self.post_message(self.Changed())
 
     async def _on_click(self, event: events.Click) -> None:
-        x = _LABEL - 1
-        for i, word in enumerate(self.words):
+        x, start = _LABEL - 1, self._start()
+        for i, word in enumerate(self.words[start:], start):
             if x <= event.x < x + len(word) + 2:
                 self.index = i
                 self.refresh()

@@ -255,12 +255,13 @@ class LineList(_Scrolled, can_focus=True):
 
     def _keep_in_view(self) -> None:
         height, top = self.size.height, self.scroll_offset.y
-        if height <= 0:
+        if height <= 0 or top <= self.cursor < top + height:
             return
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False)
-        elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False)
+        if self.app.has_class("remote"):
+            # half a page at once: over SSH every line scrolled is the whole pane again on the wire
+            self.scroll_to(y=self.cursor - height // 2, animate=False)
+        else:
+            self.scroll_to(y=self.cursor - (0 if self.cursor < top else height - 1), animate=False)
 
     # keys
 

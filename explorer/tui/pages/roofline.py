@@ -1,0 +1,256 @@
+"""The Roofline tab: what bounds each layer on a machine, and how long the model takes at the least.
+
+Without a measurement every layer lies on the roof: its place along it, left or right of the ridge, says
+what bounds it. A layer without MACs has intensity 0 and no place on a logarithmic axis; it is in the list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from explorer import units
+from explorer.report.costs import machine_text
+from explorer.tui.lines import BLANK, Line, Span, bar, ending, fit, safe, wrap
+from explorer.tui.pages.plot import Part, framed, log_ticks, overlay, spread
+
+if TYPE_CHECKING:
+    from plotille import Canvas
+
+    from explorer.facts.roofline import Roofline, RooflinePoint
+
+__all__ = ["by_time", "no_machine_page", "points_of", "roofline_page"]
+
+_LIMITS = {"compute": "good", "memory": "bar", "unknown": "warn"}
+
+
+def by_time(roofline: Roofline) -> list[RooflinePoint]:
+    """The layers, those that take longest first, those of unknown time last."""
+    return sorted(roofline.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
+
+
+def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:
+    """Where in `points` the layers `first` to `last` are."""
+    return [i for i, p in enumerate(points) if first <= p.layer <= last]
+
+
+def no_machine_page(key: str, width: int) -> list[Line]:
+    """What stands here before a machine is known."""
+    why = " What bounds each layer, computing or moving bytes, depends on the machine. "
+    how = f"Press {key} to say what it can do at best, or to choose one of the configuration file."
+    return [BLANK, *wrap(((why, "dim"), (how, "text")), width - 1, 1)]
+
+
+def roofline_page(
+    roofline: Roofline,
+    points: Sequence[RooflinePoint],
+    at: int,
+    chosen: Collection[int],
+    width: int,
+    height: int,
+) -> list[Line]:
+    """The machine, the bounds, the plot, and the layers by time.
+
+    Args:
+        roofline: The figures.
+        points: `by_time(roofline)`.
+        at: Where the cursor is among `points`.
+        chosen: Indices of all that the cursor stands for: the layers of a group.
+        width: In cells.
+        height: In cells; the list is cut to it and follows the cursor.
+    """
+    width -= 1
+    lines = _figures(roofline, width, brief=height < 14)
+    if not points:
+        return [*lines, BLANK, ((" No layer takes time", "dim"),)]
+    at = max(0, min(at, len(points) - 1))
+    marked = set(chosen) | {at}
+    airy = height > 18
+    # around the plot: a unit, an axis of two lines, the heading of the list and what is chosen
+    rows = max(3, min(12, (height - len(lines) - 5 - airy) * 5 // 8))
+    plot = _plot(roofline, [points[i] for i in marked], points[at], width, rows)
+    if plot:
+        lines += [*([BLANK] if airy else []), *plot]
+    room = max(3, height - len(lines) - 1 - (len(chosen) > 1))
+    if len(chosen) > 1:
+        lines.append(_together([points[i] for i in chosen], roofline, width))
+    return [*lines, *_list(points, at, marked, roofline, width, room)]
+
+
+def _figures(roofline: Roofline, width: int, *, brief: bool) -> list[Line]:
+    """The machine, the bounds of the time, and how many layers each limit holds back."""
+    least = "" if roofline.coverage >= 1 else "≥ "
+    role = "number" if roofline.coverage >= 1 else "warn"
+    figures: list[Span] = [
+        (machine_text(roofline.machine), "accent"),
+        (f"ridge {roofline.ridge:,.3g} FLOPs a byte", "dim"),
+        (f"at least {least}{units.seconds_text(roofline.seconds)}", role),
+    ]
+    if not brief:
+        figures += [
+            (f"all MACs {units.seconds_text(roofline.compute_seconds)}", "dim"),
+            (f"all bytes {units.seconds_text(roofline.memory_seconds)}", "dim"),
+        ]
+    figures += [
+        (f"{roofline.compute_bound:,} compute-bound", _LIMITS["compute"]),
+        (f"{roofline.memory_bound:,} memory-bound", _LIMITS["memory"]),
+    ]
+    if roofline.unknown:
+        figures.append((f"{roofline.unknown:,} unknown", _LIMITS["unknown"]))
+    spans: list[Span] = [(" ", "text")]
+    for said, tone in figures:
+        # each figure stays on one line
+        spans += [(safe(said).replace(" ", "\u00a0"), tone), ("  ", "text")]
+    return wrap(spans, width, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Where things are on the plot: logarithms of FLOPs a byte across, of FLOPs/s upwards."""
+
+    ridge: float
+    ceiling: float
+    low: float
+    high: float
+    across: int
+    rows: int
+
+    @property
+    def floor(self) -> float:
+        """The lower end: the roof rises by as many decades as its slope is long."""
+        return self.ceiling - (self.ridge - self.low)
+
+    @property
+    def top(self) -> float:
+        """The upper end, a little above the roof."""
+        return self.ceiling + (self.ceiling - self.floor) * 0.12
+
+    def dot(self, x: float, y: float) -> tuple[int, int]:
+        """The dot at two logarithms."""
+        return (
+            spread(x, self.low, self.high, 2 * self.across),
+            spread(y, self.floor, self.top, 4 * self.rows),
+        )
+
+    def place(self, intensity: float) -> tuple[int, int]:
+        """The dot on the roof at an intensity."""
+        x = math.log10(intensity)
+        return self.dot(x, min(self.ceiling, self.ceiling - (self.ridge - x)))
+
+
+def _plot(
+    roofline: Roofline, chosen: Sequence[RooflinePoint], at: RooflinePoint, width: int, rows: int
+) -> list[Line]:
+    """The roof with every layer that has a place on it; the cursor's on a stem, chosen ones as diamonds."""
+    machine = roofline.machine
+    ridge, ceiling = math.log10(roofline.ridge), math.log10(2 * machine.peak_macs)
+    places = [math.log10(p.intensity) for p in roofline.points if p.intensity] + [ridge]
+    low, high = min(math.floor(min(places) - 0.1), ridge - 1), max(math.ceil(max(places) + 0.1), ridge + 0.7)
+    scale = _Scale(ridge, ceiling, low, high, 1, rows)
+    ticks = log_ticks(scale.floor, scale.top, max(2, rows // 2))
+    margin = max((len(_rate(power)) for power in ticks), default=0)
+    scale = replace(scale, across=max(8, width - margin - 2))
+    diamonds = {p.layer for p in chosen}
+
+    def roof(canvas: Canvas) -> None:
+        corner = scale.dot(ridge, ceiling)
+        canvas.line(*scale.dot(low, scale.floor), *corner)
+        canvas.line(*corner, *scale.dot(high, ceiling))
+
+    def below_ridge(canvas: Canvas) -> None:
+        x, y = scale.dot(ridge, ceiling)
+        for step in range(0, y, 3):
+            canvas.point(x, step)
+
+    def layers(limit: str) -> Callable[[Canvas], None]:
+        def draw(canvas: Canvas) -> None:
+            for point in roofline.points:
+                if point.limit == limit and point.intensity:
+                    marker = "◆" if point.layer in diamonds else "●"
+                    canvas.point(*scale.place(point.intensity), marker=marker)
+
+        return draw
+
+    def stem(canvas: Canvas) -> None:
+        if at.intensity:
+            x, y = scale.place(at.intensity)
+            canvas.line(x, 0, x, y)
+
+    def cursor(canvas: Canvas) -> None:
+        if at.intensity:
+            canvas.point(*scale.place(at.intensity), marker="◆")
+
+    parts: list[Part] = [("track", below_ridge), ("dim", roof), ("accent", stem)]
+    parts += [(_LIMITS[limit], layers(limit)) for limit in ("memory", "compute")]
+    picture = overlay(scale.across, rows, [*parts, ("accent", cursor)])
+    labels = {
+        rows - 1 - scale.dot(low, power)[1] // 4: fit(_rate(power), margin, right=True)
+        for power in reversed(ticks)
+    }
+    below = [
+        (scale.dot(power, ceiling)[0] // 2, _power(power))
+        for power in log_ticks(low, high, scale.across // 8)
+    ]
+    unit = " " * (margin + 2) + "FLOPs/s over FLOPs a byte"
+    return [((fit(unit, width), "dim"),), *framed(picture, labels, below)]
+
+
+def _rate(power: int) -> str:
+    """A power of ten beside the axis: '100 G', '10 T'."""
+    return units.rate_text(10.0**power, "").replace(".00", "").strip()
+
+
+def _power(power: int) -> str:
+    """A power of ten below a logarithmic axis: '0.1', '1', '10 k'."""
+    return f"{10.0**power:g}" if power < 3 else units.count_text(10**power).replace(".00", "")
+
+
+def _together(points: Sequence[RooflinePoint], roofline: Roofline, width: int) -> Line:
+    known = [p.seconds for p in points if p.seconds is not None]
+    share = units.percent_text(sum(known), roofline.seconds)
+    least = "≥ " if len(known) < len(points) else ""
+    said = f" {len(points):,} layers chosen: {least}{units.seconds_text(sum(known))}, {share}"
+    return ((fit(said, width), "accent"),)
+
+
+def _list(
+    points: Sequence[RooflinePoint],
+    at: int,
+    marked: Collection[int],
+    roofline: Roofline,
+    width: int,
+    room: int,
+) -> list[Line]:
+    """A window on the layers by time, around the cursor."""
+    kind = 14 if width >= 60 else 0
+    gauge = 8 if width >= 50 else 0
+    part = 7 if width >= 44 else 0
+    name = max(8, width - kind - gauge - part - 8 - 9 - 3)
+    columns = fit("time", 8, right=True) + " " * gauge + fit("share", part, right=True)
+    count = fit(f" {at + 1:,} of {len(points):,} by time", name + 3 + kind)
+    lines: list[Line] = [((count, "head"), (columns + fit("bound", 9, right=True), "dim"))]
+    start = max(0, min(at - room // 2, len(points) - room))
+    for i in range(start, min(start + room, len(points))):
+        point = points[i]
+        filled, track = bar(point.share, max(0, gauge - 1))
+        time = "?" if point.seconds is None else units.seconds_text(point.seconds)
+        share = units.percent_text(point.seconds, roofline.seconds)
+        lines.append(
+            (
+                (" ◆ " if i in marked else "   ", "accent" if i == at else _LIMITS[point.limit]),
+                (
+                    fit(ending(safe(point.path) or "(unnamed)", name - 1), name),
+                    "strong" if i == at else "text",
+                ),
+                (fit(safe(point.kind), kind), "dim"),
+                (fit(time, 8, right=True), "warn" if point.seconds is None else "number"),
+                (" " if gauge else "", "text"),
+                filled,
+                track,
+                (fit(share, part, right=True), "dim"),
+                (fit(point.limit if point.seconds != 0 else "-", 9, right=True), _LIMITS[point.limit]),
+            )
+        )
+    return lines

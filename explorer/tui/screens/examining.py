@@ -1,0 +1,219 @@
+"""What is computed only when asked for: memory over time, the roofline, training, the values in tensors.
+
+Each is a job that Esc stops. A tab that needs one asks for it when it is opened; if another job runs, it
+waits its turn and comes when that one ends.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from explorer.errors import Cancelled, ExplorerError
+from explorer.tui.screens.filtering import Filtering
+from explorer.tui.widgets.layer_tree import LayerTree
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer
+    from explorer.facts.memory import Memory
+    from explorer.facts.roofline import Machine, Roofline, RooflinePoint
+    from explorer.facts.training import Optimizer, Training
+    from explorer.facts.values import Activations, Weights
+    from explorer.tui.jobs import Door
+
+__all__ = ["ON_DEMAND", "Examining", "Seen"]
+
+ON_DEMAND = ("memory", "roofline")
+"""Tabs that ask the engine when they are opened."""
+_MOST = 12
+"""Layers of a group whose values are read at a time."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was computed for the model on show; another model has another one.
+
+    Attributes:
+        points: The layers of `roofline`, by time.
+        weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
+            there are in all.
+        refused: Tab to the reason why it shows nothing; asked for again when its key is pressed.
+    """
+
+    memory: Memory | None = None
+    roofline: Roofline | None = None
+    points: Sequence[RooflinePoint] = ()
+    training: Training | None = None
+    weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
+    activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class Examining(Filtering):
+    """The part of the main screen that asks for more than is known of every model.
+
+    Args:
+        source: What the user asked for.
+        door: The engine.
+        remote: Over SSH.
+    """
+
+    tab: str
+
+    def __init__(self, source: str, door: Door, *, remote: bool = False) -> None:
+        super().__init__(source, door, remote=remote)
+        self.seen = Seen()
+        self.machine: Machine | None = None
+        self._batch = ""
+        self._optimizer: Optimizer = "sgd"
+
+    def paint_tab(self) -> None:
+        """Draw the tab on show."""
+        raise NotImplementedError
+
+    def reveal(self, title: str) -> None:
+        """Bring the part of the page with this heading into view."""
+        raise NotImplementedError
+
+    def span_of(self, chosen: Sequence[Layer]) -> tuple[int, int]:
+        """The first and the last id of layers and of what lies in them."""
+        return chosen[0].id, self.query_one(LayerTree).model.end[chosen[-1].id] - 1
+
+    # the tabs that need a job
+
+    def jobs_changed(self) -> None:
+        """A job began or ended: a tab may have waited for that."""
+        super().jobs_changed()
+        self.call_later(self.demand)
+
+    def demand(self) -> None:
+        """Ask for what the tab on show lacks, if it was not refused and nothing else runs."""
+        tab, seen = self.tab, self.seen
+        if tab not in ON_DEMAND or getattr(seen, tab) is not None or tab in seen.refused:
+            return
+        if self.analysis is None or self.jobs.current is not None:
+            return
+        if tab == "memory":
+            self.run_worker(self._get_memory(seen), group="job", exit_on_error=False)
+        elif self.machine is not None:
+            self.run_worker(self._get_roofline(seen, self.machine), group="job", exit_on_error=False)
+
+    async def _get_memory(self, seen: Seen) -> None:
+        seen.memory = await self._fetch("memory", seen, "following the tensors", "memory")
+        self.paint_tab()
+
+    async def _get_roofline(self, seen: Seen, machine: Machine) -> None:
+        from explorer.tui.pages.roofline import by_time
+
+        seen.roofline = await self._fetch("roofline", seen, "placing the layers", "roofline", machine)
+        if seen.roofline is not None:
+            seen.points = by_time(seen.roofline)
+        self.paint_tab()
+
+    async def _fetch(self, tab: str, seen: Seen, title: str, method: str, *args: Any) -> Any:
+        """The answer, or None and the reason in `seen.refused`."""
+        try:
+            return await self.jobs.run(title, method, *args)
+        except Cancelled:
+            seen.refused[tab] = "stopped"
+        except ExplorerError as error:
+            seen.refused[tab] = str(error)
+        return None
+
+    # the machine
+
+    def action_machine(self) -> None:
+        """Ask for a machine."""
+        from explorer.tui.screens.machine import MachineDialog
+
+        self.app.push_screen(MachineDialog(self.machine, blink=not self.remote), self._take_machine)
+
+    def _take_machine(self, machine: Machine | None) -> None:
+        if machine is None:
+            return
+        self.machine = machine
+        self.seen.roofline = None
+        self.seen.refused.pop("roofline", None)
+        self.open_tab("roofline")
+
+    # training
+
+    def action_training(self) -> None:
+        """Ask for batch size and optimizer, and tell what a step costs."""
+        from explorer.tui.screens.training import TrainingDialog
+
+        if self._ready():
+            dialog = TrainingDialog(self._batch, self._optimizer, blink=not self.remote)
+            self.app.push_screen(dialog, self._take_training)
+
+    def _take_training(self, asked: tuple[str, int | None, Optimizer] | None) -> None:
+        if asked is not None:
+            self._batch, batch, self._optimizer = asked
+            self._start("Training", self._do_training(batch, self._optimizer))
+
+    async def _do_training(self, batch: int | None, optimizer: Optimizer) -> None:
+        seen = self.seen
+        seen.training = await self.jobs.run(
+            "counting a training step", "training", batch=batch, optimizer=optimizer
+        )
+        if self.tab not in ("layer", "model"):
+            self.open_tab("model")
+        self.paint_tab()
+        self.reveal("Training")
+
+    # the values in tensors
+
+    def _inside(self) -> list[Layer]:
+        """The chosen layer with all that lies in it; of identical blocks the first."""
+        tree = self.query_one(LayerTree)
+        if not tree.chosen:
+            return []
+        first = tree.chosen[0].id
+        return list(tree.model.layers[first : tree.model.end[first]])
+
+    def _chosen_path(self) -> str:
+        layer = self.query_one(LayerTree).current_layer
+        return layer.path if layer is not None else ""
+
+    def action_weights(self) -> None:
+        """Statistics of the chosen layer's weights."""
+        if not self._ready():
+            return
+        having = [layer for layer in self._inside() if layer.weights]
+        if not having:
+            self.say("no weights in this layer")
+            return
+        self._start("Weights", self._do_weights(self._chosen_path(), having))
+
+    async def _do_weights(self, path: str, having: Sequence[Layer]) -> None:
+        seen = self.seen
+        names = [glob.escape(layer.path) for layer in having[:_MOST]]
+        total = sum(len(layer.weights) for layer in having)
+        found: Weights = await self.jobs.run("reading weights", "weights", names)
+        seen.weights[path] = (found, total)
+        self._show_values("Values of the weights")
+
+    def action_activations(self) -> None:
+        """Run the model and tell what the chosen layer puts out."""
+        if not self._ready():
+            return
+        leaves = [layer for layer in self._inside() if not layer.group]
+        if not leaves:
+            self.say("nothing runs in this layer")
+            return
+        self._start("Activations", self._do_activations(self._chosen_path(), leaves))
+
+    async def _do_activations(self, path: str, leaves: Sequence[Layer]) -> None:
+        seen = self.seen
+        names = [glob.escape(layer.path) for layer in leaves[:_MOST]]
+        found: Activations = await self.jobs.run("running the model", "activations", names)
+        seen.activations[path] = (found, len(leaves))
+        self._show_values("Values of the activations")
+
+    def _show_values(self, title: str) -> None:
+        if self.tab != "layer":
+            self.open_tab("layer", focus=False)
+        self.paint_tab()
+        self.reveal(title)

@@ -1,0 +1,85 @@
+"""A page with a plot whose cursor the arrow keys move: along the steps, or from layer to layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from explorer.tui.commands import in_scope
+from explorer.tui.lines import Line
+from explorer.tui.widgets.line_view import LineView
+
+__all__ = ["PlotView"]
+
+
+class PlotView(LineView):
+    """A page made for a width, a height and a cursor."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("plot")),
+        Binding("left,h,up,k", "step(-1)", show=False),
+        Binding("right,l,down,j", "step(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown,space", "page(1)", show=False),
+        Binding("home,g", "edge(0)", show=False),
+        Binding("end,G", "edge(1)", show=False),
+    ]
+
+    class Chosen(Message):
+        """Enter."""
+
+        def __init__(self, source: PlotView) -> None:
+            super().__init__()
+            self.source = source
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.cursor = self.count = 0
+        self._draw: Callable[[int, int, int], Sequence[Line]] = lambda cursor, width, height: ()
+
+    def show_plot(self, draw: Callable[[int, int, int], Sequence[Line]], count: int, cursor: int) -> None:
+        """Show `draw(cursor, width, height)`, whose cursor goes from 0 to `count` - 1."""
+        self._draw, self.count = draw, count
+        self.cursor = max(0, min(cursor, count - 1))
+        self._again()
+
+    def show_page(self, page: Callable[[int], Sequence[Line]]) -> None:
+        """Show a page without a cursor: why there is no plot."""
+        self.show_plot(lambda cursor, width, height: page(width), 0, 0)
+
+    def _again(self) -> None:
+        draw, cursor = self._draw, self.cursor
+        self.show(lambda width: draw(cursor, width, self.size.height))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lay out for the new size: the plot's height follows the pane's."""
+        self._again()
+
+    def move_to(self, cursor: int) -> None:
+        """Put the cursor elsewhere; draw again even if it is there, for what it stands for may differ."""
+        self.cursor = max(0, min(cursor, self.count - 1))
+        self._again()
+
+    def action_step(self, step: int) -> None:
+        """One to the left or right."""
+        self.move_to(self.cursor + step)
+
+    def action_page(self, step: int) -> None:
+        """Read on where the page is longer than the pane, else a tenth of the plot on."""
+        if self.virtual_size.height > self.size.height:
+            self.action_scroll_page(step)
+        else:
+            self.move_to(self.cursor + step * max(1, self.count // 10))
+
+    def action_edge(self, end: int) -> None:
+        """To the first or the last."""
+        self.move_to(end * self.count)
+
+    def action_choose(self) -> None:
+        """Say that this is the one."""
+        if self.count:
+            self.post_message(self.Chosen(self))

@@ -1,0 +1,311 @@
+"""What a user finds out on demand: memory over time, the roofline, values, training; key by key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from explorer.errors import Misuse
+from explorer.facts.roofline import Machine
+from explorer.tui.lines import line_text
+from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.plot_view import PlotView
+from explorer.tui.widgets.strips import Status
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's configuration file, which is not there unless a test writes it."""
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("EXPLORER_CONFIG", str(path))
+    return path
+
+
+def asked(hands: Hands, method: str) -> list[tuple[tuple[object, ...], dict[str, object]]]:
+    return [(args, kwargs) for name, args, kwargs in hands.engine.asked if name == method]
+
+
+def plot(hands: Hands) -> PlotView:
+    return hands.main.query_one(f"#{hands.main.tab}", PlotView)
+
+
+def words(hands: Hands, tab: str) -> str:
+    return " ".join(hands.text(f"#{tab}").replace("\u00a0", " ").split())
+
+
+async def type_machine(hands: Hands, peak: str, bandwidth: str) -> None:
+    await hands.press("m")
+    hands.pilot.app.screen.query_one("#peak", Input).value = peak
+    hands.pilot.app.screen.query_one("#bytes-s", Input).value = bandwidth
+    await hands.press()
+
+
+# memory
+
+
+async def test_nothing_is_computed_before_it_is_asked_for() -> None:
+    async with screen() as hands:
+        assert {name for name, _, _ in hands.engine.asked} == {"open", "analysis", "ops"}
+        assert not hands.main.query("#memory")
+
+
+async def test_the_memory_tab_opens_at_the_peak_and_the_arrows_walk_along_the_steps() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("5")
+        assert "this is the peak" in words(hands, "memory")
+        assert "Step 3 of 13 features.3 Conv" in words(hands, "memory")
+        await hands.press("right", "down", "left", "right")
+        assert "Step 5 of 13 features.6 Conv" in words(hands, "memory")
+        await hands.press("home")
+        assert "Step 0 of 13 the model's inputs" in words(hands, "memory")
+        await hands.press("left", "end", "right")
+        assert "Step 13 of 13 classifier.6 Gemm" in words(hands, "memory")
+        assert len(asked(hands, "memory")) == 1
+
+
+async def test_the_cursor_of_the_tree_is_followed_and_enter_leads_back_to_it() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("5", "tab", "down")
+        assert "Step 1 of 13 features.0" in words(hands, "memory")
+        await hands.press("tab", "end", "enter")
+        assert hands.at() == "classifier.6"
+        assert hands.main.focused is hands.main.query_one("#tree")
+        assert hands.main.tab == "memory"
+
+
+async def test_p_leads_to_the_peak_from_anywhere() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("p")
+        assert "this is the peak" in words(hands, "memory")
+        await hands.press("end", "p")
+        assert "this is the peak" in words(hands, "memory")
+
+
+async def test_a_step_without_a_layer_says_so() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("5", "home", "enter")
+        assert "no layer of its own" in hands.strip(Status)
+
+
+async def test_what_cannot_be_computed_says_why_in_its_tab_and_can_be_tried_again() -> None:
+    async with screen(ScriptedEngine(errors={"memory": Misuse("no order")}), size=(120, 40)) as hands:
+        await hands.press("5")
+        assert "no order. Press 5 to try again." in words(hands, "memory")
+        assert len(asked(hands, "memory")) == 1
+        hands.engine.errors.clear()
+        await hands.press("5")
+        assert "this is the peak" in words(hands, "memory")
+
+
+async def test_a_tab_that_is_stopped_stays_stopped_until_it_is_asked_for() -> None:
+    async with screen(ScriptedEngine(hold=("memory",)), size=(120, 40)) as hands:
+        await hands.press("5")
+        assert "Esc stops" in hands.strip(Status)
+        await hands.press("escape")
+        assert "stopped. Press 5 to try again." in words(hands, "memory")
+        assert len(asked(hands, "memory")) == 1
+
+
+async def test_a_tab_waits_for_the_job_that_runs_and_comes_when_that_ends() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.tile()
+        hands.engine.hold.add("verify")
+        await hands.press("v", "5")
+        assert "Waiting for the job that runs" in words(hands, "memory")
+        assert not asked(hands, "memory")
+        hands.engine.release()
+        await hands.rest()
+        await hands.press("escape")
+        assert "this is the peak" in words(hands, "memory")
+
+
+async def test_another_model_is_computed_anew() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("5")
+        await hands.tile()
+        assert len(asked(hands, "memory")) == 2
+
+
+# roofline
+
+
+async def test_the_roofline_asks_for_a_machine_first_and_then_places_the_layers() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("6")
+        assert "Press m" in words(hands, "roofline")
+        assert not asked(hands, "roofline")
+        await type_machine(hands, "4T", "100 GB/s")
+        assert "80 FLOPs a byte" in hands.dialog()
+        await hands.press("enter")
+        assert asked(hands, "roofline") == [((Machine("", 4e12, 1e11, "screen"),), {})]
+        text = words(hands, "roofline")
+        assert "2 compute-bound 11 memory-bound" in text
+        assert "10 layers chosen" in text
+
+
+async def test_the_roofline_follows_the_tree_and_its_own_arrows_and_enter_leads_to_the_layer() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await type_machine(hands, "4T", "100 GB/s")
+        await hands.press("enter", "tab", "down")
+        assert " ◆ features.0 " in hands.text("#roofline")
+        await hands.press("tab", "home")
+        assert " ◆ classifier.1 " in hands.text("#roofline")
+        await hands.press("down", "enter")
+        assert hands.at() == "classifier.4"
+
+
+async def test_a_machine_that_cannot_be_cannot_be_applied() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await type_machine(hands, "4 potatoes", "100 GB/s")
+        assert "potatoes" in hands.dialog()
+        await hands.press("enter")
+        assert "The machine" in hands.dialog()
+        await hands.press("escape")
+        assert hands.main.machine is None
+
+
+async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -> None:
+    config.write_text(
+        '[machine.npu]\npeak_macs = "8T"\nbandwidth = "50 GB/s"\n'
+        "[machine.cpu]\npeak_macs = 1e11\nbandwidth = 2e10\n"
+    )
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("m", "right")
+        assert "100.00 GMAC/s, 20.00 GB/s" in hands.dialog()
+        await hands.press("enter")
+        assert hands.main.machine == Machine("cpu", 1e11, 2e10, str(config))
+        assert "cpu: 100.00 GMAC/s" in words(hands, "roofline")
+        # a rate that was changed is no longer that machine's
+        await hands.press("m", "down")
+        hands.pilot.app.screen.query_one("#peak", Input).value = "9T"
+        await hands.press("enter")
+        assert hands.main.machine == Machine("", 9e12, 2e10, "screen")
+
+
+async def test_a_configuration_file_that_cannot_be_read_is_said_and_a_machine_can_still_be_typed(
+    config: Path,
+) -> None:
+    config.write_text("[machine")
+    async with screen(size=(120, 40)) as hands:
+        await type_machine(hands, "4T", "100G")
+        assert "not TOML" in " ".join(hands.dialog().split())
+        await hands.press("enter")
+        assert "2 compute-bound" in words(hands, "roofline")
+
+
+# values
+
+
+async def test_the_values_of_a_layers_weights_come_by_a_key_and_into_view() -> None:
+    async with screen() as hands:
+        await hands.press("down", "n")
+        text = words(hands, "layer")
+        for figure in (
+            "Values of the weights",
+            "min -1.295",
+            "std 0.41",
+            "zeros 12.5 %",
+            "random weights, seed 0",
+        ):
+            assert figure in text, figure
+        view = hands.main.query_one("#layer", LineView)
+        assert "Values of the weights" in line_text(view.line_at(0))
+        assert hands.main.focused is hands.main.query_one("#tree")
+
+
+async def test_values_stay_with_their_layer() -> None:
+    async with screen() as hands:
+        await hands.press("down", "n", "down", "down")
+        assert "Values" not in hands.text("#layer")
+        await hands.press("up", "up")
+        assert "Values of the weights" in hands.text("#layer")
+        assert len(asked(hands, "weights")) == 1
+
+
+async def test_a_layer_without_weights_says_so_and_none_is_read() -> None:
+    async with screen() as hands:
+        await hands.press("down", "down", "n")
+        assert "no weights in this layer" in hands.strip(Status)
+        assert not asked(hands, "weights")
+
+
+async def test_a_group_shows_its_children_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorer.tui.screens.examining._MOST", 3)
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("n")
+        ((args, _),) = asked(hands, "weights")
+        assert args == (["features.0", "features.3", "features.6"],)
+        text = hands.text("#layer")
+        assert "6 of 10 tensors" in text
+        assert "features.6.weight" in text
+        assert "0.00125 ± 0.41" in text
+
+
+async def test_the_model_is_run_for_the_activations_of_a_layer() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("2", "tab", "down", "down", "f")
+        assert asked(hands, "activations") == [((["features.relu0"],), {})]
+        assert hands.main.tab == "layer"
+        text = words(hands, "layer")
+        assert "Values of the activations" in text
+        assert "input float32 (1, 3, 224, 224): random, seed 0" in text
+
+
+async def test_reading_values_is_a_job_that_esc_stops() -> None:
+    async with screen(ScriptedEngine(hold=("activations",))) as hands:
+        await hands.press("down", "f")
+        assert "running the model" in hands.strip(Status)
+        await hands.press("escape")
+        assert "Activations: stopped" in hands.strip(Status)
+        assert "Values" not in hands.text("#layer")
+
+
+# training
+
+
+async def test_training_is_told_for_the_model_and_for_the_layer() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("2", "b")
+        hands.pilot.app.screen.query_one("#batch", Input).value = "8"
+        await hands.press("down", "right", "right")
+        assert "2 numbers for every parameter" in " ".join(hands.dialog().split())
+        await hands.press("enter")
+        assert asked(hands, "training") == [((), {"batch": 8, "optimizer": "adam"})]
+        assert "Training: batch 8, adam" in hands.text("#model")
+        await hands.press("1")
+        assert "Training: batch 8, adam" in hands.text("#layer")
+        await hands.press("b")
+        assert hands.pilot.app.screen.query_one("#batch", Input).value == "8"
+
+
+@pytest.mark.parametrize("batch", ["0", "many", "-1"])
+async def test_a_batch_that_cannot_be_cannot_be_applied(batch: str) -> None:
+    async with screen() as hands:
+        await hands.press("b")
+        hands.pilot.app.screen.query_one("#batch", Input).value = batch
+        await hands.press("enter")
+        assert "a number above 0" in hands.dialog()
+        assert not asked(hands, "training")
+
+
+async def test_what_training_does_not_know_is_a_dialog() -> None:
+    async with screen(ScriptedEngine(errors={"training": Misuse("the batch is fixed at 1")})) as hands:
+        await hands.press("b")
+        await hands.press("enter")
+        assert "the batch is fixed at 1" in hands.dialog()
+
+
+@pytest.mark.parametrize("size", [(60, 15), (30, 10), (200, 60)])
+async def test_no_size_of_terminal_breaks_the_plots(size: tuple[int, int]) -> None:
+    async with screen(size=size) as hands:
+        await hands.press("5", "right", "pagedown", "6")
+        await type_machine(hands, "4T", "100G")
+        await hands.press("enter", "right", "z", "left", "n", "1")
+        assert hands.main.tab == "layer"
+        await hands.pilot.resize_terminal(80, 24)
+        await hands.press("5", "6")
+        assert plot(hands).size.height > 10

@@ -1,0 +1,302 @@
+"""What the Memory and Roofline tabs and the parts computed on demand say, without a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from explorer.facts import TensorInfo
+from explorer.facts.memory import Lifetime, Memory, MemoryStep
+from explorer.facts.roofline import Machine
+from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.tui.lines import Line, line_text, line_width
+from explorer.tui.pages.memory import memory_page, step_of
+from explorer.tui.pages.plot import area, columns_of, framed, log_ticks, overlay, spark
+from explorer.tui.pages.roofline import by_time, points_of, roofline_page
+from explorer.tui.pages.training import layer_training_lines, model_training_lines
+from explorer.tui.pages.values import activation_lines, weight_lines
+from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
+
+MACHINE = Machine("laptop", 4e12, 100e9)
+SIZES = ((29, 9), (37, 19), (60, 34), (100, 50))
+
+
+def said(lines: object) -> str:
+    return "\n".join(line_text(line) for line in lines).replace("\u00a0", " ")  # type: ignore[attr-defined]
+
+
+def words(lines: object) -> str:
+    """The same with its line breaks undone."""
+    return " ".join(said(lines).split())
+
+
+def chain(*sizes: int) -> Memory:
+    """A chain of layers: each tensor is written by one step and read by the next."""
+    lives = tuple(
+        Lifetime(TensorInfo(f"t{i}", "float32", (size,)), size, i, min(i + 1, len(sizes) - 1), 0)
+        for i, size in enumerate(sizes)
+    )
+    live = [sum(x.bytes for x in lives if x.born <= i <= x.dies) for i in range(len(sizes))]
+    steps = tuple(
+        MemoryStep(f"l{i}" if i else "", "Op", live[i], i if i else None) for i in range(len(sizes))
+    )
+    return Memory(steps, lives, sum(sizes), max(live), live.index(max(live)), max(live), 7)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("exact", [False, True])
+def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) -> None:
+    model = alexnet()
+    fact, roof, step = memory(model), roofline(model, MACHINE), training(model, 8, "adam")
+    points = by_time(roof)
+    pages: list[list[Line]] = []
+    for at in (0, 3, 12):
+        pages.append(memory_page(fact, at, width, height, exact))
+        pages.append(roofline_page(roof, points, at, [at], width, height))
+    engine = ScriptedEngine(model)
+    weights, ran = engine._weights(["features.*"]), engine._activations(["features.0"])
+    pages += [model_training_lines(step, width, exact), layer_training_lines(step, 0, 10, width, exact)]
+    pages += [weight_lines(weights, 99, width, exact), activation_lines(ran, 99, width, exact)]
+    few = replace(weights, tensors=weights.tensors[:2])
+    pages.append(weight_lines(few, 2, width, exact))
+    for page in pages:
+        for line in page:
+            assert line_width(line) <= width, line_text(line)
+
+
+def test_memory_tells_peak_arena_sum_and_who_is_alive_largest_first() -> None:
+    fact = chain(100, 300, 200, 50)
+    page = memory_page(fact, 2, 60, 34, exact=True)
+    text = words(page)
+    for figure in ("peak 500 B", "arena 500 B", "sum 650 B", "weights 7 B"):
+        assert figure in text, figure
+    assert "Step 2 of 3 l2 Op" in text
+    assert "500 B alive: this is the peak" in text
+    rows = [line_text(line).split() for line in page if line_text(line).startswith(" ◆ t")]
+    assert [row[1] for row in rows] == ["t1", "t2"]
+    assert rows[0][-1] == "1–2"
+
+
+def test_away_from_the_peak_only_its_culprits_are_marked() -> None:
+    fact = chain(100, 300, 200, 50)
+    text = said(memory_page(fact, 1, 60, 34, exact=True))
+    assert " ◆ t1" in text
+    assert " ◆ t0" not in text
+    assert "400 B alive, 80.0 % of the peak" in text
+    assert "alive at the peak, step 2" in text
+    assert "◆" not in said(memory_page(fact, 0, 60, 34, exact=True))
+
+
+def test_a_bound_says_that_it_is_one() -> None:
+    fact = replace(chain(1, 2), status="unknown", reason="2 tensors were left out")
+    assert "peak ≥ 3 B" in words(memory_page(fact, 0, 60, 34, exact=True))
+    assert "unknown: 2 tensors were left out" in words(memory_page(fact, 0, 60, 34, exact=True))
+    bound = replace(fact, status="bound", reason="nonzero")
+    assert "peak ≤ 3 B" in words(memory_page(bound, 0, 60, 34, exact=True))
+
+
+def test_a_model_that_runs_nothing_has_no_timeline() -> None:
+    nothing = Memory((), (), 0, 0, 0, 0, 0)
+    assert "Nothing runs" in said(memory_page(nothing, 0, 60, 34, exact=False))
+
+
+def test_the_timeline_reaches_its_top_at_the_peak_and_shows_the_cursor() -> None:
+    fact = chain(*([10] * 40), 90, *([10] * 59))
+    page = memory_page(fact, 40, 80, 34, exact=False)
+    top = next(line for line in page if "┤" in line_text(line))
+    peaks = [x for x, cell in enumerate(line_text(top)) if cell not in " ┤100B│"]
+    assert peaks
+    accents = [piece for piece, role in top if role == "accent" and piece.strip()]
+    assert accents
+    mark = next(line_text(line) for line in page if "▲" in line_text(line))
+    assert peaks[0] - 1 <= mark.index("▲") <= peaks[-1] + 1
+
+
+def test_many_tensors_are_capped_and_counted() -> None:
+    tensor = TensorInfo("t", "float32", (1,))
+    fact = Memory((MemoryStep("", "", 300),), (Lifetime(tensor, 1, 0, 0, 0),) * 300, 300, 300, 0, 300, 0)
+    assert "200 of 300 shown" in said(memory_page(fact, 0, 60, 34, exact=False))
+
+
+def test_a_layer_is_found_on_the_timeline_and_a_group_by_its_first_step() -> None:
+    fact = memory(alexnet())
+    assert fact.steps[step_of(fact, 3, 3) or 0].path == "features.3"
+    assert step_of(fact, 0, 10) == 1
+    assert step_of(fact, 99, 99) is None
+
+
+def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
+    roof = roofline(alexnet(), MACHINE)
+    points = by_time(roof)
+    assert [p.seconds for p in points] == sorted((p.seconds or 0 for p in points), reverse=True)
+    text = words(roofline_page(roof, points, 0, [0], 100, 50))
+    for figure in (
+        "laptop: 4.00 TMAC/s, 100.00 GB/s",
+        "ridge 80 FLOPs a byte",
+        "2 compute-bound",
+        "11 memory-bound",
+    ):
+        assert figure in text, figure
+    # 37.75 M MACs need 9 us, 144 MiB of weights at 100 GB/s 1.5 ms: classifier.1 waits for memory
+    first = next(
+        line_text(x) for x in roofline_page(roof, points, 0, [0], 100, 50) if " ◆ class" in line_text(x)
+    )
+    assert first.split()[1] == "classifier.1"
+    assert "1.5 ms" in first
+    assert first.split()[-1] == "memory"
+
+
+def test_the_cursor_of_the_roofline_stays_in_view() -> None:
+    roof = roofline(alexnet(), MACHINE)
+    points = by_time(roof)
+    for at in range(len(points)):
+        page = roofline_page(roof, points, at, [at], 60, 19)
+        assert len(page) <= 19
+        rows = [line_text(line) for line in page if line_text(line).startswith(" ◆ ")]
+        assert rows
+        assert points[at].path in rows[0]
+        assert f"{at + 1} of {len(points)} by time" in said(page)
+
+
+def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:
+    roof = roofline(alexnet(), MACHINE)
+    points = by_time(roof)
+    chosen = points_of(points, 0, 10)
+    assert len(chosen) == 10
+    assert "10 layers chosen: 210 us, 8.2 %" in said(roofline_page(roof, points, chosen[0], chosen, 100, 50))
+
+
+def test_unknown_layers_lower_what_the_roofline_claims() -> None:
+    roof = roofline(blocks(), MACHINE)
+    text = words(roofline_page(roof, by_time(roof), 0, [0], 100, 50))
+    assert "1 unknown" in text
+    assert "at least ≥" in text
+    assert "\x1b" not in text
+    assert by_time(roof)[-1].seconds is None
+
+
+def test_a_machine_that_no_layer_loads_still_draws_its_roof() -> None:
+    nothing = replace(roofline(alexnet(), MACHINE), points=(), seconds=0.0)
+    assert "No layer takes time" in said(roofline_page(nothing, (), 0, [], 60, 34))
+
+
+def stats(count: int = 4, **more: object) -> TensorStats:
+    base = TensorStats(
+        TensorInfo("w", "float32", (2, 2)), "fc", count, 4 * count, -1.5, 2.5, 0.25, 1.0, 0.25, 0, 0,
+        ((0.5, 0.125),), True, Histogram((-1.5, 0.5, 2.5), (3, 1)),
+    )  # fmt: skip
+    return replace(base, **more)  # type: ignore[arg-type]
+
+
+def test_the_values_of_a_tensor_are_told_in_full_with_a_histogram() -> None:
+    text = words(
+        weight_lines(Weights("m", (stats(),), notes=("random weights, seed 0",)), 1, 60, exact=False)
+    )
+    for figure in (
+        "w float32 [2, 2]", "min -1.5", "max 2.5", "mean 0.25", "std 1", "zeros 25.0 %", "count 4",
+        "50 % 0.125", "random weights, seed 0",
+    ):  # fmt: skip
+        assert figure in text, figure
+    assert "⣿" in text
+
+
+def test_values_that_are_not_finite_are_told_apart() -> None:
+    odd = stats(minimum=None, maximum=None, mean=None, std=None, zeros=None, nan=3, inf=1, histogram=None)
+    text = words(weight_lines(Weights("m", (odd,)), 1, 60, exact=False))
+    assert "3 NaN, 1 Inf: not in the figures" in text
+    assert "min ?" in text
+
+
+def test_the_children_of_a_group_are_compared_in_brief_and_counted() -> None:
+    found = Weights("m", tuple(stats(tensor=TensorInfo(f"w{i}", "float32", (2, 2))) for i in range(5)))
+    text = said(weight_lines(found, 40, 60, exact=False))
+    assert "5 of 40 tensors" in text
+    assert "█▃  0.25 ± 1  -1.5 … 2.5" in text
+
+
+def test_tied_and_equal_tensors_are_named_and_told_apart() -> None:
+    found = Weights("m", (stats(),), tied=(("w", "head.weight"),), duplicates=(("w", "copy"), ("a", "b")))
+    text = said(weight_lines(found, 1, 60, exact=False))
+    assert "tied: one tensor: w, head.weight" in text
+    assert "equal bytes: w, copy" in text
+    assert "a, b" not in text
+
+
+def test_activations_name_their_input_their_calls_and_what_did_not_run() -> None:
+    ran = Activations(
+        "m", ("x float32 (1, 3): random, seed 0",), (stats(call=1),), skipped=(("gone", "never called"),)
+    )
+    text = words(activation_lines(ran, 1, 60, exact=False))
+    for figure in ("call 2", "x float32 (1, 3): random, seed 0", "gone: never called"):
+        assert figure in text, figure
+
+
+def test_training_keeps_its_figures_apart_and_sums_a_group() -> None:
+    model = alexnet()
+    step = training(model, 2, "momentum")
+    text = words(model_training_lines(step, 60, exact=True))
+    for figure in ("Training: batch 2, momentum", "forward 1,428,376,960 MACs", "gradients 244,403,360 B"):
+        assert figure in text, figure
+    part = words(layer_training_lines(step, 0, 10, 60, exact=True))
+    assert f"forward {2 * (model.layers[0].macs or 0):,} MACs" in part
+    # the first layer has no gradient of its input
+    assert f"grad. input {2 * (655_566_528 - 70_276_800):,} MACs" in part
+    assert layer_training_lines(step, 99, 99, 60, exact=True) == []
+
+
+def test_an_unknown_layer_makes_the_sum_of_its_group_a_lower_bound() -> None:
+    step = training(alexnet(), 1, "sgd")
+    hole = replace(step.layers[0], forward_macs=None, status="unknown", reason="no rule")
+    part = words(layer_training_lines(replace(step, layers=(hole, *step.layers[1:])), 0, 10, 60, exact=False))
+    assert "forward ≥ 585.29 M MACs" in part
+    assert "unknown: no rule" in part
+
+
+# pictures
+
+
+def test_a_curve_shows_the_largest_of_the_values_that_share_a_column() -> None:
+    spike = [1.0] * 1000
+    spike[500] = 100.0
+    rows = area(spike, 20, 4)
+    assert sum(cell != " " for cell in line_text(rows[0])) == 1
+    assert " " not in line_text(rows[-1])
+    assert len(line_text(rows[0]).rstrip()) == 11
+
+
+def test_a_column_is_lit_for_each_value_and_nothing_else() -> None:
+    for count in (1, 3, 20, 500):
+        covered = [x for i in range(count) for x in columns_of(i, count, 20)]
+        assert set(covered) == set(range(20))
+        assert max(covered) == 19
+    rows = area([1.0, 2.0, 3.0], 12, 2, lit=((1, "accent"),))
+    lit = [piece for piece, role in rows[-1] if role == "accent"]
+    assert len(lit) == 1
+    assert len(lit[0]) == 4
+
+
+def test_parts_of_a_picture_join_their_dots_and_the_last_gives_the_role() -> None:
+    rows = overlay(2, 1, (("dim", lambda c: c.point(0, 0)), ("accent", lambda c: c.point(0, 3))))
+    assert rows == [(("⡁", "accent"), (" ", "text"))]
+    marked = overlay(1, 1, (("dim", lambda c: c.point(0, 0)), ("good", lambda c: c.point(0, 0, marker="●"))))
+    assert marked == [(("●", "good"),)]
+
+
+def test_words_under_an_axis_neither_overlap_nor_leave_the_plot() -> None:
+    lines = framed([((" " * 12, "text"),)], {0: "1 T"}, [(0, "0.1"), (1, "1"), (5, "10"), (11, "100")])
+    under = line_text(lines[-1])
+    assert under.split() == ["0.1", "10", "100"]
+    assert len(under) == len(line_text(lines[-2]))
+
+
+def test_ticks_are_powers_of_ten_and_never_too_many() -> None:
+    assert log_ticks(-1.2, 3.4, 10) == [-1, 0, 1, 2, 3]
+    assert log_ticks(0, 9, 3) == [0, 4, 8]
+    assert log_ticks(0.2, 0.8, 3) == []
+
+
+def test_a_curve_in_one_row_tells_little_from_nothing() -> None:
+    assert spark([0, 1, 1000, 500], 10) == " ▁█▄"
+    assert spark([], 10) == spark([0, 0], 10) == ""
+    assert len(spark(range(100), 10)) == 10
