@@ -12,6 +12,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from explorer.engine.analysis.drafts import finished
 from explorer.facts import Layer, Status, TensorInfo, Totals
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Scope:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Leaf:
     """An operator or leaf module.
 
@@ -244,7 +245,7 @@ def _leaf_row(
         if len(users[identity]) > 1:
             others.update(dict.fromkeys(users[identity][: SHARERS + 1]))
     others.pop(path, None)
-    return replace(
+    return finished(
         leaf.layer,
         id=at,
         parent=parent,

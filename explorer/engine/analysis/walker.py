@@ -7,14 +7,16 @@ those (`bodies`). What is alive when is recorded on the way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from explorer.engine.analysis import bodies, calls, macs, rules, sequences
+from explorer.engine.analysis.drafts import LayerDraft, tensor
 from explorer.engine.analysis.frames import (
     SHOWN,
     Frame,
+    Stored,
     Walk,
     hand_on,
     nbytes,
@@ -33,7 +35,7 @@ from explorer.engine.analysis.shapes import Inference, Shapes, captured_names
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
 from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
-from explorer.facts import Layer, Progress, TensorInfo
+from explorer.facts import Progress, TensorInfo
 
 __all__ = ["Walker", "walk"]
 
@@ -100,6 +102,7 @@ class Walker:
         self.taken: Counter[str] = Counter()
         self.sizes: dict[Hashable, int] = {}
         self.costs: dict[Hashable, Cost] = {}
+        self.alike: dict[Hashable, _Figures] = {}
         self.places: dict[tuple[int, str], tuple[Sequence[Node], list[Place]]] = {}
         self.closed: dict[tuple[int, frozenset[str]], tuple[Shapes, calls.Closed]] = {}
         self.sequences: dict[Hashable, Elements] = {}
@@ -194,23 +197,21 @@ class Walker:
                 inputs.append(extra[name])
             else:
                 inputs.append(values.get(name) or frame.info(name))
-        outputs = [frame.info(name) for name in node.outputs if name]
-        cost = self.cost(frame, node, inputs, outputs, memo)
-        stored, params = parameters(frame, node, inputs)
+        outputs = [values.get(name) or frame.info(name) for name in node.outputs if name]
+        figures = self.figures(frame, node, inputs, outputs, memo, extra)
+        stored: list[Stored] = []
+        params: Collection[str] = ()
+        if figures.parameters:
+            stored, params = parameters(frame, node, inputs)
         hand_on(frame, node)
-        moved = traffic(frame, node, inputs, outputs, params, extra or ())
-        read, written = moved.read, moved.written
-        trips = frame.trips
-        if trips != 1:
-            cost = macs.times(cost, trips, "iterations")
-        status, reason = cost.status, cost.reason
-        if frame.early and status == "exact":
-            status, reason = "bound", frame.early
-        count = trips if isinstance(trips, int) else 1
-        scale = trips if isinstance(trips, int) else None
-        weights = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
+        count = frame.trips if isinstance(frame.trips, int) else 1
         path = frame.path(node)
-        layer = Layer(
+        entries: Mapping[Hashable, tuple[Hashable, int, int]] = {}
+        weights: Mapping[str, TensorInfo] = {}
+        if stored:
+            weights = {s.name: tensor(s.name, s.dtype, s.shape, "declared") for s in stored}
+            entries = {s.identity: (s.identity, s.elements, s.size) for s in stored}
+        layer = LayerDraft(
             id=0,
             parent=None,
             path=path,
@@ -219,39 +220,90 @@ class Walker:
             depth=0,
             group=False,
             calls=count,
-            inputs=tuple(i for i in inputs if i is not None and i.name not in params),
+            inputs=tuple([i for i in inputs if i is not None and i.name not in params]),
             outputs=tuple(outputs),
             weights=tuple(weights.values()),
-            macs=cost.macs,
-            formula=cost.formula,
-            elementwise_ops=cost.elementwise_ops,
-            bytes_read=scaled(read, scale),
-            bytes_written=scaled(written, scale),
-            activation_bytes=scaled(written, scale),
-            weight_bytes_read=scaled(moved.weights, scale),
-            attributes=shown(node),
-            status=status,
-            reason=reason,
+            macs=figures.cost.macs,
+            formula=figures.cost.formula,
+            elementwise_ops=figures.cost.elementwise_ops,
+            bytes_read=figures.read,
+            bytes_written=figures.written,
+            activation_bytes=figures.written,
+            weight_bytes_read=figures.weights,
+            attributes=figures.attributes,
+            status=figures.cost.status,
+            reason=figures.cost.reason,
         )
         scopes = self.scopes(frame, spot)
-        entries = {s.identity: (s.identity, s.elements, s.size) for s in stored}
         origin = frame, node, extra or ()
         out.leaves.append(Leaf(scopes, layer, tuple(entries.values()), nodes=count, origin=origin))
+        key = frame.key
         read_keys = [
-            (frame.key(n), i)
+            (key(n), i)
             for n, i in zip(node.inputs, inputs, strict=True)
             if i is not None and n not in frame.stored and not (extra and n in extra)
         ]
-        self.edges.append((scopes, read_keys, [k for k, _, _ in moved.made]))
+        made = [(key(i.name), i, size) for i, size in zip(outputs, figures.sizes, strict=False)]
+        self.edges.append((scopes, read_keys, [k for k, _, _ in made]))
         if node.op in sequences.MAKERS and not node.domain:
             sequences.remember(self.sequences, frame, node)
         source = view_of(node)
         if source and node.outputs[0]:
             if source in frame.stored:
-                del moved.made[0]
+                del made[0]
             else:
-                self.views[frame.key(node.outputs[0])] = self.memory_of(frame.key(source))
-        self.step(out, path, [k for k, _ in read_keys], moved.made, leaf=len(out.leaves) - 1)
+                self.views[key(node.outputs[0])] = self.memory_of(key(source))
+        self.step(out, path, [k for k, _ in read_keys], made, leaf=len(out.leaves) - 1)
+
+    def figures(
+        self,
+        frame: Frame,
+        node: Node,
+        inputs: list[TensorInfo | None],
+        outputs: list[TensorInfo],
+        memo: Hashable,
+        extra: Mapping[str, TensorInfo] | None,
+    ) -> _Figures:
+        """What a node shares with all of its operator, attributes and types; worked out once for them."""
+        key: Hashable = None
+        kind = node.domain, node.op
+        if node.alike is not None and kind not in rules.READERS and kind not in self.own and not extra:
+            stored = frame.stored
+            looks = [
+                None if i is None else (i.dtype, i.shape, i.origin == "bound", _looks(stored.get(n)))
+                for n, i in zip(node.inputs, inputs, strict=True)
+            ]
+            made = [(o.dtype, o.shape, o.origin == "bound") for o in outputs]
+            same = tuple(node.inputs.index(n) for n in node.inputs) if len(looks) > 1 else ()
+            version = frame.opsets.get(node.domain, 0)
+            key = (kind, memo, node.alike, version, frame.trips, frame.early, same, tuple(looks), tuple(made))
+            known = self.alike.get(key)
+            if known is not None:
+                return known
+        cost = self.cost(frame, node, inputs, outputs, memo)
+        params = parameters(frame, node, inputs)[1]
+        moved = traffic(frame, node, inputs, outputs, params, extra or ())
+        if frame.trips != 1:
+            cost = macs.times(cost, frame.trips, "iterations")
+        if cost.status == "exact":
+            if frame.early:
+                cost = replace(cost, status="bound", reason=frame.early)
+            elif (cost.macs or cost.elementwise_ops) and _at_most(inputs, outputs):
+                reason = "how large its tensors are depends on the data; counted is the most"
+                cost = replace(cost, status="bound", reason=reason)
+        scale = frame.trips if isinstance(frame.trips, int) else None
+        figures = _Figures(
+            cost,
+            bool(params),
+            scaled(moved.read, scale),
+            scaled(moved.weights, scale),
+            scaled(moved.written, scale),
+            tuple(size for _, _, size in moved.made),
+            shown(node),
+        )
+        if key is not None:
+            self.alike[key] = figures
+        return figures
 
     def step(
         self,
@@ -370,3 +422,36 @@ class Walker:
                     inputs=tuple(ins.get(path, {}).values())[:SHOWN],
                     outputs=tuple(outs.get(path, {}).values())[:SHOWN],
                 )
+
+
+@dataclass(slots=True)
+class _Figures:
+    """What nodes of one operator, attributes and types have in common.
+
+    Attributes:
+        cost: Of all runs.
+        parameters: Whether an input brings parameters.
+        read, weights, written: Bytes of all runs; `weights` is the part of `read` that is stored.
+        sizes: Bytes of every tensor that it makes.
+        attributes: As shown.
+    """
+
+    cost: Cost
+    parameters: bool
+    read: int | None
+    weights: int | None
+    written: int | None
+    sizes: tuple[int | None, ...]
+    attributes: Mapping[str, Any]
+
+
+def _looks(entries: Sequence[Stored] | None) -> Hashable:
+    """What stored tensors look like, whoever they are."""
+    if not entries:
+        return None
+    return tuple((e.elements, e.size, e.dtype, e.shape, e.quantized) for e in entries)
+
+
+def _at_most(inputs: Iterable[TensorInfo | None], outputs: Iterable[TensorInfo]) -> bool:
+    """Whether one of the shapes is an upper bound."""
+    return any(info is not None and info.origin == "bound" for info in (*inputs, *outputs))

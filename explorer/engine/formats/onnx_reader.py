@@ -14,7 +14,7 @@ import math
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from explorer.engine.graph import (
@@ -44,6 +44,9 @@ MAX_DEPTH = 32
 
 MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
+
+_MOST_ALIKE = 256
+"""Bytes of attributes up to which nodes are looked at for having the same."""
 
 _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
@@ -144,6 +147,7 @@ class _Reader:
         self.data = source.map
         self.folder = os.path.dirname(os.path.abspath(source.path))
         self.externals: dict[str, Source] = {}
+        self.decoders: dict[bytes, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
 
     def text(self, start: int, stop: int) -> str:
         return str(self.data[start:stop], "utf-8", "backslashreplace")
@@ -249,36 +253,51 @@ class _Reader:
         return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
 
     def node(self, start: int, stop: int, depth: int) -> Node:
-        data = self.data
+        # the bytes at once, and one-byte tags and lengths without a call: a graph is made of nodes
+        data = self.data[start:stop]
         inputs: list[str] = []
         outputs: list[str] = []
         name = op = domain = overload = ""
         attributes: list[tuple[int, int]] = []
-        metadata: dict[str, str] = {}
-        for number, wire, _, at, end in fields(data, start, stop):
-            if wire != 2:
-                continue
+        metadata: dict[str, str] | None = None
+        at, end = 0, stop - start
+        while at < end:
+            tag = data[at]
+            if tag & 7 != 2 or tag > 127 or at + 1 >= end or data[at + 1] > 127:
+                number, wire, begin, stop_ = self.field(start + at, stop)
+                first, at = begin - start, stop_ - start
+                if wire != 2:
+                    continue
+            else:
+                number = tag >> 3
+                first = at + 2
+                at = first + data[at + 1]
+                if at > end:
+                    self.field(start + first - 2, stop)  # says what is wrong
             if number == 1:
-                inputs.append(str(data[at:end], "utf-8", "backslashreplace"))
+                inputs.append(str(data[first:at], "utf-8", "backslashreplace"))
             elif number == 2:
-                outputs.append(str(data[at:end], "utf-8", "backslashreplace"))
+                outputs.append(str(data[first:at], "utf-8", "backslashreplace"))
             elif number == 3:
-                name = self.text(at, end)
+                name = str(data[first:at], "utf-8", "backslashreplace")
             elif number == 4:
-                op = self.text(at, end)
+                op = str(data[first:at], "utf-8", "backslashreplace")
             elif number == 5:
-                attributes.append((at, end))
+                attributes.append((first, at))
             elif number == 7:
-                domain = self.text(at, end)
+                domain = str(data[first:at], "utf-8", "backslashreplace")
             elif number == 8:
-                overload = self.text(at, end)
+                overload = str(data[first:at], "utf-8", "backslashreplace")
             elif number == 9:
-                key, value = self.pair(at, end)
+                key, value = self.pair(start + first, start + at)
+                metadata = metadata or {}
                 metadata[key] = value
-
-        def decode() -> Mapping[str, Any]:
-            return dict(self.attribute(a, b, depth) for a, b in attributes)
-
+        alike: bytes | None = b""
+        decode: Callable[[], Mapping[str, Any]] | None = None
+        if attributes:
+            spans = [(start + first, start + last) for first, last in attributes]
+            raw = b"".join([data[first:last] for first, last in attributes])
+            alike, decode = self.attributes(raw, spans, depth)
         return Node(
             op,
             inputs,
@@ -287,9 +306,37 @@ class _Reader:
             domain=domain,
             overload=overload,
             metadata=metadata,
-            record=self.span(start, stop),
-            decode=decode if attributes else None,
+            record=Span(self.source, start, stop - start),
+            decode=decode,
+            alike=alike,
         )
+
+    def attributes(
+        self, raw: bytes, spans: list[tuple[int, int]], depth: int
+    ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
+        """What tells nodes of equal attributes, and what decodes them, once for all of these."""
+        if len(raw) > _MOST_ALIKE:
+            return None, lambda: dict(self.attribute(a, b, depth) for a, b in spans)
+        known = self.decoders.get(raw)
+        if known is None:
+            found: dict[str, Any] = {}
+
+            def decode() -> Mapping[str, Any]:
+                if not found:
+                    found.update(self.attribute(a, b, depth) for a, b in spans)
+                return found
+
+            known = self.decoders[raw] = raw, decode
+        return known
+
+    def field(self, at: int, stop: int) -> tuple[int, int, int, int]:
+        """The field at `at`: number, wire type, where its payload begins (or its value), where it ends.
+
+        Raises:
+            BadModel: It does not fit in its message.
+        """
+        number, wire, _, first, end = next(fields(self.data, at, stop))
+        return number, wire, first, end
 
     def attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
         """Name and value of an AttributeProto."""
