@@ -278,11 +278,12 @@ def _paged(call: Call) -> Cost:
     return macs.bounded(cost, "how much of the pages is filled is known in a run only")
 
 
-def _selected(places: int, *, paged: bool) -> Rule:
+def _selected(places: int, norm: int, *, paged: bool) -> Rule:
     """Every token against those that were selected for it, and the last ones where the mode says so.
 
     Args:
         places: Where the indices of the selected tokens stand.
+        norm: Where the weight stands with which queries are normalised.
         paged: Tokens of all sequences stand in one row.
     """
 
@@ -296,7 +297,7 @@ def _selected(places: int, *, paged: bool) -> Rule:
         tokens: Dim = q[0] if paged else macs.count(q[:2])
         h = _Heads((), heads, shared, tokens, tokens, dqk, dv)
         cost = _prepared(
-            _core(h, total=total), h, rotary=bool(at.get("do_rotary", 0)), normalised=call.has(places + 7)
+            _core(h, total=total), h, rotary=bool(at.get("do_rotary", 0)), normalised=call.has(norm)
         )
         return macs.bounded(cost, "how many tokens are selected is known in a run only")
 
@@ -387,8 +388,8 @@ RULES: dict[Key, Rule] = {
     (MS, "GroupQueryAttention"): _grouped_query,
     (MS, "SparseAttention"): _sparse,
     (MS, "PagedAttention"): _paged,
-    (MS, "SparsePagedAttention"): _selected(9, paged=True),
-    (MS, "DynamicSparseAttention"): _selected(7, paged=False),
+    (MS, "SparsePagedAttention"): _selected(9, 17, paged=True),
+    (MS, "DynamicSparseAttention"): _selected(7, 14, paged=False),
     (MS, "DecoderAttention"): without("which of its projections run is told by flags at run time"),
     (MS, "LongformerAttention"): _GLOBAL,
     (MS, "QOrderedLongformerAttention"): _GLOBAL,

@@ -192,10 +192,10 @@ _REDUCE_TWO = words("ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare")
 _HASH = moves("words to numbers of a table, no arithmetic on values")
 
 RULES: dict[Key, Rule] = {
-    **{("", op): each() for op in _ONE_EACH},
+    **dict.fromkeys((("", op) for op in _ONE_EACH), each()),
     **{("", op): free for op in _MOVES},
-    **{("", op): each_input() for op in _REDUCE_ONE},
-    **{("", op): each_input(2, "map and sum, each input element") for op in _REDUCE_TWO},
+    **dict.fromkeys((("", op) for op in _REDUCE_ONE), each_input()),
+    **dict.fromkeys((("", op) for op in _REDUCE_TWO), each_input(2, "map and sum, each input element")),
     ("", "ReduceLogSumExp"): each_input(4, "max, subtract, exp, sum, each input element"),
     ("", "Dropout"): _dropout,
     ("", "ScatterElements"): _scatter,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from explorer.engine.analysis import macs
 from explorer.engine.analysis.macs import Cost
-from explorer.engine.analysis.rules.call import MS, Call, Key, MissingShape, Rule, each
+from explorer.engine.analysis.rules.call import MS, Call, Key, Rule, each
 from explorer.facts import Dim, Shape
 
 __all__ = ["READERS", "RULES"]
@@ -13,26 +15,58 @@ __all__ = ["READERS", "RULES"]
 def _dft(call: Call) -> Cost:
     source, output = call.shape(0), call.output()
     axis = _axis(call, len(source))
+    if axis is not None:
+        return _transform(call, source, output, axis)
+    # the axis comes with the data: the one that changed its size, or else the costliest
+    axes = range(len(source) - 1)
+    changed = [a for a in axes if source[a] != output[a]]
+    costs = [_transform(call, source, output, a) for a in changed[:1] or axes]
+    dearest = max(costs, key=lambda cost: cost.macs or 0)
+    if None in {cost.macs for cost in costs} or changed:
+        return dearest
+    return replace(
+        dearest, reason="along which axis it transforms depends on the data; counted is the longest"
+    )
+
+
+def _transform(call: Call, source: Shape, output: Shape, axis: int) -> Cost:
     lead: Shape = (*source[:axis], *source[axis + 1 : -1])
-    length: Dim = call.number(1) if call.has(1) else None
-    if length is None:
-        if call.attributes.get("onesided", 0):
-            if call.has(1):
-                raise MissingShape("how long the transform is depends on the data")
-            length = source[axis]
-        else:
-            length = output[axis]
-    return macs.fourier(lead, length, output[axis], complex_in=source[-1] == 2, complex_out=output[-1] != 1)
+    return macs.fourier(
+        lead,
+        _length(call, source, output, axis),
+        output[axis],
+        complex_in=source[-1] == 2,
+        complex_out=output[-1] != 1,
+    )
 
 
-def _axis(call: Call, rank: int) -> int:
-    """The axis of the transform: an attribute up to opset 19, an input from 20 on."""
+def _length(call: Call, source: Shape, output: Shape, axis: int) -> Dim:
+    """Samples that one transform takes, those that pad it included."""
+    given = call.number(1)
+    onesided = bool(call.attributes.get("onesided", 0))
+    if onesided and call.attributes.get("inverse", 0):
+        # one side goes in, each of its frequencies is a sample of the sum
+        return source[axis]
+    if given is not None:
+        return given
+    if not onesided:
+        return output[axis]
+    return _both_sides(output[axis]) if call.has(1) else source[axis]
+
+
+def _both_sides(frequencies: Dim) -> Dim:
+    """The longest signal that has so many frequencies on one side."""
+    return 2 * frequencies - 1 if isinstance(frequencies, int) and frequencies else None
+
+
+def _axis(call: Call, rank: int) -> int | None:
+    """The axis of the transform: an attribute up to opset 19, an input from 20 on; None if not known."""
     if "axis" in call.attributes:
         axis = int(call.attributes["axis"])
     elif call.has(2):
         known = call.number(2)
         if known is None:
-            raise MissingShape("along which axis it transforms depends on the data")
+            return None
         axis = known
     else:
         axis = -2 if call.opset >= 20 else 1
@@ -42,9 +76,13 @@ def _axis(call: Call, rank: int) -> int:
 def _stft(call: Call) -> Cost:
     signal, output = call.shape(0), call.output()
     frames, frequencies = output[-3], output[-2]
-    length: Dim = call.shape(2)[0] if call.has(2) else call.number(3) if call.has(3) else signal[1]
-    if length is None:
-        raise MissingShape("how long a frame is depends on the data")
+    length: Dim = signal[1]
+    if call.has(2):
+        length = call.shape(2)[0]
+    elif call.has(3):
+        known = call.number(3)
+        onesided = call.attributes.get("onesided", 1)
+        length = known if known is not None else _both_sides(frequencies) if onesided else frequencies
     complex_in = len(signal) == 3 and signal[2] == 2
     cost = macs.fourier((*output[:1], frames), length, frequencies, complex_in=complex_in)
     if call.has(2):

@@ -50,11 +50,27 @@ def _resize(call: Call) -> Cost:
     axes = sum(a != b for a, b in zip(source, output, strict=True))
     if not axes:
         return replace(FREE, formula="0 (every size stays what it was)")
-    taps = _TAPS[mode] ** axes
-    cost = macs.elementwise(f"{call.op} ({taps} products and their sum)", output, 2 * taps - 1)
     if call.attributes.get("antialias"):
-        return replace(macs.unknown("with antialias the number of neighbours depends on the scales"), macs=0)
-    return cost
+        return _smoothed(call, source, output, _TAPS[mode])
+    taps = _TAPS[mode] ** axes
+    return macs.elementwise(f"{call.op} ({taps} products and their sum)", output, 2 * taps - 1)
+
+
+def _smoothed(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
+    """Resize with antialias: where an axis shrinks, the filter is as much wider."""
+    widths: list[Dim] = []
+    for size, after in zip(source, output, strict=True):
+        if size == after:
+            continue
+        if isinstance(size, int) and isinstance(after, int) and after:
+            reach = -(-taps * max(size, after) // (2 * after))
+            widths.append(taps if after > size else 2 * reach + 1)
+        else:
+            widths.append(None)
+    total = macs.count(widths)
+    per_element = None if total is None else 2 * total - 1
+    cost = macs.elementwise(f"{call.op} (a filter of {total} taps)", (*output, per_element))
+    return macs.bounded(cost, "at the edges of the image the filter is narrower")
 
 
 def _grid_sample(call: Call) -> Cost:

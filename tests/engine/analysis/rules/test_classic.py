@@ -1,0 +1,132 @@
+"""Linear models, support vectors and trees of ai.onnx.ml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis.rules.classic import ML
+
+Count = Callable[..., Cost]
+X = (5, 4)  # 5 rows of 4 features
+
+EXACT = [
+    # operator, output, attributes, MACs, elementwise
+    ("LinearRegressor", (5, 3), {"coefficients": (0.0,) * 12, "intercepts": (0.0,) * 3}, 5 * 12, 15),
+    ("LinearRegressor", (5, 3), {"coefficients": (0.0,) * 12}, 5 * 12, 0),
+    # a softmax of 5 operations on each of 3 scores, then the largest
+    ("LinearClassifier", (5,), {"coefficients": (0.0,) * 12, "post_transform": "SOFTMAX"}, 60, 15 * 6),
+    # 6 support vectors: a product with each, weighed; one constant
+    ("SVMRegressor", (5, 1), {"support_vectors": (0.0,) * 24, "rho": (0.1,)}, 5 * 24 + 5 * 6, 5),
+    ("SVMRegressor", (5, 1), {"support_vectors": (0.0,) * 24, "kernel_type": "RBF"}, 150, 5 * 24 + 2 * 30),
+    ("SVMRegressor", (5, 1), {"coefficients": (0.0,) * 4}, 20, 0),
+    # 3 classes are 3 pairs; each vector is weighed twice; 2 operations and a comparison a pair
+    ("SVMClassifier", (5,),
+     {"support_vectors": (0.0,) * 24, "classlabels_ints": (0, 1, 2), "kernel_type": "POLY"},
+     120 + 5 * 12, 3 * 30 + 2 * 15 + 15),
+    ("SVMClassifier", (5,), {"coefficients": (0.0,) * 8, "classlabels_ints": (0, 1)}, 40, 10),
+    ("SVMClassifier", (5,),
+     {"support_vectors": (0.0,) * 24, "classlabels_ints": (0, 1), "prob_a": (1.0,), "prob_b": (0.0,)},
+     120 + 30, 2 * 5 + 3 * 5 + 10),
+    ("Scaler", (5, 4), {}, 0, 40),
+    ("Imputer", (5, 4), {}, 0, 20),
+    ("Binarizer", (5, 4), {}, 0, 20),
+    ("Normalizer", (5, 4), {"norm": "MAX"}, 0, 40),
+    ("Normalizer", (5, 4), {"norm": "L2"}, 0, 60),
+    *((op, (5, 4), {}, 0, 0) for op in (
+        "ArrayFeatureExtractor", "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer",
+        "LabelEncoder", "OneHotEncoder", "ZipMap")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "output", "attributes", "products", "rest"), EXACT)
+def test_a_classic_model_is_counted_as_by_hand(
+    count: Count, op: str, output: Any, attributes: Any, products: int, rest: int
+) -> None:
+    cost = count(op, [X], output, ML, **attributes)
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (products, rest, "exact")
+
+
+def test_probabilities_of_several_classes_are_balanced_who_knows_how_often(count: Count) -> None:
+    cost = count(
+        "SVMClassifier", [X], (5,), ML, support_vectors=(0.0,) * 24, classlabels_ints=(0, 1, 2), prob_a=(1.0,)
+    )
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (120 + 60, None, "unknown")
+    assert "balanced" in cost.reason
+
+
+def test_without_features_there_is_no_count(count: Count) -> None:
+    assert count("SVMRegressor", [(5, "n")], (5, 1), ML, support_vectors=(0.0,) * 24).macs is None
+    assert count("LinearRegressor", [(5, "n")], (5, 3), ML, coefficients=(0.0,) * 12).macs is None
+
+
+# one tree of depth 3 (0 -> 1 -> 2) and a lone leaf; the leaves of the first hold two targets at most
+OLD = {
+    "nodes_treeids": (0, 0, 0, 0, 0, 0, 0, 1),
+    "nodes_nodeids": (0, 1, 2, 3, 4, 5, 6, 0),
+    "nodes_modes": ("BRANCH_LEQ", "BRANCH_LEQ", "BRANCH_LEQ", "LEAF", "LEAF", "LEAF", "LEAF", "LEAF"),
+    "nodes_truenodeids": (1, 2, 5, 0, 0, 0, 0, 0),
+    "nodes_falsenodeids": (3, 4, 6, 0, 0, 0, 0, 0),
+}
+LEAVES = {"treeids": (0, 0, 0, 0, 0, 1), "nodeids": (3, 4, 5, 6, 6, 0), "ids": (0, 1, 0, 0, 1, 0)}
+
+
+@pytest.mark.parametrize(("prefix", "op", "each"), [
+    # 3 comparisons at most, 2 trees with 2 weights at most
+    ("target", "TreeEnsembleRegressor", 3 + 4),
+    # and the largest of 2 scores
+    ("class", "TreeEnsembleClassifier", 3 + 4 + 2),
+])  # fmt: skip
+def test_a_tree_costs_its_longest_path_for_every_row(count: Count, prefix: str, op: str, each: int) -> None:
+    leaves = {f"{prefix}_{name}": values for name, values in LEAVES.items()}
+    cost = count(op, [X], (5, 2), ML, **OLD, **leaves)
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (0, 5 * each, "bound")
+    assert "longest" in cost.reason
+
+
+def test_a_tree_of_the_new_form_costs_alike(count: Count) -> None:
+    # node 0: true -> node 1, false -> leaf; node 1: two leaves; softmax of 5 on 2 targets
+    cost = count(
+        "TreeEnsemble",
+        [X],
+        (5, 2),
+        ML,
+        tree_roots=(0,),
+        nodes_trueleafs=(0, 1),
+        nodes_falseleafs=(1, 1),
+        nodes_truenodeids=(1, 0),
+        nodes_falsenodeids=(2, 1),
+        n_targets=2,
+        post_transform=1,
+    )
+    assert (cost.elementwise_ops, cost.status) == (5 * (2 + 1 + 10), "bound")
+
+
+def test_a_tree_that_goes_round_in_circles_has_no_cost(count: Count) -> None:
+    cost = count(
+        "TreeEnsemble",
+        [X],
+        (5, 1),
+        ML,
+        tree_roots=(0,),
+        nodes_trueleafs=(0, 0),
+        nodes_falseleafs=(1, 1),
+        nodes_truenodeids=(1, 0),
+        nodes_falsenodeids=(0, 0),
+    )
+    assert (cost.macs, cost.elementwise_ops, cost.reason) == (0, None, "its trees do not end")
+
+
+@pytest.mark.parametrize(("mode", "rest"), [
+    # of 6 words: 6 single ones, 5 pairs of neighbours, 4 with one between
+    ("TF", 3 * 15),
+    ("TFIDF", 3 * 15 + 3 * 7),
+])  # fmt: skip
+def test_word_groups_are_a_bound_of_all_that_may_be_found(count: Count, mode: str, rest: int) -> None:
+    cost = count(
+        "TfIdfVectorizer", [(3, 6)], (3, 7), mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=1
+    )
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (0, rest, "bound")
