@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,49 +31,40 @@ def operator_entries(stats: Sequence[OpStat], macs: int | None, exact: bool) -> 
     return [Entry(_head), *rows]
 
 
-@dataclass(frozen=True, slots=True)
-class _Widths:
-    """Cells of each column; a bar has one blank on either side."""
-
-    name: int
-    bar: int
-    macs: int
-    params: int
-
-
 _COUNT = 6
 
 
-def _widths(width: int, exact: bool) -> _Widths:
+def _widths(width: int, exact: bool) -> tuple[int, int, int, int]:
+    """Cells of the name, of a bar with a blank on its left, of the MACs and of the parameters."""
     macs = 16 if exact and width >= 60 else 10
     params = (16 if exact else 10) if width >= 64 else 0
     bars = 12 if width >= 70 else 8 if width >= 50 else 6 if width >= 34 else 0
     both = 2 if width >= 50 else 1
-    return _Widths(max(6, width - _COUNT - macs - params - both * bars - 1), bars, macs, params)
+    return max(6, width - _COUNT - macs - params - both * bars - 1), bars, macs, params
 
 
 def _head(width: int) -> Line:
-    w = _widths(width, False)
-    columns = fit("count", _COUNT, right=True) + " " * w.bar + fit("MACs", w.macs, right=True)
-    columns += " " * (w.bar if width >= 50 else 0) + fit("params", w.params, right=True)
-    return ((fit("operator", w.name), "head"), (columns, "dim"))
+    name, gauge, macs, params = _widths(width, False)
+    columns = fit("count", _COUNT, right=True) + " " * gauge + fit("MACs", macs, right=True)
+    columns += " " * (gauge if width >= 50 else 0) + fit("params", params, right=True)
+    return ((fit("operator", name), "head"), (columns, "dim"))
 
 
 def _row(stat: OpStat, most: int, macs: int | None, exact: bool, width: int) -> Line:
-    w = _widths(width, exact)
+    name, gauge, number, last = _widths(width, exact)
     figure = count_figure(stat.macs, exact and width >= 60)
     role = "warn" if stat.macs is None else "number" if stat.macs else "dim"
     spans: list[Span] = [
-        (fit(safe(stat.op), w.name), "text"),
+        (fit(safe(stat.op), name), "text"),
         (fit(f"{stat.count:,}", _COUNT, right=True), "number"),
-        *_bar(stat.count / most if most else 0.0, w.bar),
-        (fit(figure, w.macs, right=True), role),
+        *_bar(stat.count / most if most else 0.0, gauge),
+        (fit(figure, number, right=True), role),
     ]
     if width >= 50:
-        spans += _bar(stat.macs / macs if stat.macs and macs else 0.0, w.bar)
-    if w.params:
+        spans += _bar(stat.macs / macs if stat.macs and macs else 0.0, gauge)
+    if last:
         params = count_figure(stat.params, exact)
-        spans.append((fit(params, w.params, right=True), "number" if stat.params else "dim"))
+        spans.append((fit(params, last, right=True), "number" if stat.params else "dim"))
     return tuple(spans)
 
 

@@ -6,7 +6,6 @@ waits its turn and comes when that one ends.
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -189,7 +188,7 @@ class Examining(Filtering):
 
     async def _do_weights(self, path: str, having: Sequence[Layer]) -> None:
         seen = self.seen
-        names = [glob.escape(layer.path) for layer in having[:_MOST]]
+        names = _globs(having)
         total = sum(len(layer.weights) for layer in having)
         found: Weights = await self.jobs.run("reading weights", "weights", names)
         seen.weights[path] = (found, total)
@@ -207,7 +206,7 @@ class Examining(Filtering):
 
     async def _do_activations(self, path: str, leaves: Sequence[Layer]) -> None:
         seen = self.seen
-        names = [glob.escape(layer.path) for layer in leaves[:_MOST]]
+        names = _globs(leaves)
         found: Activations = await self.jobs.run("running the model", "activations", names)
         seen.activations[path] = (found, len(leaves))
         self._show_values("Values of the activations")
@@ -217,3 +216,10 @@ class Examining(Filtering):
             self.open_tab("layer", focus=False)
         self.paint_tab()
         self.reveal(title)
+
+
+def _globs(layers: Sequence[Layer]) -> list[str]:
+    """The first layers, as patterns that match no others."""
+    import glob
+
+    return [glob.escape(layer.path) for layer in layers[:_MOST]]

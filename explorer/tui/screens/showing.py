@@ -22,11 +22,11 @@ from explorer.tui.screens.examining import ON_DEMAND, Examining
 from explorer.tui.widgets.fold_list import Entry, FoldList
 from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.plot_view import PlotView
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, Layer, OpStat
     from explorer.tui.jobs import Door
+    from explorer.tui.widgets.plot_view import PlotView
 
 __all__ = ["Showing", "panes"]
 
@@ -83,6 +83,8 @@ class Showing(Examining):
         found = self.query(f"#{tab}")
         if found:
             return found.first()
+        from explorer.tui.widgets.plot_view import PlotView
+
         made = PlotView(id=tab)
         self.query_one("#right").mount(made)
         return made
@@ -198,6 +200,8 @@ class Showing(Examining):
     # memory, roofline
 
     def _plot(self) -> PlotView:
+        from explorer.tui.widgets.plot_view import PlotView
+
         view = self.pane(self.tab)
         assert isinstance(view, PlotView)
         return view
@@ -286,8 +290,7 @@ class Showing(Examining):
         if self.seen.memory is not None:
             self._plot().move_to(self.seen.memory.peak_step)
 
-    @on(PlotView.Chosen)
-    def _to_layer(self, event: PlotView.Chosen) -> None:
+    def on_plot_view_chosen(self, event: PlotView.Chosen) -> None:
         """Show the layer of the plot's cursor in the tree."""
         at, layer = event.source.cursor, None
         if event.source.id == "memory" and self.seen.memory is not None:
