@@ -1,0 +1,131 @@
+"""Models that others wrote: onnx's own test data, and the node cases that it generates with their answers.
+
+Every one must open and be counted, or say why not; shapes are held against the arrays that onnx expects
+as outputs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from explorer.engine.analysis.onnx_model import analyse
+from explorer.engine.formats.onnx_reader import read
+from explorer.engine.validate import validate
+from explorer.facts import Analysis
+
+
+def _data() -> Path:
+    import onnx.backend.test
+
+    return Path(onnx.backend.test.__file__).parent / "data"
+
+
+MODELS = sorted(str(p.relative_to(_data())) for p in _data().rglob("*.onnx"))
+
+#: models of which not every node has a cost, and why
+UNCOUNTED = {
+    "simple/test_gradient_of_add/model.onnx": "a step of training",
+    "simple/test_gradient_of_add_and_mul/model.onnx": "a step of training",
+}
+
+
+@cache
+def analysed(name: str) -> Analysis:
+    return analyse(validate(read(str(_data() / name))))
+
+
+def test_the_models_are_all_there() -> None:
+    assert len(MODELS) >= 149
+    assert set(UNCOUNTED) <= set(MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_of_onnx_is_counted_in_full_or_says_why_not(name: str) -> None:
+    analysis = analysed(name)
+    reasons = [x.reason for x in analysis.layers if not x.group and x.status == "unknown"]
+    if name in UNCOUNTED:
+        assert reasons
+        assert all(UNCOUNTED[name] in reason for reason in reasons)
+    else:
+        assert analysis.info.totals.coverage == 1.0
+        assert analysis.info.totals.macs is not None
+        assert reasons == []
+
+
+@pytest.mark.parametrize(
+    ("name", "macs"),
+    [
+        # as torchvision's: the same layers, counted at the ATen level
+        ("light_resnet50", 4_089_184_256),
+        ("light_densenet121", 2_834_161_664),
+        ("light_vgg19", 19_632_062_464),
+        # 54 x 54 after the first convolution, two groups in three of the five: worked out by hand
+        (
+            "light_bvlc_alexnet",
+            101_616_768 + 207_360_000 + 127_401_984 + 95_551_488 + 63_700_992 + 58_929_152,
+        ),
+    ],
+)
+def test_the_large_models_of_onnx_have_the_figures_that_are_known(name: str, macs: int) -> None:
+    assert analysed(f"light/{name}.onnx").info.totals.macs == macs
+
+
+def _shape(expected: Any) -> tuple[int, ...] | None:
+    """Shape of an array or of an encoded tensor; None for a sequence or an absent optional."""
+    if expected is None or isinstance(expected, list):
+        return None
+    return tuple(expected.dims) if hasattr(expected, "dims") else np.asarray(expected).shape
+
+
+def _cases() -> Iterator[Any]:
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield from collect_testcases(None)
+
+
+#: operators that the generated cases leave without a cost although every shape is known
+REASONS = ("a step of training", "decoding an image", "how often it runs", "not known", "is not given")
+
+
+def test_every_node_case_of_onnx_is_analysed_and_its_shapes_hold(tmp_path: Path) -> None:
+    """About 1,900 models: no exception, and no shape that the expected output contradicts.
+
+    Where the size of an output depends on the data, the shape is a bound and says so.
+    """
+    path = tmp_path / "case.onnx"
+    wrong, silent, cases, exact = [], [], 0, 0
+    for case in _cases():
+        path.write_bytes(case.model.SerializeToString())
+        analysis = analyse(validate(read(str(path))))
+        cases += 1
+        for layer in analysis.layers:
+            told = layer.group or layer.status != "unknown"
+            if not told and not any(reason in layer.reason for reason in REASONS):
+                silent.append((case.name, layer.path, layer.reason))
+        outputs = analysis.info.model.outputs
+        for _, expected in case.data_sets or ():
+            for output, array in zip(outputs, expected, strict=False):
+                shape = _shape(array)
+                if shape is None or output.shape is None:
+                    continue
+                bound = output.origin == "bound"
+                if len(shape) != len(output.shape) or any(
+                    isinstance(said, int) and (real > said if bound else real != said)
+                    for said, real in zip(output.shape, shape, strict=True)
+                ):
+                    wrong.append((case.name, output.name, output.shape, shape))
+                exact += not bound and all(isinstance(d, int) for d in output.shape)
+    assert wrong == []
+    assert silent == []
+    assert cases > 1500
+    # nearly all are known to the last dimension, so that the comparison above means something
+    assert exact > 0.95 * cases
