@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from explorer.engine.analysis.drafts import finished
+from explorer.engine.analysis.drafts import LayerDraft, draft_of, fill, finish
 from explorer.facts import Layer, Status, TensorInfo, Totals
 
 if TYPE_CHECKING:
@@ -123,44 +123,46 @@ def _grouped(leaves: Sequence[Leaf]) -> _Group:
     return root
 
 
+_FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activation_bytes", "weight_bytes_read")
+
+
 class _Sum:
     """Totals of a subtree while its rows are added up, last row first."""
 
-    __slots__ = ("figures", "leaves", "shape", "status", "stored", "unknown")
-
-    FIGURES = (
-        "macs",
-        "elementwise_ops",
-        "bytes_read",
-        "bytes_written",
-        "activation_bytes",
-        "weight_bytes_read",
-    )
+    __slots__ = ("figures", "leaves", "missing", "status", "stored", "unknown")
 
     def __init__(self) -> None:
-        self.figures: list[list[int | bool]] = [[0, False] for _ in self.FIGURES]
+        self.figures = [0] * len(_FIGURES)
+        self.missing: set[int] = set()
         self.stored: dict[Hashable, tuple[int, int]] = {}
         self.leaves = 0
         self.unknown = 0
         self.status: Status = "exact"
-        self.shape: list[Hashable] = []
 
     def add_layer(self, layer: Layer, stored: Iterable[tuple[Hashable, int, int]]) -> None:
-        for slot, name in zip(self.figures, self.FIGURES, strict=True):
-            value = getattr(layer, name)
+        figures = self.figures
+        values = (
+            layer.macs,
+            layer.elementwise_ops,
+            layer.bytes_read,
+            layer.bytes_written,
+            layer.activation_bytes,
+            layer.weight_bytes_read,
+        )
+        for at, value in enumerate(values):
             if value is None:
-                slot[1] = True
+                self.missing.add(at)
             else:
-                slot[0] += value
+                figures[at] += value
         for identity, elements, size in stored:
             self.stored[identity] = elements, size
         self.leaves += 1
-        self.count(layer.status, layer.status == "unknown")
+        if layer.status != "exact":
+            self.count(layer.status, layer.status == "unknown")
 
     def add_sum(self, other: _Sum) -> None:
-        for slot, more in zip(self.figures, other.figures, strict=True):
-            slot[0] += more[0]
-            slot[1] = slot[1] or more[1]
+        self.figures = [a + b for a, b in zip(self.figures, other.figures, strict=True)]
+        self.missing |= other.missing
         self.stored.update(other.stored)
         self.leaves += other.leaves
         self.count(other.status, other.unknown)
@@ -172,8 +174,8 @@ class _Sum:
 
     def values(self) -> dict[str, int | None]:
         return {
-            name: None if missing and not value else int(value)
-            for name, (value, missing) in zip(self.FIGURES, self.figures, strict=True)
+            name: None if at in self.missing and not value else value
+            for at, (name, value) in enumerate(zip(_FIGURES, self.figures, strict=True))
         }
 
 
@@ -217,7 +219,7 @@ def build(
             rows.append((_leaf_row(item, at, parent, depth, path, users), item))
             continue
         known = facts.get(path, GroupFacts())
-        row = Layer(
+        row = LayerDraft(
             id=at,
             parent=parent,
             path=path,
@@ -240,22 +242,21 @@ def build(
 def _leaf_row(
     leaf: Leaf, at: int, parent: int | None, depth: int, path: str, users: Mapping[Hashable, Sequence[str]]
 ) -> Layer:
-    others: dict[str, None] = {}
-    for identity, _, _ in leaf.stored:
-        if len(users[identity]) > 1:
-            others.update(dict.fromkeys(users[identity][: SHARERS + 1]))
-    others.pop(path, None)
-    return finished(
-        leaf.layer,
-        id=at,
-        parent=parent,
-        path=path,
-        depth=depth,
-        params=sum(elements for _, elements, _ in leaf.stored),
-        weight_bytes=sum(size for _, _, size in leaf.stored),
-        shared_with=tuple(others)[:SHARERS],
-        counted=leaf.counted,
-    )
+    row = draft_of(leaf.layer)
+    fill(row, id=at, parent=parent, path=path, depth=depth, counted=leaf.counted, params=0, weight_bytes=0)
+    if leaf.stored:
+        others: dict[str, None] = {}
+        for identity, _, _ in leaf.stored:
+            if len(users[identity]) > 1:
+                others.update(dict.fromkeys(users[identity][: SHARERS + 1]))
+        others.pop(path, None)
+        fill(
+            row,
+            params=sum(elements for _, elements, _ in leaf.stored),
+            weight_bytes=sum(size for _, _, size in leaf.stored),
+            shared_with=tuple(others)[:SHARERS],
+        )
+    return row
 
 
 def _group_paths(root: _Group) -> Iterable[str]:
@@ -269,9 +270,10 @@ def _group_paths(root: _Group) -> Iterable[str]:
 
 def _unique(path: str, taken: Counter[str]) -> str:
     """`path`, or with '#2', '#3', ... behind it if it is taken."""
-    taken[path] += 1
-    if taken[path] == 1:
+    if path not in taken:
+        taken[path] = 1
         return path
+    taken[path] += 1
     while True:
         candidate = f"{path}#{taken[path]}"
         if candidate not in taken:
@@ -282,60 +284,67 @@ def _unique(path: str, taken: Counter[str]) -> str:
 
 def _with_totals(rows: Sequence[tuple[Layer, Leaf | GroupFacts]]) -> tuple[Layer, ...]:
     """Fills in totals and runs; rows come in pre-order, so children are summed backwards."""
-    done: list[Layer] = [layer for layer, _ in rows]
     sums: dict[int, _Sum] = {}
     signatures: dict[Hashable, int] = {}
     kinds: list[int] = [0] * len(rows)
     children: dict[int | None, list[int]] = {}
     for at in range(len(rows) - 1, -1, -1):
         layer, item = rows[at]
+        parent = layer.parent
+        above: _Sum | None = None
+        if parent is not None:
+            above = sums.get(parent)
+            if above is None:
+                above = sums[parent] = _Sum()
         if isinstance(item, Leaf):
-            if layer.parent is not None:
-                sums.setdefault(layer.parent, _Sum()).add_layer(layer, item.stored)
+            if above is not None:
+                above.add_layer(layer, item.stored)
             signature: Hashable = (layer.kind, layer.params, layer.macs, layer.activation_bytes)
         else:
-            mine = sums.pop(at, _Sum())
+            mine = sums.pop(at, None) or _Sum()
             mine.status = item.status or mine.status
             below = children.get(at, [])
             below.reverse()
-            reason = {
-                "unknown": f"{mine.unknown:,} of {mine.leaves:,} below have no known cost",
-                "bound": "some below are bounds",
-            }
-            done[at] = layer = replace(
-                layer,
-                params=sum(e for e, _ in mine.stored.values()),
-                weight_bytes=sum(b for _, b in mine.stored.values()),
-                status=mine.status,
-                reason=item.reason or reason.get(mine.status, ""),
-                **mine.values(),  # type: ignore[arg-type]
-            )
-            if layer.parent is not None:
-                above = sums.setdefault(layer.parent, _Sum())
-                if item.apart:
-                    above.stored.update(mine.stored)
-                else:
-                    above.add_sum(mine)
-            signature = (layer.kind, tuple(kinds[i] for i in below))
+            reason = item.reason
+            if not reason and mine.status == "unknown":
+                reason = f"{mine.unknown:,} of {mine.leaves:,} below have no known cost"
+            elif not reason and mine.status == "bound":
+                reason = "some below are bounds"
+            fill(layer, status=mine.status, reason=reason, **mine.values())
+            if mine.stored:
+                params = sum(e for e, _ in mine.stored.values())
+                fill(layer, params=params, weight_bytes=sum(b for _, b in mine.stored.values()))
+            if above is not None and item.apart:
+                above.stored.update(mine.stored)
+            elif above is not None:
+                above.add_sum(mine)
+            signature = (layer.kind, tuple([kinds[i] for i in below]))
         kinds[at] = signatures.setdefault(signature, len(signatures))
-        children.setdefault(layer.parent, []).append(at)
+        if parent in children:
+            children[parent].append(at)
+        else:
+            children[parent] = [at]
     children.get(None, []).reverse()
+    done = [layer for layer, _ in rows]
     for siblings in children.values():
         _mark_runs(done, siblings, kinds)
-    return tuple(done)
+    return finish(done)
 
 
-def _mark_runs(rows: list[Layer], siblings: Sequence[int], kinds: Sequence[int]) -> None:
+def _mark_runs(rows: Sequence[Layer], siblings: Sequence[int], kinds: Sequence[int]) -> None:
     """Sets `repeat` on runs of sibling groups that are built alike."""
     start = 0
     while start < len(siblings):
         stop = start + 1
         first = siblings[start]
-        while stop < len(siblings) and rows[siblings[stop]].group and kinds[siblings[stop]] == kinds[first]:
-            stop += 1
-        if rows[first].group and stop - start > 1:
-            for at in siblings[start:stop]:
-                rows[at] = replace(rows[at], repeat=stop - start if at == first else 0)
+        if rows[first].group:
+            while (
+                stop < len(siblings) and rows[siblings[stop]].group and kinds[siblings[stop]] == kinds[first]
+            ):
+                stop += 1
+            if stop - start > 1:
+                for at in siblings[start:stop]:
+                    fill(rows[at], repeat=stop - start if at == first else 0)
         start = stop
 
 
