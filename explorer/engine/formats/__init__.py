@@ -217,7 +217,8 @@ class TorchModel:
         from explorer.engine.validate import validate
 
         if self._graph is None:
-            stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in self.source)
+            name = os.path.basename(self.source)
+            stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
             path = os.path.join(folder, f"{stem}.onnx")
             torch_module.export_onnx(
                 self.loaded, self.options.input_shapes, path, on_progress, dims=self.options.dims
@@ -288,7 +289,44 @@ def _is_name(source: str) -> bool:
     return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")) if part)
 
 
+def _torch_file(*kinds: str) -> Callable[[str], bool]:
+    """Recognises files of torch's by their content, before their name."""
+
+    def recognise(source: str) -> bool:
+        from explorer.engine.formats.torch_files import kind_of
+
+        return kind_of(source) in kinds
+
+    return recognise
+
+
+def _torchscript(source: str, options: OpenOptions) -> Opened:
+    from explorer.engine.formats.torch_files import TorchScript
+
+    return TorchScript(source, options)
+
+
+def _exported_program(source: str, options: OpenOptions) -> Opened:
+    from explorer.engine.formats.torch_files import ExportedProgram
+
+    return ExportedProgram(source, options)
+
+
+def _no_model(source: str, options: OpenOptions) -> Opened:
+    from explorer.engine.formats.torch_files import refuse
+
+    return refuse(source, options)
+
+
 FORMATS: tuple[Format, ...] = (
+    Format("torchscript", "a TorchScript file (.pt)", _torch_file("torchscript"), _torchscript),
+    Format("torch.export", "an exported program (.pt2)", _torch_file("torch.export"), _exported_program),
+    Format(
+        "torch file",
+        "",
+        _torch_file("checkpoint", "broken", "archive", "foreign", "missing"),
+        _no_model,
+    ),
     Format("onnx", "an ONNX file", _is_file, OnnxModel),
     Format("torch", "a torchvision model's name, or package.module:callable", _is_name, TorchModel),
 )
@@ -353,5 +391,5 @@ def open_model(source: str, options: OpenOptions) -> Opened:
     for known in FORMATS:
         if known.recognise(source):
             return known.open(source, options)
-    kinds = "; ".join(f.about for f in FORMATS)
+    kinds = "; ".join(f.about for f in FORMATS if f.about)
     raise BadModel("this is neither a file nor a model's name", where=source, hint=f"a model is {kinds}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_inputs import Bound
 
-__all__ = ["LoadedModule", "export_onnx", "load", "run", "said"]
+__all__ = ["LoadedModule", "export_onnx", "load", "require", "run", "said"]
 
 INSTALL = "pip install 'explorer-nn[torch]'"
 
@@ -154,7 +154,7 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-def _require(package: str, source: str) -> Any:
+def require(package: str, source: str) -> Any:
     """Imports torch or torchvision.
 
     Raises:
@@ -189,7 +189,7 @@ def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedMod
         Misuse: There is no such model, module, callable or set of weights.
         BadModel: The module or the callable fails.
     """
-    _require("torch", source)
+    require("torch", source)
     if ":" in source:
         if weights is not None:
             raise Misuse(
@@ -213,7 +213,7 @@ that serve training only (torchvision's trained one is without them too)."""
 
 
 def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule:
-    _require("torchvision", name)
+    require("torchvision", name)
     from torchvision import models
 
     known = models.list_models()

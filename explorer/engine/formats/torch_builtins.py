@@ -1,0 +1,452 @@
+"""What the operators of a TorchScript file or an exported program do: TorchScript's builtins on numbers,
+lists and text in Python, everything on tensors by torch's own operators.
+
+An operator is looked up by its name in tables and in the operator libraries named here; a name from a
+file never reaches torch's Python functions. Operators that open files are in no table.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["DTYPES", "LIBRARIES", "Unknown", "call"]
+
+LIBRARIES = frozenset({"aten", "torchvision", "quantized", "quantized_decomposed"})
+"""Operator libraries from which a file may call."""
+
+FORBIDDEN = frozenset({"save", "from_file", "_print", "set_", "_test_only"})
+"""Operators that write or read files, print, or swap the memory under a tensor."""
+
+DTYPES: tuple[torch.dtype, ...] = (
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.complex32,
+    torch.complex64,
+    torch.complex128,
+    torch.bool,
+    torch.qint8,
+    torch.quint8,
+    torch.qint32,
+    torch.bfloat16,
+)
+"""Types by the number that TorchScript has for them."""
+
+
+class Unknown(Exception):
+    """There is no such operator, or it may not be called."""
+
+
+def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Any:
+    """Calls an operator.
+
+    Args:
+        name: As TorchScript writes it: 'torch.add', 'ops.prim.dtype', 'ops.torchvision.nms'.
+        args: Plain values and tensors.
+        kwargs: Likewise.
+        device: Where tensors are made that are made from nothing.
+
+    Raises:
+        Unknown: It is not known, or may not be called.
+    """
+    root, _, rest = name.partition(".")
+    if root == "ops":
+        library, _, rest = rest.partition(".")
+        if library == "prim":
+            return _prim(rest, args, kwargs)
+        return tensors(library, rest, args, kwargs, device)
+    known = _VALUES.get(rest)
+    if known is not None:
+        return known(*args, **kwargs)
+    scalar = _NUMBERS.get(rest)
+    if scalar is not None and not any(isinstance(a, torch.Tensor) for a in args):
+        return scalar(*args, **kwargs)
+    return tensors("aten", rest, args, kwargs, device)
+
+
+def tensors(
+    library: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+) -> Any:
+    """Calls one of torch's operators by library and name; the overload follows from the arguments.
+
+    Raises:
+        Unknown: It is not known, or may not be called.
+    """
+    if library not in LIBRARIES or name in FORBIDDEN or name.startswith("__"):
+        raise Unknown(f"the operator {library}::{name} is not known, or not one that a model needs")
+    whole = _WHOLE.get(name) if library == "aten" else None
+    if whole is not None:
+        return whole(*args, **kwargs)
+    if library == "torchvision":
+        _load_torchvision()
+    found = getattr(getattr(torch.ops, library), name, None)
+    if found is None:
+        raise Unknown(f"the operator {library}::{name} is not known")
+    if any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values())):
+        return found(*args, **kwargs)
+    if _makes(found):
+        kwargs = {**kwargs, "device": device}
+    return found(*args, **kwargs)
+
+
+_MAKES: dict[Any, bool] = {}
+
+
+def _makes(packet: Any) -> bool:
+    """Whether an operator makes a tensor on a device of its caller's choosing."""
+    known = _MAKES.get(packet)
+    if known is None:
+        schemas = [getattr(packet, o)._schema for o in packet.overloads()]
+        known = _MAKES[packet] = any(a.name == "device" for s in schemas for a in s.arguments)
+    return known
+
+
+def _load_torchvision() -> None:
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, OSError, RuntimeError) as error:
+        raise Unknown("it uses torchvision's operators, and torchvision is not installed") from error
+
+
+# -- operators that torch itself has as one function for whole layers
+
+
+def _recurrent(name: str) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        # through torch's function, as nn.LSTM does: whoever watches takes the layer in one piece
+        return getattr(torch._VF, name)(*args, **kwargs)
+
+    return run
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    mask: Any = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> Any:
+    """The fused attention of nn.MultiheadAttention's fast path, step by step (batch first)."""
+    padding = mask if mask is not None and mask_type == 1 else None
+    attending = mask if mask is not None and mask_type != 1 else None
+    out, weights = torch.nn.functional.multi_head_attention_forward(
+        query.transpose(0, 1),
+        key.transpose(0, 1),
+        value.transpose(0, 1),
+        embed_dim,
+        num_head,
+        qkv_weight,
+        qkv_bias,
+        None,
+        None,
+        False,
+        0.0,
+        proj_weight,
+        proj_bias,
+        training=False,
+        key_padding_mask=padding,
+        need_weights=need_weights,
+        attn_mask=attending,
+        average_attn_weights=average_attn_weights,
+    )
+    return out.transpose(0, 1), weights
+
+
+def _encoder_layer(
+    src: Any,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Any,
+    norm_bias_1: Any,
+    norm_weight_2: Any,
+    norm_bias_2: Any,
+    ffn_weight_1: Any,
+    ffn_bias_1: Any,
+    ffn_weight_2: Any,
+    ffn_bias_2: Any,
+    mask: Any = None,
+    mask_type: int | None = None,
+) -> Any:
+    """The fused fast path of nn.TransformerEncoderLayer, step by step."""
+    functional = torch.nn.functional
+    width = (embed_dim,)
+
+    def attend(x: Any) -> Any:
+        fused = (embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask)
+        return _attention(x, x, x, *fused, need_weights=False, mask_type=mask_type)[0]
+
+    def feed(x: Any) -> Any:
+        inner = functional.linear(x, ffn_weight_1, ffn_bias_1)
+        inner = functional.gelu(inner) if use_gelu else functional.relu(inner)
+        return functional.linear(inner, ffn_weight_2, ffn_bias_2)
+
+    if norm_first:
+        src = src + attend(functional.layer_norm(src, width, norm_weight_1, norm_bias_1, eps))
+        return src + feed(functional.layer_norm(src, width, norm_weight_2, norm_bias_2, eps))
+    src = functional.layer_norm(src + attend(src), width, norm_weight_1, norm_bias_1, eps)
+    return functional.layer_norm(src + feed(src), width, norm_weight_2, norm_bias_2, eps)
+
+
+_WHOLE: dict[str, Callable[..., Any]] = {
+    **{name: _recurrent(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    "_native_multi_head_attention": _attention,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+}
+
+
+# -- builtins on plain values
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _size(value: Any, dim: int | None = None) -> Any:
+    if dim is not None:
+        return int(value.shape[dim])
+    return [int(d) for d in value.shape]
+
+
+def _tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+    return torch.tensor(data, dtype=_dtype(dtype))
+
+
+def _dtype(value: Any) -> torch.dtype | None:
+    if isinstance(value, int) and 0 <= value < len(DTYPES):
+        return DTYPES[value]
+    return value if isinstance(value, torch.dtype) else None
+
+
+def _code_of(dtype: torch.dtype) -> Any:
+    return DTYPES.index(dtype) if dtype in DTYPES else dtype
+
+
+def _append(items: list[Any], value: Any) -> list[Any]:
+    items.append(value)
+    return items
+
+
+def _set_item(items: Any, key: Any, value: Any) -> Any:
+    items[key] = value
+    return items
+
+
+def _slice(items: Any, *bounds: Any) -> Any:
+    if isinstance(items, torch.Tensor):
+        return torch.ops.aten.slice(items, *bounds)
+    return items[slice(*(*bounds, None, None, None)[:3])]
+
+
+def _contains(items: Any, value: Any) -> bool:
+    return value in items
+
+
+def _raise(message: Any = "", *rest: Any) -> None:
+    raise RuntimeError(str(message))
+
+
+def _format(text: str, *values: Any) -> str:
+    pieces = str(text).split("{}")
+    given = [str(v) for v in values]
+    return "".join(p + (given[i] if i < len(given) else "") for i, p in enumerate(pieces))
+
+
+def _say(*args: Any, **kwargs: Any) -> None:
+    """Warnings and prints of the model go nowhere."""
+
+
+def _false(*args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+def _device(*args: Any) -> Any:
+    # where the model was saved to run does not matter here: everything is on the device of the run
+    return None
+
+
+def _interpolate(*args: Any, **kwargs: Any) -> Any:
+    return torch.nn.functional.interpolate(*args, **kwargs)
+
+
+_VALUES: dict[str, Callable[..., Any]] = {
+    "__is__": lambda a, b: a is b or (a is not None and b is not None and a == b),
+    "__isnot__": lambda a, b: not (a is b or (a is not None and b is not None and a == b)),
+    "__not__": lambda a: not a,
+    "__contains__": _contains,
+    "__getitem__": operator.getitem,
+    "_set_item": _set_item,
+    "__setitem__": _set_item,
+    "__range_length": lambda low, high, step: len(range(low, high, step)),
+    "__derive_index": lambda index, start, step: start + index * step,
+    "__interpolate": _interpolate,
+    "append": _append,
+    "insert": lambda items, at, value: items.insert(at, value),
+    "extend": lambda items, more: items.extend(more),
+    "clear": lambda items: items.clear(),
+    "copy": lambda items: items.copy() if isinstance(items, (list, dict)) else items,
+    "reverse": lambda items: items.reverse(),
+    "pop": lambda items, *at: items.pop(*at),
+    "remove": lambda items, value: items.remove(value),
+    "keys": lambda items: list(items.keys()),
+    "values": lambda items: list(items.values()),
+    "items": lambda items: list(items.items()),
+    "get": lambda items, key, *default: items.get(key, *default),
+    "update": lambda items, more: items.update(more),
+    "list": list,
+    "dict": dict,
+    "len": len,
+    "size": _size,
+    "dim": lambda t: t.dim(),
+    "numel": lambda t: t.numel(),
+    "slice": _slice,
+    "is_floating_point": lambda t: t.is_floating_point(),
+    "is_complex": lambda t: t.is_complex(),
+    "is_contiguous": lambda t, *rest, **more: t.is_contiguous(),
+    "element_size": lambda t: t.element_size(),
+    "stride": lambda t, *dim: t.stride(*dim),
+    "item": _number,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "complex": complex,
+    "Int": int,
+    "Float": float,
+    "Bool": bool,
+    "IntImplicit": int,
+    "FloatImplicit": float,
+    "ScalarImplicit": _number,
+    "str": str,
+    "ord": ord,
+    "chr": chr,
+    "join": lambda text, items: text.join(items),
+    "split": lambda text, *rest: text.split(*rest),
+    "startswith": lambda text, start: text.startswith(start),
+    "endswith": lambda text, end: text.endswith(end),
+    "lower": lambda text: text.lower(),
+    "upper": lambda text: text.upper(),
+    "replace": lambda text, old, new: text.replace(old, new),
+    "strip": lambda text, *rest: text.strip(*rest),
+    "format": _format,
+    "percentFormat": lambda text, *values: str(text),
+    "warn": _say,
+    "device": _device,
+    "tensor": _tensor,
+    "as_tensor": lambda value, *rest, **more: value if isinstance(value, torch.Tensor) else _tensor(value),
+    "is_grad_enabled": _false,
+    "is_autocast_enabled": _false,
+    "is_autocast_cpu_enabled": _false,
+    "is_scripting": lambda: True,
+    "manual_seed": _say,
+}
+"""Builtins that act on plain values, or ask a tensor what it is."""
+
+_NUMBERS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "floordiv": operator.floordiv,
+    "remainder": operator.mod,
+    "fmod": math.fmod,
+    "pow": operator.pow,
+    "neg": operator.neg,
+    "abs": abs,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "__and__": operator.and_,
+    "__or__": operator.or_,
+    "__xor__": operator.xor,
+    "__lshift__": operator.lshift,
+    "__rshift__": operator.rshift,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round": round,
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "log2": math.log2,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tanh": math.tanh,
+    "sum": sum,
+    "any": any,
+    "all": all,
+    "max": max,
+    "min": min,
+    "sort": lambda items, *rest: items.sort(reverse=bool(rest and rest[0])),
+    "index": lambda items, value: items.index(value),
+    "count": lambda items, value: items.count(value),
+}
+"""Builtins on numbers, lists and text, which on tensors are operators."""
+
+
+def _prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    found = _PRIM.get(name)
+    if found is None:
+        found = _NUMBERS.get(name)
+    if found is None:
+        raise Unknown(f"the operator prim::{name} is not known")
+    return found(*args, **kwargs)
+
+
+_PRIM: dict[str, Callable[..., Any]] = {
+    "NumToTensor": lambda value: torch.tensor(value),
+    "RaiseException": _raise,
+    "Print": _say,
+    "dtype": lambda t: _code_of(t.dtype),
+    "device": _device,
+    "type": lambda device: "cpu",
+    "index": lambda device: None,
+    "layout": lambda t: None,
+    "shape": _size,
+    "data": lambda t: t.detach(),
+    "requires_grad": lambda t: t.requires_grad,
+    "is_nested": lambda t: t.is_nested,
+    "is_quantized": lambda t: t.is_quantized,
+    "is_sparse": lambda t: t.is_sparse,
+    "is_cuda": _false,
+    "is_cpu": lambda t: True,
+    "is_xpu": _false,
+    "is_mps": _false,
+    "is_mkldnn": _false,
+    "is_meta": _false,
+    "itemsize": lambda t: t.element_size(),
+    "unchecked_unwrap_optional": lambda value: value,
+    "isinstance": _false,
+    "rangelist": lambda n: list(range(n)),
+    "name": lambda value: getattr(value, "name", ""),
+    "AutogradAllZero": _false,
+    "min": min,
+    "max": max,
+    "abs": abs,
+}
+"""TorchScript's primitives."""
