@@ -103,16 +103,22 @@ def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
         status, reason = (layer.status, layer.reason) if unknown else (part.status, part.reason)
         if status == "exact" and layer.status == "bound":
             status, reason = layer.status, layer.reason
-        counted = layer.counted
+        # a branch that does not run beside the other keeps its parameters and costs nothing else
+        figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
+        if layer.counted:
+            failed = layer.macs is None
+            figures = (
+                layer.macs,
+                None if failed else part.input_macs,
+                None if failed else part.weight_macs,
+                layer.activation_bytes if part.kept or layer.activation_bytes is None else 0,
+            )
         rows.append(
             LayerTraining(
-                layer=layer.id,
-                path=layer.path,
-                kind=layer.kind,
-                forward_macs=layer.macs if counted else 0,
-                backward_input_macs=part.input_macs if counted else 0,
-                backward_weight_macs=part.weight_macs if counted else 0,
-                activation_bytes=layer.activation_bytes if counted and part.kept else 0,
+                layer.id,
+                layer.path,
+                layer.kind,
+                *figures,
                 gradient_bytes=trained,
                 optimizer_bytes=trained * OPTIMIZERS[optimizer],
                 param_bytes=sum(s.bytes for s in own),

@@ -211,6 +211,7 @@ def step(
         if not any(layer.reason.startswith("failed here") for layer in plain.layers):
             reason = f"the model does not run with gradients on: {watch.failed}"
             return Step(plain, _unknown(plain, reason), (*notes, reason))
+        notes += [note for note in plain.info.model.notes if note.startswith("the model failed")]
     return Step(analysis, watch.parts, tuple(notes))
 
 
