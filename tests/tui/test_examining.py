@@ -309,3 +309,15 @@ async def test_no_size_of_terminal_breaks_the_plots(size: tuple[int, int]) -> No
         await hands.pilot.resize_terminal(80, 24)
         await hands.press("5", "6")
         assert plot(hands).size.height > 10
+
+
+async def test_values_come_into_view_from_another_tab_too() -> None:
+    async with screen() as hands:
+        await hands.press("down", "b")
+        await hands.press("enter", "2", "n")
+        view = hands.main.query_one("#layer", LineView)
+        assert "Values of the weights" in line_text(view.line_at(0))
+        await hands.press("2", "b")
+        await hands.press("enter")
+        view = hands.main.query_one("#model", LineView)
+        assert any("Training" in line_text(view.line_at(y)) for y in range(view.size.height - 8))

@@ -241,7 +241,7 @@ def test_training_keeps_its_figures_apart_and_sums_a_group() -> None:
     part = words(layer_training_lines(step, 0, 10, 60, exact=True))
     assert f"forward {2 * (model.layers[0].macs or 0):,} MACs" in part
     # the first layer has no gradient of its input
-    assert f"grad. input {2 * (655_566_528 - 70_276_800):,} MACs" in part
+    assert f"input grad {2 * (655_566_528 - 70_276_800):,} MACs" in part
     assert layer_training_lines(step, 99, 99, 60, exact=True) == []
 
 

@@ -50,8 +50,8 @@ def layer_training_lines(training: Training, first: int, last: int, width: int, 
     weight, inward = _sum(found, "backward_weight_macs"), _sum(found, "backward_input_macs")
     for label, (value, least), figure, note in (
         ("forward", _sum(found, "forward_macs"), count_figure, " MACs"),
-        ("grad. weight", weight, count_figure, " MACs"),
-        ("grad. input", inward, count_figure, " MACs"),
+        ("weight grad", weight, count_figure, " MACs"),
+        ("input grad", inward, count_figure, " MACs"),
         ("activations", _sum(found, "activation_bytes"), bytes_figure, ""),
         ("params", _sum(found, "param_bytes"), bytes_figure, ""),
         ("gradients", _sum(found, "gradient_bytes"), bytes_figure, ""),

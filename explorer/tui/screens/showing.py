@@ -166,7 +166,7 @@ class Showing(Examining):
     def reveal(self, title: str) -> None:
         """Bring the part of a page with this heading into view, if it is not there already."""
         if self.tab in ("layer", "model"):
-            self.call_after_refresh(self.query_one(f"#{self.tab}", LineView).reveal, title)
+            self.query_one(f"#{self.tab}", LineView).reveal(title)
 
     # operators, changes
 

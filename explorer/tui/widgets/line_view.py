@@ -98,6 +98,7 @@ class LineView(_Scrolled, can_focus=True):
         self._page: Callable[[int], Sequence[Line]] = lambda width: ()
         self._lines: Sequence[Line] = ()
         self._made: tuple[int, Sequence[Line]] | None = None
+        self._wanted = ""
 
     def show(self, page: Callable[[int], Sequence[Line]], *, top: bool = False) -> None:
         """Show `page(width)`; `top` goes back to its beginning."""
@@ -116,7 +117,7 @@ class LineView(_Scrolled, can_focus=True):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        if not self.is_mounted:
+        if not self.is_mounted or not self.size.width:
             return
         old, new = self._lines, self._at_width(self.size.width)
         self._lines = new
@@ -130,6 +131,8 @@ class LineView(_Scrolled, can_focus=True):
             after = new[y] if y < len(new) else BLANK
             if before != after:
                 self.refresh(Region(0, y - top, self.size.width, 1))
+        if self._wanted and height > 0:
+            self._reveal()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """As many rows as lines."""
@@ -147,13 +150,22 @@ class LineView(_Scrolled, can_focus=True):
         return self._lines[y] if y < len(self._lines) else BLANK
 
     def reveal(self, title: str) -> None:
-        """Scroll to the heading that begins with `title`, unless it stands in the upper half already."""
+        """Scroll to the heading that begins with `title`, unless it stands in the upper half already.
+
+        A pane that was hidden until now does it when it has a size.
+        """
+        self._wanted = title
+        if self.size.height > 0:
+            self._reveal()
+
+    def _reveal(self) -> None:
+        title, self._wanted = self._wanted, ""
         for y, line in enumerate(self._lines):
             if line and line[0][1] == "head" and line[0][0].strip().startswith(title):
                 top = self.scroll_offset.y
                 if not top <= y <= top + self.size.height // 2:
                     self.scroll_to(y=y, animate=False)
-                return
+                break
 
     def action_scroll_by(self, step: int) -> None:
         """Scroll by lines."""
