@@ -204,7 +204,7 @@ def _layers(fact: Analysis) -> _Section:
     whole = fact.info.totals.macs
     rows = [
         [
-            _Cell(printable(row.name or row.path or "(model)"), row.id, row.path, row.depth),
+            _Cell(printable(row.name or row.path or "(model)"), row.id, printable(row.path), row.depth),
             _text(f"{row.kind} ×{row.calls}" if row.calls > 1 else row.kind),
             _text(_shapes(row.outputs)),
             _count(row.params),
