@@ -128,16 +128,15 @@ def read_input(path: str) -> Given:
     """
     try:
         # arrays of Python objects are refused: unpickling them runs what their maker wants
-        loaded: Any = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return Given(path, {"": loaded})
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise ValueError("no array")
-        with loaded:
-            return Given(path, {name: loaded[name] for name in loaded.files})
+        with open(path, "rb") as file:
+            loaded: Any = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return Given(path, {"": loaded})
+            with loaded:
+                return Given(path, {name: loaded[name] for name in loaded.files})
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
-    except (ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError, KeyError):
+    except (ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, KeyError):
         raise Misuse(
             "this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one"
         ) from None
@@ -177,8 +176,13 @@ class Archive:
 
 
 def _file_type(dtype: str) -> np.dtype[Any]:
-    if dtype in np.sctypeDict:
-        return np.dtype(dtype)
+    """The type of an entry; numpy finds ml_dtypes' types by name once those are imported."""
+    try:
+        kind = np.dtype(dtype)
+        if kind.type.__module__ == "numpy":
+            return kind
+    except TypeError:
+        pass
     return np.dtype({"int": np.int8, "uin": np.uint8}.get(dtype[:3], np.float32))
 
 

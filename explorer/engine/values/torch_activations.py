@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from explorer.engine.analysis.module_rows import OPAQUE, is_leaf, tensors
+from explorer.engine.analysis.module_rows import OPAQUE, dtype_name, is_leaf, tensors
 from explorer.engine.formats.torch_module import said
 from explorer.engine.values.activations import Asked, Ran, Wanted
 from explorer.engine.values.torch_tensors import materialised, numbers_of
@@ -84,6 +84,9 @@ def run(
     return Ran(texts, skipped)
 
 
+_NUMPY = frozenset(("float16", "float32", "float64", "complex64", "complex128"))
+
+
 def _drawn(info: TensorInfo, height: int) -> Drawn:
     """How an input is drawn: as for ONNX, so the same seed gives both the same values.
 
@@ -94,11 +97,12 @@ def _drawn(info: TensorInfo, height: int) -> Drawn:
     kind = getattr(torch, info.dtype or "float32")
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
     if kind.is_floating_point or kind.is_complex:
-        name = str(kind).removeprefix("torch.")
-        return Drawn(info.name, name if name in np.sctypeDict else "float32", shape, why="standard normal")
+        # what numpy has no type for is drawn in float32 and rounded by torch
+        name = dtype_name(kind) if dtype_name(kind) in _NUMPY else "float32"
+        return Drawn(info.name, name, shape, why="standard normal")
     if kind == torch.bool:
         return Drawn(info.name, "bool", shape, 0, 2, "at random")
-    dtype = str(kind).removeprefix("torch.")
+    dtype = dtype_name(kind)
     if height:
         return Drawn(info.name, dtype, shape, 0, height, "rows of the table it indexes")
     if kind.itemsize == 1:

@@ -1,4 +1,4 @@
-"""Weights on demand: which are meant, which are tied, which are equal by chance; nothing is read twice over."""
+"""Weights on demand: which are meant, which are tied, which are equal by chance; none is read whole."""
 
 from __future__ import annotations
 

@@ -1,0 +1,307 @@
+"""Weights and activations of an nn.Module are what torch itself holds and computes."""
+
+from __future__ import annotations
+
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+from torch import nn  # noqa: E402
+
+from explorer.engine.values import torch_tensors  # noqa: E402
+from explorer.engine.values.activations import Asked, Ran, activations  # noqa: E402
+from explorer.engine.values.statistics import SLAB, measure  # noqa: E402
+from explorer.engine.values.torch_activations import record  # noqa: E402
+from explorer.engine.values.torch_tensors import numbers_of, slabs, stored  # noqa: E402
+from explorer.errors import BadModel, Cancelled, Misuse  # noqa: E402
+from explorer.facts.values import Activations  # noqa: E402
+from explorer.session import Session  # noqa: E402
+
+
+# -- tensors
+
+
+def whole(tensor: Any) -> Any:
+    return np.concatenate([s.astype(np.float64) for s in slabs(tensor)])
+
+
+@pytest.mark.parametrize(
+    "kind", ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "int8", "bool"]
+)
+def test_every_type_gives_the_numbers_that_torch_holds(kind: str) -> None:
+    tensor = (torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) * 5).to(getattr(torch, kind))
+    np.testing.assert_array_equal(whole(tensor), tensor.double().numpy().ravel())
+    found = measure(numbers_of(tensor, "a.b.weight"))
+    assert (found.tensor.dtype, found.layer, found.bytes) == (kind, "a.b", tensor.nbytes)
+
+
+@pytest.mark.parametrize("make", [lambda t: t.T, lambda t: t[:, ::2], lambda t: t[0].expand(3, -1)])
+def test_views_are_read_in_order(make: Any) -> None:
+    tensor = make(torch.arange(24.0).reshape(4, 6))
+    np.testing.assert_array_equal(whole(tensor), tensor.contiguous().double().numpy().ravel())
+
+
+def test_a_large_tensor_comes_in_slabs_without_a_copy() -> None:
+    tensor = torch.zeros(3, SLAB // 4, dtype=torch.float32)
+    parts = list(slabs(tensor))
+    assert [p.nbytes for p in parts] == [SLAB] * 3
+    assert all(np.shares_memory(p, tensor.numpy()) for p in parts)
+    turned = torch.zeros(SLAB // 4, 3).T
+    assert max(p.nbytes for p in slabs(turned)) <= SLAB
+
+
+def test_a_sparse_parameter_counts_the_zeros_that_it_does_not_hold() -> None:
+    dense = torch.zeros(10, 10)
+    dense[2, 3] = 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = dense.to_sparse_csr()
+    for tensor in (dense.to_sparse(), rows):
+        found = measure(numbers_of(tensor, "w"))
+        assert (found.zeros, found.maximum, found.mean) == (0.99, 4.0, 0.04)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 4)
+        self.head = nn.Linear(4, 11, bias=False)
+        self.head.weight = self.embed.weight
+        self.copy = nn.Linear(4, 11, bias=False)
+        self.copy.weight.data.copy_(self.embed.weight.data)
+        self.copy.weight.requires_grad_(False)
+        self.register_buffer("scale", torch.ones(3, dtype=torch.bfloat16), persistent=False)
+
+    def forward(self, ids: Any) -> Any:
+        return self.head(self.embed(ids)) + self.copy(self.embed(ids))
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that `package.module:callable` finds."""
+    made = types.ModuleType("stats_models")
+    made.__dict__.update(
+        tied=lambda: (Tied(), torch.zeros(2, 5, dtype=torch.int64)),
+        nested=lambda: (Nested(), torch.zeros(2, 4)),
+        huge=lambda: nn.Linear(1 << 20, 1 << 22),
+    )
+    monkeypatch.setitem(sys.modules, "stats_models", made)
+    return "stats_models"
+
+
+def test_tied_parameters_copies_and_buffers_are_told_apart(module: str) -> None:
+    with Session(f"{module}:tied", seed=5) as session:
+        found = session.weights()
+        named = {t.tensor.name: t for t in found.tensors}
+        assert list(named) == ["embed.weight", "copy.weight", "scale"]
+        assert found.tied == (("embed.weight", "head.weight"),)
+        assert found.duplicates == (("embed.weight", "copy.weight"),)
+        assert [t.trainable for t in found.tensors] == [True, False, False]
+        assert found.notes == ("random weights, seed 5",)
+        assert [t.tensor.name for t in session.weights(["head"]).tensors] == ["head.weight"]
+
+
+def test_weights_are_those_that_the_seed_makes() -> None:
+    with Session("resnet18", seed=3) as session:
+        found = {t.tensor.name: t for t in session.weights(["layer1.0"]).tensors}
+    torch.manual_seed(3)
+    from torchvision.models import resnet18
+
+    expected = resnet18()
+    weight = expected.layer1[0].conv1.weight.detach().double()
+    assert found["layer1.0.conv1.weight"].mean == pytest.approx(float(weight.mean()), rel=1e-9)
+    assert set(found) == {n for n in expected.state_dict() if n.startswith("layer1.0.")}
+
+
+def test_weights_that_do_not_fit_in_memory_are_refused_before_they_are_made(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_tensors, "_free_memory", lambda: 1 << 30)
+    with Session(f"{module}:huge") as session, pytest.raises(Misuse, match="16.00 TiB and 1.00 GiB"):
+        session.weights()
+
+
+def test_without_the_system_s_word_memory_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: Any, **__: Any) -> Any:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", absent)
+    assert torch_tensors._free_memory() is None
+
+
+# -- activations
+
+
+class Nested(nn.Module):
+    """Calls one module three times, changes a value in place, and returns nested things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(4, 4)
+        self.relu = nn.ReLU(inplace=True)
+        self.pair = Pair()
+        self.silent = nn.Linear(4, 4)
+        self.text = Text()
+
+    def forward(self, x: Any) -> Any:
+        for _ in range(3):
+            x = self.relu(self.step(x))
+        self.text(x)
+        return self.pair(x)
+
+
+class Pair(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return {"first": x + 1, "more": (x, [x * 2])}
+
+
+class Text(nn.Module):
+    def forward(self, x: Any) -> str:
+        return "nothing"
+
+
+def watched(model: Any, *args: Any, layers: tuple[str, ...] = (), output: str | None = None) -> Activations:
+    def run(asked: Asked) -> Any:
+        return Ran((), record(model, args, {}, asked))
+
+    return activations(run, layers, output=output)
+
+
+def test_a_module_that_runs_three_times_has_three_entries(tmp_path: Path) -> None:
+    model, x = Nested(), torch.randn(2, 4)
+    path = str(tmp_path / "o.npz")
+    found = watched(model, x, output=path)
+    assert [(t.tensor.name, t.call) for t in found.tensors if t.layer == "step"] == [
+        ("step", 0),
+        ("step", 1),
+        ("step", 2),
+    ]
+    with torch.no_grad(), np.load(path) as values:
+        first = model.step(x)
+        # as the layer put it out, before the activation behind it changed it in place
+        np.testing.assert_array_equal(values["step"], first.numpy())
+        second = model.step(first.relu())
+        np.testing.assert_array_equal(values["step#2"], second.numpy())
+
+
+def test_nested_outputs_are_named_after_their_places() -> None:
+    found = watched(Nested(), torch.randn(2, 4))
+    names = [t.tensor.name for t in found.tensors if t.layer == "pair"]
+    assert names == ["pair.first", "pair.more.0", "pair.more.1.0"]
+
+
+def test_what_did_not_run_or_gave_no_tensor_says_so() -> None:
+    skipped = dict(watched(Nested(), torch.randn(2, 4)).skipped)
+    assert skipped == {
+        "silent": "it does not run in evaluation mode",
+        "text": "its output is no tensor (str)",
+    }
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    """Whatever happens: no hooks, the same training state, weights untouched, attention's fast path back."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4))
+    model[1].eval()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    fast = torch.backends.mha.get_fastpath_enabled()
+
+    def stop(*_: Any) -> None:
+        raise Cancelled
+
+    for asked, error in (
+        (Asked((), None, 0, lambda *_: None, lambda *_: None), None),
+        (Asked((), None, 0, lambda *_: None, stop), Cancelled),
+    ):
+        if error is None:
+            record(model, (torch.randn(3, 4),), {}, asked)
+        else:
+            with pytest.raises(error):
+                record(model, (torch.randn(3, 4),), {}, asked)
+        with pytest.raises(BadModel, match=r"the model failed in 0: RuntimeError"):
+            record(model, (torch.randn(3, 5),), {}, asked)
+        assert [m.training for m in model] == [True, False, True]
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+        assert torch.backends.mha.get_fastpath_enabled() == fast
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_the_fast_path_hides_no_layer() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2)
+    found = watched(model, torch.randn(1, 3, 8))
+    names = {t.layer for t in found.tensors}
+    assert {"layers.0.linear1", "layers.1.self_attn", "layers.1.norm2"} <= names
+
+
+def test_containers_are_watched_when_they_are_asked_for() -> None:
+    with Session("alexnet") as session:
+        found = session.activations(["features", "classifier.*"])
+        assert found.tensors[0].tensor.shape == (1, 256, 6, 6)
+        assert [t.layer for t in found.tensors[1:]] == [f"classifier.{i}" for i in range(7)]
+        functional = session.activations(["flatten", "avgpool"])
+        assert [t.layer for t in functional.tensors] == ["avgpool"]
+        assert functional.skipped[0][0] == "flatten"
+        with pytest.raises(Misuse, match="did you mean 'features'"):
+            session.activations(["featurs"])
+
+
+def test_ids_are_drawn_below_the_height_of_the_table_that_they_index(module: str) -> None:
+    with Session(f"{module}:tied") as session:
+        found = session.activations()
+    assert "0 to 10, rows of the table it indexes, seed 0" in found.inputs[0]
+
+
+def test_an_input_of_another_size_than_the_model_s_own_is_taken(tmp_path: Path) -> None:
+    given = str(tmp_path / "x.npy")
+    with Session("resnet18") as session:
+        np.save(given, np.zeros((2, 3, 64, 64), np.float32))
+        found = session.activations(["fc"], input=given)
+        assert found.tensors[0].tensor.shape == (2, 1000)
+        np.save(given, np.zeros((2, 3, 64, 64)))
+        with pytest.raises(Misuse, match="'x' is float64 there and float32 in the model"):
+            session.activations(["fc"], input=given)
+        np.save(given, np.zeros((2, 5, 64, 64), np.float32))
+        with pytest.raises(BadModel, match="the model failed in conv1"):
+            session.activations(["fc"], input=given)
+
+
+def test_a_module_and_its_export_put_out_the_same(tmp_path: Path) -> None:
+    """The same seed draws the same input for both; layer by layer the figures agree."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 49, 5)
+    ).eval()
+    path = str(tmp_path / "m.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (torch.zeros(1, 3, 16, 16),), path, dynamo=False)
+    x = np.random.default_rng(0).standard_normal((1, 3, 16, 16)).astype(np.float32)
+    ours = watched(model, torch.from_numpy(x)).tensors
+    with Session(path) as session:
+        theirs = session.activations(seed=0).tensors
+    assert len(ours) == len(theirs) == 5
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.tensor.shape == b.tensor.shape
+        for name in ("minimum", "maximum", "mean", "std", "zeros"):
+            assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-4, abs=1e-5), name
+
+
+def test_figures_go_through_the_worker(module: str) -> None:
+    from explorer.worker import Engine
+
+    engine = Engine("alexnet")
+    try:
+        found = engine.submit("activations", ["features.0"]).future.result(timeout=120)
+        assert found.tensors[0].tensor.shape == (1, 64, 55, 55)
+        weights = engine.submit("weights", ["features.0"]).future.result(timeout=60)
+        assert [t.tensor.name for t in weights.tensors] == ["features.0.weight", "features.0.bias"]
+    finally:
+        engine.close()
