@@ -40,7 +40,7 @@ def memory(about: Info, fact: Memory) -> list[Block]:
     least = fact.status == "unknown"
     at = fact.steps[fact.peak_step].path if fact.steps else ""
     figures = [
-        bytes_row("Activations, sum", fact.sum_bytes, least, "every tensor once"),
+        bytes_row("Activations, sum", fact.sum_bytes, least, "every tensor once, inputs too"),
         bytes_row(
             "Activations, peak", fact.peak_bytes, least, f"step {fact.peak_step:,}, {at or 'the inputs'}"
         ),

@@ -20,6 +20,7 @@ __all__ = [
     "layers",
     "ops",
     "quiet_zero",
+    "range_text",
     "share_text",
     "symbolic_hint",
     "title",
@@ -332,7 +333,7 @@ def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     blocks: list[Block] = [*title(fact.model), Line(), Table(columns, rows, 0)]
     for stat in stats:
         if stat.attributes:
-            found = [(Span(name, DIM), _range_text(span)) for name, span in stat.attributes.items()]
+            found = [(Span(name, DIM), range_text(span)) for name, span in stat.attributes.items()]
             blocks += [
                 Line(),
                 Line(Span(stat.op, STRONG)),
@@ -341,8 +342,8 @@ def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     return blocks
 
 
-def _range_text(span: Range) -> str:
-    """One value, or the range and then the values with how often each occurs."""
+def range_text(span: Range) -> str:
+    """The values of an attribute: one value, or the range and then the values with how often each occurs."""
     if span.distinct == 1:
         return _value_text(span.minimum if not span.values else span.values[0][0])
     listed = ", ".join(_value_text(v) + (f" ×{count:,}" if count > 1 else "") for v, count in span.values)

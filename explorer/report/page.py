@@ -17,7 +17,7 @@ from explorer.facts import Analysis, Info, OpStat, TensorInfo
 from explorer.report import plots
 from explorer.report.costs import live_at, machine_text
 from explorer.report.layout import Span
-from explorer.report.model import FORMATS, figures_text, share_text
+from explorer.report.model import FORMATS, figures_text, range_text, share_text
 from explorer.units import bytes_text, count_text, exact_text, printable, seconds_text, shape_text
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _operators(fact: Everything) -> _Section:
             _text(share_text(stat.macs, whole) if stat.macs else ""),
             _count(stat.params),
             _count(stat.elementwise_ops),
-            _text(", ".join(f"{name} {_span(span)}" for name, span in stat.attributes.items())),
+            _text("; ".join(f"{name} {range_text(span)}" for name, span in stat.attributes.items())),
         ]
         for stat in fact.ops
     ]
@@ -192,12 +192,6 @@ def _operators(fact: Everything) -> _Section:
         picture=plots.svg("operators", fact.analysis.info, fact.ops),
         tables=[_Table(columns, rows, frozenset(range(1, 6)))],
     )
-
-
-def _span(span: Any) -> str:
-    if span.distinct == 1 or span.minimum is None or span.maximum is None:
-        return str(list(span.values[0][0]) if isinstance(span.values[0][0], tuple) else span.values[0][0])
-    return f"{span.minimum} .. {span.maximum}"
 
 
 def _layers(fact: Analysis) -> _Section:
@@ -254,8 +248,8 @@ def _memory(about: Info, fact: Memory) -> _Section:
         f"Peak {bytes_text(fact.peak_bytes)} ({fact.peak_bytes:,} bytes) at step {fact.peak_step:,}"
         f" of {len(fact.steps):,}, {at or 'the inputs'}.",
         f"Smallest arena, placed by first fit: {bytes_text(fact.arena_bytes)} ({fact.arena_bytes:,} bytes).",
-        f"All activations together {bytes_text(fact.sum_bytes)}; weights {bytes_text(fact.weight_bytes)}"
-        " are resident beside them.",
+        f"Inputs and activations together {bytes_text(fact.sum_bytes)};"
+        f" weights {bytes_text(fact.weight_bytes)} are resident beside them.",
     ]
     columns = ("tensor", "dtype", "shape", "bytes", "alive in steps")
     return _Section(
@@ -336,13 +330,18 @@ def _weights(fact: Weights) -> _Section:
         for stats in fact.tensors[:CAP]
     ]
     columns = ("tensor", "dtype", "shape", "bytes", "min", "max", "mean", "std", "zeros")
-    twice = [f"Tied (one stored tensor): {', '.join(map(printable, group))}." for group in fact.tied]
-    twice += [f"Equal bytes, stored apart: {', '.join(map(printable, group))}." for group in fact.duplicates]
+    twice = [f"Tied (one stored tensor): {_names(group)}." for group in fact.tied]
+    twice += [f"Equal bytes, stored apart: {_names(group)}." for group in fact.duplicates]
     return _Section(
         "Weights",
         [*twice, *fact.notes, *_capped(len(rows), len(fact.tensors))],
         tables=[_Table(columns, rows, frozenset(range(3, 9)))],
     )
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
+    return ", ".join(map(printable, names[:4])) + more
 
 
 def _missing(fact: Everything) -> _Section | None:
