@@ -622,8 +622,9 @@ class ScriptedEngine:
         return training(self.model, batch, optimizer)
 
     def _weights(self, names: list[str]) -> Weights:
-        asked = [x for x in self.model.layers if any(fnmatchcase(x.path, name) for name in names)]
-        tensors = tuple(_stats(t, x.path) for x in asked for t in x.weights)
+        stored = [(x, t) for x in self.model.layers for t in x.weights]
+        asked = [(x, t) for x, t in stored if any(fnmatchcase(t.name, name) for name in names)]
+        tensors = tuple(_stats(t, x.path) for x, t in asked)
         return Weights("alexnet.onnx", tensors, notes=("random weights, seed 0",))
 
     def _activations(self, layers: list[str]) -> Activations:

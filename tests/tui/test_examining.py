@@ -238,10 +238,10 @@ async def test_a_group_shows_its_children_capped(monkeypatch: pytest.MonkeyPatch
     async with screen(size=(120, 40)) as hands:
         await hands.press("n")
         ((args, _),) = asked(hands, "weights")
-        assert args == (["features.0", "features.3", "features.6"],)
+        assert args == (["features.0.weight", "features.0.bias", "features.3.weight"],)
         text = hands.text("#layer")
-        assert "6 of 10 tensors" in text
-        assert "features.6.weight" in text
+        assert "3 of 10 tensors" in text
+        assert "features.3.weight" in text
         assert "0.00125 ± 0.41" in text
 
 

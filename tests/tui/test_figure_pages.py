@@ -13,7 +13,7 @@ from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.tui.lines import Line, line_text, line_width
 from explorer.tui.pages.memory import memory_page, step_of
 from explorer.tui.pages.plot import area, columns_of, framed, log_ticks, overlay, spark
-from explorer.tui.pages.roofline import by_time, points_of, roofline_page
+from explorer.tui.pages.roofline import Ranked, points_of, ranked, roofline_page
 from explorer.tui.pages.training import layer_training_lines, model_training_lines
 from explorer.tui.pages.values import activation_lines, weight_lines
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
@@ -49,11 +49,11 @@ def chain(*sizes: int) -> Memory:
 def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) -> None:
     model = alexnet()
     fact, roof, step = memory(model), roofline(model, MACHINE), training(model, 8, "adam")
-    points = by_time(roof)
+    shown = ranked(roof)
     pages: list[list[Line]] = []
     for at in (0, 3, 12):
         pages.append(memory_page(fact, at, width, height, exact))
-        pages.append(roofline_page(roof, points, at, [at], width, height))
+        pages.append(roofline_page(shown, at, [at], width, height))
     engine = ScriptedEngine(model)
     weights, ran = engine._weights(["features.*"]), engine._activations(["features.0"])
     pages += [model_training_lines(step, width, exact), layer_training_lines(step, 0, 10, width, exact)]
@@ -128,9 +128,9 @@ def test_a_layer_is_found_on_the_timeline_and_a_group_by_its_first_step() -> Non
 
 def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     roof = roofline(alexnet(), MACHINE)
-    points = by_time(roof)
-    assert [p.seconds for p in points] == sorted((p.seconds or 0 for p in points), reverse=True)
-    text = words(roofline_page(roof, points, 0, [0], 100, 50))
+    shown = ranked(roof)
+    assert [p.seconds for p in shown.points] == sorted((p.seconds or 0 for p in shown.points), reverse=True)
+    text = words(roofline_page(shown, 0, [0], 100, 50))
     for figure in (
         "laptop: 4.00 TMAC/s, 100.00 GB/s",
         "ridge 80 FLOPs a byte",
@@ -139,9 +139,7 @@ def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     ):
         assert figure in text, figure
     # 37.75 M MACs need 9 us, 144 MiB of weights at 100 GB/s 1.5 ms: classifier.1 waits for memory
-    first = next(
-        line_text(x) for x in roofline_page(roof, points, 0, [0], 100, 50) if " ◆ class" in line_text(x)
-    )
+    first = next(line_text(x) for x in roofline_page(shown, 0, [0], 100, 50) if " ◆ class" in line_text(x))
     assert first.split()[1] == "classifier.1"
     assert "1.5 ms" in first
     assert first.split()[-1] == "memory"
@@ -149,36 +147,36 @@ def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
 
 def test_the_cursor_of_the_roofline_stays_in_view() -> None:
     roof = roofline(alexnet(), MACHINE)
-    points = by_time(roof)
-    for at in range(len(points)):
-        page = roofline_page(roof, points, at, [at], 60, 19)
+    shown = ranked(roof)
+    for at in range(len(shown.points)):
+        page = roofline_page(shown, at, [at], 60, 19)
         assert len(page) <= 19
         rows = [line_text(line) for line in page if line_text(line).startswith(" ◆ ")]
         assert rows
-        assert points[at].path in rows[0]
-        assert f"{at + 1} of {len(points)} by time" in said(page)
+        assert shown.points[at].path in rows[0]
+        assert f"{at + 1} of {len(shown.points)} by time" in said(page)
 
 
 def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:
     roof = roofline(alexnet(), MACHINE)
-    points = by_time(roof)
-    chosen = points_of(points, 0, 10)
+    shown = ranked(roof)
+    chosen = points_of(shown.points, 0, 10)
     assert len(chosen) == 10
-    assert "10 layers chosen: 210 us, 8.2 %" in said(roofline_page(roof, points, chosen[0], chosen, 100, 50))
+    assert "10 layers chosen: 210 us, 8.2 %" in said(roofline_page(shown, chosen[0], chosen, 100, 50))
 
 
 def test_unknown_layers_lower_what_the_roofline_claims() -> None:
     roof = roofline(blocks(), MACHINE)
-    text = words(roofline_page(roof, by_time(roof), 0, [0], 100, 50))
+    text = words(roofline_page(ranked(roof), 0, [0], 100, 50))
     assert "1 unknown" in text
     assert "at least ≥" in text
     assert "\x1b" not in text
-    assert by_time(roof)[-1].seconds is None
+    assert ranked(roof).points[-1].seconds is None
 
 
 def test_a_machine_that_no_layer_loads_still_draws_its_roof() -> None:
     nothing = replace(roofline(alexnet(), MACHINE), points=(), seconds=0.0)
-    assert "No layer takes time" in said(roofline_page(nothing, (), 0, [], 60, 34))
+    assert "No layer takes time" in said(roofline_page(Ranked(nothing, (), ()), 0, [], 60, 34))
 
 
 def stats(count: int = 4, **more: object) -> TensorStats:

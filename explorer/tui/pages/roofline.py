@@ -7,7 +7,7 @@ what bounds it. A layer without MACs has intensity 0 and no place on a logarithm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,14 +21,35 @@ if TYPE_CHECKING:
 
     from explorer.facts.roofline import Roofline, RooflinePoint
 
-__all__ = ["by_time", "no_machine_page", "points_of", "roofline_page"]
+__all__ = ["Ranked", "no_machine_page", "points_of", "ranked", "roofline_page"]
 
 _LIMITS = {"compute": "good", "memory": "bar", "unknown": "warn"}
 
 
-def by_time(roofline: Roofline) -> list[RooflinePoint]:
-    """The layers, those that take longest first, those of unknown time last."""
-    return sorted(roofline.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A roofline in the order in which it is shown.
+
+    Attributes:
+        points: The layers, those that take longest first, those of unknown time last.
+        places: Of each the logarithm of its intensity in steps of the plot, None where it has none: a
+            model of 20,000 layers has a few dozen.
+    """
+
+    roofline: Roofline
+    points: tuple[RooflinePoint, ...]
+    places: tuple[int | None, ...]
+
+
+_STEPS = 200
+"""Places a decade: more than any terminal has dots."""
+
+
+def ranked(roofline: Roofline) -> Ranked:
+    """Order the layers by time and place them, once."""
+    points = sorted(roofline.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
+    places = (round(_STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
+    return Ranked(roofline, tuple(points), tuple(places))
 
 
 def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:
@@ -43,40 +64,30 @@ def no_machine_page(key: str, width: int) -> list[Line]:
     return [BLANK, *wrap(((why, "dim"), (how, "text")), width - 1, 1)]
 
 
-def roofline_page(
-    roofline: Roofline,
-    points: Sequence[RooflinePoint],
-    at: int,
-    chosen: Collection[int],
-    width: int,
-    height: int,
-) -> list[Line]:
+def roofline_page(shown: Ranked, at: int, chosen: Collection[int], width: int, height: int) -> list[Line]:
     """The machine, the bounds, the plot, and the layers by time.
 
     Args:
-        roofline: The figures.
-        points: `by_time(roofline)`.
-        at: Where the cursor is among `points`.
+        shown: The figures.
+        at: Where the cursor is among `shown.points`.
         chosen: Indices of all that the cursor stands for: the layers of a group.
         width: In cells.
         height: In cells; the list is cut to it and follows the cursor.
     """
     width -= 1
-    lines = _figures(roofline, width, brief=height < 14)
-    if not points:
+    lines = _figures(shown.roofline, width, brief=height < 14)
+    if not shown.points:
         return [*lines, BLANK, ((" No layer takes time", "dim"),)]
-    at = max(0, min(at, len(points) - 1))
+    at = max(0, min(at, len(shown.points) - 1))
     marked = set(chosen) | {at}
     airy = height > 18
     # around the plot: a unit, an axis of two lines, the heading of the list and what is chosen
     rows = max(3, min(12, (height - len(lines) - 5 - airy) * 5 // 8))
-    plot = _plot(roofline, [points[i] for i in marked], points[at], width, rows)
-    if plot:
-        lines += [*([BLANK] if airy else []), *plot]
+    lines += [*([BLANK] if airy else []), *_plot(shown, at, marked, width, rows)]
     room = max(3, height - len(lines) - 1 - (len(chosen) > 1))
     if len(chosen) > 1:
-        lines.append(_together([points[i] for i in chosen], roofline, width))
-    return [*lines, *_list(points, at, marked, roofline, width, room)]
+        lines.append(_together([shown.points[i] for i in chosen], shown.roofline, width))
+    return [*lines, *_list(shown, at, marked, width, room)]
 
 
 def _figures(roofline: Roofline, width: int, *, brief: bool) -> list[Line]:
@@ -134,53 +145,51 @@ class _Scale:
             spread(y, self.floor, self.top, 4 * self.rows),
         )
 
-    def place(self, intensity: float) -> tuple[int, int]:
-        """The dot on the roof at an intensity."""
-        x = math.log10(intensity)
+    def on_roof(self, x: float) -> tuple[int, int]:
+        """The dot on the roof above the logarithm of an intensity."""
         return self.dot(x, min(self.ceiling, self.ceiling - (self.ridge - x)))
 
 
-def _plot(
-    roofline: Roofline, chosen: Sequence[RooflinePoint], at: RooflinePoint, width: int, rows: int
-) -> list[Line]:
-    """The roof with every layer that has a place on it; the cursor's on a stem, chosen ones as diamonds."""
-    machine = roofline.machine
-    ridge, ceiling = math.log10(roofline.ridge), math.log10(2 * machine.peak_macs)
-    places = [math.log10(p.intensity) for p in roofline.points if p.intensity] + [ridge]
-    low, high = min(math.floor(min(places) - 0.1), ridge - 1), max(math.ceil(max(places) + 0.1), ridge + 0.7)
-    scale = _Scale(ridge, ceiling, low, high, 1, rows)
+def _plot(shown: Ranked, at: int, marked: Collection[int], width: int, rows: int) -> list[Line]:
+    """The roof with every layer that has a place on it; the cursor's on a stem, marked ones as diamonds."""
+    ridge, peak = math.log10(shown.roofline.ridge), math.log10(2 * shown.roofline.machine.peak_macs)
+    dots, diamonds = _spots(shown, range(len(shown.points))), _spots(shown, marked)
+    everywhere = [place / _STEPS for _, place in dots] + [ridge]
+    low = min(math.floor(min(everywhere) - 0.1), ridge - 1)
+    high = max(math.ceil(max(everywhere) + 0.1), ridge + 0.7)
+    scale = _Scale(ridge, peak, low, high, 1, rows)
     ticks = log_ticks(scale.floor, scale.top, max(2, rows // 2))
     margin = max((len(_rate(power)) for power in ticks), default=0)
     scale = replace(scale, across=max(8, width - margin - 2))
-    diamonds = {p.layer for p in chosen}
+    here = shown.places[at]
 
     def roof(canvas: Canvas) -> None:
-        corner = scale.dot(ridge, ceiling)
+        corner = scale.dot(ridge, peak)
         canvas.line(*scale.dot(low, scale.floor), *corner)
-        canvas.line(*corner, *scale.dot(high, ceiling))
+        canvas.line(*corner, *scale.dot(high, peak))
 
     def below_ridge(canvas: Canvas) -> None:
-        x, y = scale.dot(ridge, ceiling)
+        x, y = scale.dot(ridge, peak)
         for step in range(0, y, 3):
             canvas.point(x, step)
 
     def layers(limit: str) -> Callable[[Canvas], None]:
         def draw(canvas: Canvas) -> None:
-            for point in roofline.points:
-                if point.limit == limit and point.intensity:
-                    marker = "◆" if point.layer in diamonds else "●"
-                    canvas.point(*scale.place(point.intensity), marker=marker)
+            for marker, spots in (("●", dots), ("◆", diamonds)):
+                for bound, place in spots:
+                    if bound == limit:
+                        canvas.point(*scale.on_roof(place / _STEPS), marker=marker)
 
         return draw
 
     def stem(canvas: Canvas) -> None:
-        if at.intensity:
-            x, y = scale.place(at.intensity)
+        if here is not None:
+            x, y = scale.on_roof(here / _STEPS)
             canvas.line(x, 0, x, y)
 
     def cursor(canvas: Canvas) -> None:
-        if at.intensity:
-            canvas.point(*scale.place(at.intensity), marker="◆")
+        if here is not None:
+            canvas.point(*scale.on_roof(here / _STEPS), marker="◆")
 
     parts: list[Part] = [("track", below_ridge), ("dim", roof), ("accent", stem)]
     parts += [(_LIMITS[limit], layers(limit)) for limit in ("memory", "compute")]
@@ -190,11 +199,15 @@ def _plot(
         for power in reversed(ticks)
     }
     below = [
-        (scale.dot(power, ceiling)[0] // 2, _power(power))
-        for power in log_ticks(low, high, scale.across // 8)
+        (scale.dot(power, peak)[0] // 2, _power(power)) for power in log_ticks(low, high, scale.across // 8)
     ]
     unit = " " * (margin + 2) + "FLOPs/s over FLOPs a byte"
     return [((fit(unit, width), "dim"),), *framed(picture, labels, below)]
+
+
+def _spots(shown: Ranked, indices: Iterable[int]) -> set[tuple[str, int]]:
+    """Where layers are on the roof, each place once."""
+    return {(shown.points[i].limit, place) for i in indices if (place := shown.places[i]) is not None}
 
 
 def _rate(power: int) -> str:
@@ -215,15 +228,9 @@ def _together(points: Sequence[RooflinePoint], roofline: Roofline, width: int) -
     return ((fit(said, width), "accent"),)
 
 
-def _list(
-    points: Sequence[RooflinePoint],
-    at: int,
-    marked: Collection[int],
-    roofline: Roofline,
-    width: int,
-    room: int,
-) -> list[Line]:
+def _list(shown: Ranked, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:
     """A window on the layers by time, around the cursor."""
+    points, roofline = shown.points, shown.roofline
     kind = 14 if width >= 60 else 0
     gauge = 8 if width >= 50 else 0
     part = 7 if width >= 44 else 0

@@ -6,8 +6,9 @@ waits its turn and comes when that one ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from explorer.errors import Cancelled, ExplorerError
@@ -17,17 +18,18 @@ from explorer.tui.widgets.layer_tree import LayerTree
 if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.memory import Memory
-    from explorer.facts.roofline import Machine, Roofline, RooflinePoint
+    from explorer.facts.roofline import Machine
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
     from explorer.tui.jobs import Door
+    from explorer.tui.pages.roofline import Ranked
 
 __all__ = ["ON_DEMAND", "Examining", "Seen"]
 
 ON_DEMAND = ("memory", "roofline")
 """Tabs that ask the engine when they are opened."""
 _MOST = 12
-"""Layers of a group whose values are read at a time."""
+"""Tensors or layers of a group whose values are read at a time."""
 
 
 @dataclass(slots=True)
@@ -35,15 +37,13 @@ class Seen:
     """What was computed for the model on show; another model has another one.
 
     Attributes:
-        points: The layers of `roofline`, by time.
         weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
             there are in all.
         refused: Tab to the reason why it shows nothing; asked for again when its key is pressed.
     """
 
     memory: Memory | None = None
-    roofline: Roofline | None = None
-    points: Sequence[RooflinePoint] = ()
+    roofline: Ranked | None = None
     training: Training | None = None
     weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
     activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
@@ -104,11 +104,11 @@ class Examining(Filtering):
         self.paint_tab()
 
     async def _get_roofline(self, seen: Seen, machine: Machine) -> None:
-        from explorer.tui.pages.roofline import by_time
+        from explorer.tui.pages.roofline import ranked
 
-        seen.roofline = await self._fetch("roofline", seen, "placing the layers", "roofline", machine)
-        if seen.roofline is not None:
-            seen.points = by_time(seen.roofline)
+        found = await self._fetch("roofline", seen, "placing the layers", "roofline", machine)
+        if found is not None:
+            seen.roofline = ranked(found)
         self.paint_tab()
 
     async def _fetch(self, tab: str, seen: Seen, title: str, method: str, *args: Any) -> Any:
@@ -188,8 +188,12 @@ class Examining(Filtering):
 
     async def _do_weights(self, path: str, having: Sequence[Layer]) -> None:
         seen = self.seen
-        names = _globs(having)
-        total = sum(len(layer.weights) for layer in having)
+        if self.analysis is not None and self.analysis.info.model.format == "onnx":
+            # an initializer has one name, however many layers use it
+            names = list(dict.fromkeys(weight.name for layer in having for weight in layer.weights))
+            total, names = len(names), _globs(names)
+        else:
+            total, names = sum(len(layer.weights) for layer in having), _globs(x.path for x in having)
         found: Weights = await self.jobs.run("reading weights", "weights", names)
         seen.weights[path] = (found, total)
         self._show_values("Values of the weights")
@@ -206,7 +210,7 @@ class Examining(Filtering):
 
     async def _do_activations(self, path: str, leaves: Sequence[Layer]) -> None:
         seen = self.seen
-        names = _globs(leaves)
+        names = _globs(layer.path for layer in leaves)
         found: Activations = await self.jobs.run("running the model", "activations", names)
         seen.activations[path] = (found, len(leaves))
         self._show_values("Values of the activations")
@@ -218,8 +222,8 @@ class Examining(Filtering):
         self.reveal(title)
 
 
-def _globs(layers: Sequence[Layer]) -> list[str]:
-    """The first layers, as patterns that match no others."""
+def _globs(names: Iterable[str]) -> list[str]:
+    """The first names, as patterns that match no others."""
     import glob
 
-    return [glob.escape(layer.path) for layer in layers[:_MOST]]
+    return [glob.escape(name) for name in islice(names, _MOST)]

@@ -237,20 +237,18 @@ class Showing(Examining):
     def _paint_roofline(self) -> None:
         from explorer.tui.pages.roofline import no_machine_page, roofline_page
 
-        roofline, points = self.seen.roofline, self.seen.points
-        if roofline is None:
+        shown = self.seen.roofline
+        if shown is None:
             if self.machine is None:
                 self._plot().show_page(lambda width: no_machine_page("m", width))
             else:
                 self._waiting()
             return
         view = self._plot()
-        fresh = view.count != len(points)
+        fresh = view.count != len(shown.points)
         view.show_plot(
-            lambda at, width, height: roofline_page(
-                roofline, points, at, self._chosen_points(at), width, height
-            ),
-            len(points),
+            lambda at, width, height: roofline_page(shown, at, self._chosen_points(at), width, height),
+            len(shown.points),
             0 if fresh else view.cursor,
         )
         if fresh:
@@ -260,8 +258,8 @@ class Showing(Examining):
         """All points of the group under the tree's cursor while the plot's cursor is on its first."""
         from explorer.tui.pages.roofline import points_of
 
-        chosen = self.query_one(LayerTree).chosen
-        found = points_of(self.seen.points, *self.span_of(chosen)) if chosen else []
+        chosen, shown = self.query_one(LayerTree).chosen, self.seen.roofline
+        found = points_of(shown.points, *self.span_of(chosen)) if chosen and shown is not None else []
         return found if found and found[0] == at else [at]
 
     def _follow(self) -> None:
@@ -280,7 +278,7 @@ class Showing(Examining):
         elif self.tab == "roofline" and self.seen.roofline is not None:
             from explorer.tui.pages.roofline import points_of
 
-            found = points_of(self.seen.points, first, last)
+            found = points_of(self.seen.roofline.points, first, last)
             if found:
                 view.move_to(found[0])
 
@@ -295,8 +293,8 @@ class Showing(Examining):
         at, layer = event.source.cursor, None
         if event.source.id == "memory" and self.seen.memory is not None:
             layer = self.seen.memory.steps[at].layer
-        elif event.source.id == "roofline" and self.seen.points:
-            layer = self.seen.points[at].layer
+        elif event.source.id == "roofline" and self.seen.roofline is not None:
+            layer = self.seen.roofline.points[at].layer
         if layer is None:
             self.say("this step has no layer of its own")
             return
