@@ -15,6 +15,7 @@ from explorer.engine.analysis.memory import Step
 from explorer.engine.analysis.scopes import relative
 from explorer.engine.analysis.shapes import Shapes
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
+from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
 from explorer.facts import Dim, TensorInfo
 
@@ -47,6 +48,16 @@ _UNREAD = frozenset(("Shape", "Size", "Constant"))
 """Operators that look at a shape, not at what is in the tensor."""
 
 
+_TABLES: Mapping[str, tuple[int, ...]] = {
+    "Gather": (0,),
+    "GatherElements": (0,),
+    "GatherND": (0,),
+    "TorchEmbedding": (0,),
+    "EmbedLayerNormalization": (2, 3, 4),
+    "QEmbedLayerNormalization": (2, 3, 4),
+}
+"""Inputs of which one row is read for each row of the first output."""
+
 _TYPES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
 )
@@ -67,19 +78,22 @@ class Stored:
     dtype: str
     shape: tuple[int, ...]
     quantized: bool = False
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes that a node reads and writes, None if unknown; `weights` is the part of `read` that is stored.
 
-    `made` holds key, description and bytes of every tensor that it makes.
+    `made` holds key, description and bytes of every tensor that it makes, `sizes` the bytes read of each
+    input by name.
     """
 
     read: int | None
     weights: int | None
     written: int | None
     made: list[tuple[Hashable, TensorInfo, int | None]]
+    sizes: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -149,7 +163,20 @@ def nbytes(info: TensorInfo) -> int | None:
 
 def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stored, ...]]:
     """The initializers of a graph by name; `owner` tells those of a body from others of the same name."""
-    return {name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()}
+    found: dict[str, tuple[Stored, ...]] = {
+        name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()
+    }
+    if graph.extra:
+        for name, entry in onnx_reader.sparse_initializers(graph).items():
+            found[name] = (_of_sparse(entry, name, owner),)
+    return found
+
+
+def _of_sparse(entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tuple[Hashable, ...]) -> Stored:
+    """A sparse tensor has as many parameters as it stores values; its bytes are theirs and the indices'."""
+    values, shape, indices = entry
+    size = values.nbytes + indices
+    return Stored((*owner, name), name, values.elements, size, values.dtype, shape, sparse=True)
 
 
 def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
@@ -182,9 +209,15 @@ def hand_on(frame: Frame, node: Node) -> None:
     """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
     if node.op == "Constant" and not node.domain:
         tensor = constant(node)
-        if tensor is not None and node.outputs:
-            owner = (frame.number,) if frame.number else ()
-            frame.stored[node.outputs[0]] = (_of_tensor(tensor, node.outputs[0], owner),)
+        sparse = node.attributes.get("sparse_value")
+        if not node.outputs:
+            return
+        owner = (frame.number,) if frame.number else ()
+        name = node.outputs[0]
+        if tensor is not None:
+            frame.stored[name] = (_of_tensor(tensor, name, owner),)
+        elif isinstance(sparse, Span):
+            frame.stored[name] = (_of_sparse(onnx_reader.sparse(sparse), name, owner),)
     elif node.op in _ALIASES and node.outputs and all(n in frame.stored for n in node.inputs if n):
         entries = [
             e
@@ -222,17 +255,20 @@ def traffic(
         for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
             if info is None or name in sizes:
                 continue
+            entries = frame.stored.get(name)
             setting = index in rules.SETTINGS.get(node.op, ()) or info.shape == ()
-            if setting and name in frame.stored and name not in params:
+            if setting and entries is not None and name not in params:
                 continue  # limits, axes and scalars are part of the instruction
-            sizes[name] = nbytes(info)
+            sizes[name] = entries[0].size if entries and entries[0].sparse else nbytes(info)
     written = [nbytes(o) for o in outputs]
-    if node.op == "Gather" and node.inputs and node.inputs[0] in frame.stored:
-        # the table is resident: only the rows looked up are read
-        sizes[node.inputs[0]] = written[0] if written else None
+    for index in _TABLES.get(node.op, ()):
+        table = inputs[index] if index < len(inputs) else None
+        if table is not None and node.inputs[index] in frame.stored:
+            # the table is resident: only the rows looked up are read
+            sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
     stored = [size for name, size in sizes.items() if name in frame.stored or name in constants]
     made = [(frame.key(info.name), info, size) for info, size in zip(outputs, written, strict=True)]
-    return Traffic(_sum(sizes.values()), _sum(stored), _sum(written), made)
+    return Traffic(_sum(sizes.values()), _sum(stored), _sum(written), made, sizes)
 
 
 def view_of(node: Node) -> str:

@@ -37,7 +37,7 @@ from explorer.engine.wire import fields, packed_varints, signed
 from explorer.errors import BadModel, nearest
 from explorer.facts import Dim
 
-__all__ = ["looks_like_onnx", "read", "sparse"]
+__all__ = ["looks_like_onnx", "read", "sparse", "sparse_initializers"]
 
 MAX_DEPTH = 32
 """Subgraphs within subgraphs; real models stay below 5."""
@@ -126,6 +126,17 @@ def sparse(span: Span) -> tuple[Tensor, tuple[int, ...], int]:
     if values is None or any(d < 0 for d in shape) or math.prod(shape) > _MAX_ELEMENTS:
         raise BadModel("a sparse tensor has no values or impossible dimensions", where=span.source.path)
     return values, shape, indices
+
+
+def sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
+    """The sparse initializers of a graph by name, each as `sparse` describes it (GraphProto field 15)."""
+    found = {}
+    for part in graph.extra:
+        for number, wire, _, at, end in fields(part.source.map, part.offset, part.offset + part.size):
+            if number == 15 and wire == 2:
+                entry = sparse(Span(part.source, at, end - at))
+                found[entry[0].name] = entry
+    return found
 
 
 def _source(path: str) -> Source:
