@@ -255,7 +255,7 @@ class _Watch:
             gates = macs.RECURRENT[kind][0] * int(hidden) * directions
             into = int(length) * int(batch) * gates * int(source.shape[-1])
             start = int(layers) * gates * int(width) * (int(state.shape[-2]) if state.dim() == 3 else 1)
-            self.gradients.recurrent(row, cost.macs or 0, into, start, source, held, weights)
+            self.gradients.recurrent(row, made, cost.macs or 0, into, start, source, held, weights)
         if row is self.function_row:
             self.function_row = None
             self.finish(row, name, args, kwargs, tuple(made))

@@ -29,12 +29,24 @@ __all__ = ["Gradients", "step"]
 
 
 @dataclass(slots=True)
-class _Sum:
-    """What is known of one row: its gradients, what it put out, and what is not known."""
+class _Product:
+    """An operator that multiplies: its gradients (None: unknown), and where it stands in autograd's graph.
 
-    gradient: Gradient = field(default_factory=Gradient)
+    Autograd has its word on the tensors that it `made` only after the operator; until then `steps` is empty.
+    """
+
+    name: str
+    gradient: Gradient | None
+    made: list[torch.Tensor]
+    steps: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What is known of one row: what it multiplied, and what it put out."""
+
+    products: list[_Product] = field(default_factory=list)
     results: list[tuple[int, bool]] = field(default_factory=list)
-    unknown: str = ""
 
 
 class Gradients:
@@ -47,6 +59,7 @@ class Gradients:
         self._constants: set[int] = set()
         self._read: set[int] = set()
         self._sums: dict[int, tuple[Row, _Sum]] = {}
+        self._last: _Product | None = None
 
     def begin(self, weights: Iterable[int], constants: Iterable[int]) -> None:
         """Takes the storages of the parameters and of the buffers."""
@@ -71,7 +84,8 @@ class Gradients:
         macs: int | None,
     ) -> None:
         """Books the gradients of one ATen operator on its row."""
-        if not any(t.requires_grad for t in given):
+        self._resolve()
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
             return
         self._read.update(_storage(t) for t in given)
         # what is made of weights alone is a weight in another guise: a cast, a normalised one
@@ -80,18 +94,23 @@ class Gradients:
         if not macs:
             return
         found = gradients.of_aten(name, args, made[0] if made else None, macs, self._want)
-        self._book(row, found, name)
+        self._book(row, _Product(name, found, list(made)))
 
-    def _book(self, row: Row, found: Gradient | None, name: str) -> None:
-        known = self._of(row)
-        if found is None:
-            known.unknown = f"there is no rule for the gradient of {name}"
-        else:
-            known.gradient = known.gradient + found
+    def _book(self, row: Row, product: _Product) -> None:
+        self._of(row).products.append(product)
+        self._last = product
+
+    def _resolve(self) -> None:
+        """Notes the place of the last product in autograd's graph, before one in place takes it over."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.steps = [t.grad_fn for t in last.made if t.grad_fn is not None]
+            last.made = []
 
     def recurrent(
         self,
         row: Row,
+        made: Sequence[torch.Tensor],
         macs: int,
         into: int,
         start: int,
@@ -100,9 +119,11 @@ class Gradients:
         weights: Sequence[torch.Tensor],
     ) -> None:
         """Books the gradients of a recurrent layer that runs in one piece; see `gradients.recurrent`."""
+        self._resolve()
         wants = [self._want(t) for t in weights if t.dim() > 1]
         state: Want = next((w for w in map(self._want, states) if w), "")
-        self._book(row, gradients.recurrent(macs, into, start, self._want(source), state, wants), "rnn")
+        found = gradients.recurrent(macs, into, start, self._want(source), state, wants)
+        self._book(row, _Product("a recurrent layer", found, list(made)))
         self._read.update(_storage(t) for t in (source, *states))
 
     def joined(
@@ -113,6 +134,7 @@ class Gradients:
 
     def result(self, row: Row, value: Any) -> None:
         """Notes what a row put out, when autograd has had its word."""
+        self._resolve()
         self._of(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
 
     def settle(
@@ -126,7 +148,9 @@ class Gradients:
             rows_of: Ids of the leaves' rows by position.
             seen: The run.
         """
+        self._resolve()
         self.failed = seen.failed[1] if seen.failed else ""
+        reached = None if seen.failed else _reached(seen.result)
         trained = {s.identity for s in seen.parameters.values() if s.trained}
         merged: dict[int, list[_Sum]] = {}
         for row, known in self._sums.values():
@@ -138,10 +162,14 @@ class Gradients:
         for at, leaf in enumerate(leaves):
             own = self._sums[id(rows[at])][1] if at < len(rows) and id(rows[at]) in self._sums else _Sum()
             sums = [own, *(merged.get(id(rows[at]), ()) if at < len(rows) else ())]
-            unknown = next((s.unknown for s in sums if s.unknown), "")
-            gradient = Gradient()
-            for known in sums:
-                gradient = gradient + known.gradient
+            unknown, gradient = "", Gradient()
+            for product in (p for known in sums for p in known.products):
+                if not any(reached is None or step in reached for step in product.steps):
+                    continue
+                if product.gradient is None:
+                    unknown = f"there is no rule for the gradient of {product.name}"
+                else:
+                    gradient = gradient + product.gradient
             results = own.results or [r for s in sums for r in s.results]
             self.parts.append(
                 Part(
@@ -154,6 +182,21 @@ class Gradients:
                     unknown,
                 )
             )
+
+
+def _reached(result: Any) -> set[Any]:
+    """The steps of autograd's graph that a gradient of the results runs through.
+
+    What was detached, or has no part in any result, is not among them.
+    """
+    pending = [t.grad_fn for _, t in tensors(result) if t.grad_fn is not None]
+    found = set(pending)
+    while pending:
+        for step, _ in pending.pop().next_functions:
+            if step is not None and step not in found:
+                found.add(step)
+                pending.append(step)
+    return found
 
 
 def _storage(tensor: torch.Tensor) -> int:
