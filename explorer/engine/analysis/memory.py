@@ -54,6 +54,7 @@ class Detail:
         made: Its results, also those that are views.
         pointwise: Whether each element of the result depends on the elements at its place alone.
         causal: Whether it is attention that leaves out later positions by itself.
+        axes: Of a softmax or a normalisation: the axes that it goes over.
     """
 
     op: str
@@ -63,9 +64,10 @@ class Detail:
     made: tuple[Moved, ...]
     pointwise: bool = False
     causal: bool = False
+    axes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """One operator in execution order.
 

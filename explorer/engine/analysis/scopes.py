@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from explorer.engine.analysis.tree import Scope
 from explorer.engine.graph import Node
@@ -27,8 +27,7 @@ MAX_DEPTH = 48
 """Groups within groups; what a name has beyond that stays in one piece."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a node stands: the groups around it, outermost first, and its name among its siblings."""
 
     scopes: tuple[Scope, ...]
@@ -64,30 +63,38 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
     found: list[Place] = []
     units: list[str | int] = []
     known: dict[tuple[str, str], Place] = {}
+    around: dict[str, tuple[Scope, ...] | None] = {}
     numbers: Counter[str] = Counter()
+    sites = False
     for index, node in enumerate(nodes):
-        site = node.metadata.get(SITE, "") if node.metadata and not inside else ""
-        units.append(site or index)
+        metadata = node.metadata
+        site = metadata.get(SITE, "") if metadata and not inside else ""
         if site:
+            sites = True
+            units.append(site)
             key = SITE, site
             if key not in known:
-                scopes = node.metadata.get(NAMES, "")
-                classes = node.metadata.get(CLASSES, "")
+                scopes = metadata.get(NAMES, "")
+                classes = metadata.get(CLASSES, "")
                 known[key] = _from_metadata(scopes, classes, node, known) if scopes else _from_name(site)
             found.append(known[key])
             continue
-        written = node.metadata.get(NAMES, "") if node.metadata else ""
-        number = numbers[node.op]
-        numbers[node.op] += 1
+        units.append(index)
+        written = metadata.get(NAMES, "") if metadata else ""
         if written:
-            found.append(_from_metadata(written, node.metadata.get(CLASSES, ""), node, known))
+            numbers[node.op] += 1
+            found.append(_from_metadata(written, metadata.get(CLASSES, ""), node, known))
         elif node.name:
-            found.append(_from_name(relative(node.name, inside)))
+            numbers[node.op] += 1
+            found.append(_from_name(relative(node.name, inside) if inside else node.name, around))
         else:
+            number = numbers[node.op]
+            numbers[node.op] += 1
             output = next((o for o in node.outputs if o), "")
-            around = _from_name(relative(output, inside)).scopes if "/" in output else ()
-            found.append(Place(around, f"{node.op}_{number}"))
-    return _under_sites(nodes, _collapsed(found, units), units)
+            groups = _from_name(relative(output, inside), around).scopes if "/" in output else ()
+            found.append(Place(groups, f"{node.op}_{number}"))
+    places = _collapsed(found, units)
+    return _under_sites(nodes, places, units) if sites else places
 
 
 def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
@@ -102,22 +109,46 @@ def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
     return tuple(scopes)
 
 
-def _from_name(name: str) -> Place:
-    """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'."""
-    if "/" not in name:
-        pieces = [p for p in name.split(".") if p]
-        return Place(_scopes(pieces[:-1], {}), pieces[-1]) if len(pieces) > 1 else Place((), name)
-    parts = [p for p in name.split("/") if p]
-    if not parts:
-        return Place((), name)
-    pieces = []
+def _from_name(name: str, known: dict[str, tuple[Scope, ...] | None] | None = None) -> Place:
+    """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
+
+    Args:
+        name: The path.
+        known: Groups by what stands in front of the last piece, to be looked up and added to; None for
+            what is no path.
+    """
+    sign = "/" if "/" in name else "."
+    front, _, last = name.rpartition(sign)
+    if not last:
+        front = name.rstrip(sign) if sign == "/" else name.rpartition(".")[0].rstrip(".")
+        front, _, last = front.rpartition(sign)
+    if not last or (not front and sign == "."):
+        pieces = [p for p in name.split(sign) if p]
+        return Place((), pieces[-1] if len(pieces) == 1 and sign == "/" else name)
+    key = front + sign
+    if known is not None and key in known:
+        groups = known[key]
+    else:
+        groups = _groups(front, sign)
+        if known is not None:
+            known[key] = groups
+    return Place((), name) if groups is None else Place(groups, last)
+
+
+def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
+    """The groups that a path without its last piece names; None if it names none and is no path."""
+    if sign == ".":
+        return _scopes([p for p in front.split(".") if p], {}) or None
+    pieces: list[str] = []
     before = ""
-    for part in parts[:-1]:
+    for part in front.split("/"):
+        if not part:
+            continue
         # `a/a.b` repeats the container's name in the child's
         own = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
         pieces += [p for p in own.split(".") if p]
         before = part
-    return Place(_scopes(pieces, {}), parts[-1])
+    return _scopes(pieces, {})
 
 
 def _from_metadata(names: str, classes: str, node: Node, known: dict[tuple[str, str], Place]) -> Place:
@@ -148,13 +179,22 @@ def _strings(text: str) -> list[str]:
 
 def _collapsed(places: list[Place], units: Sequence[str | int]) -> list[Place]:
     """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
-    inside: Counter[str] = Counter()
-    seen: set[str | int] = set()
+    # places that share their groups are counted together
+    counted: dict[int, int] = {}
+    groups: dict[int, tuple[Scope, ...]] = {}
+    seen: set[str] = set()
     for spot, unit in zip(places, units, strict=True):
-        if unit in seen:
-            continue
-        seen.add(unit)
-        inside.update(scope.path for scope in spot.scopes)
+        if isinstance(unit, str):
+            if unit in seen:
+                continue
+            seen.add(unit)
+        key = id(spot.scopes)
+        groups[key] = spot.scopes
+        counted[key] = counted.get(key, 0) + 1
+    inside: Counter[str] = Counter()
+    for key, scopes in groups.items():
+        for scope in scopes:
+            inside[scope.path] += counted[key]
     out = []
     for spot in places:
         if spot.scopes and inside[spot.scopes[-1].path] == 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from explorer.engine.analysis.drafts import LayerDraft, draft_of, fill, finish
 from explorer.facts import Layer, Status, TensorInfo, Totals
@@ -25,8 +25,7 @@ SHARERS = 16
 """How many other users of a shared parameter are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """A group that a leaf belongs to: unique path, name to show, kind ('Sequential', 'Scan body')."""
 
     path: str

@@ -6,9 +6,10 @@ those (`bodies`). What is alive when is recorded on the way.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from explorer.engine.analysis import bodies, calls, macs, rules, sequences
@@ -189,14 +190,9 @@ class Walker:
             extra: Values that the frame does not know.
         """
         values = frame.shapes.values
-        inputs: list[TensorInfo | None] = []
-        for name in node.inputs:
-            if not name:
-                inputs.append(None)
-            elif extra and name in extra:
-                inputs.append(extra[name])
-            else:
-                inputs.append(values.get(name) or frame.info(name))
+        inputs = [(values.get(n) or frame.info(n)) if n else None for n in node.inputs]
+        if extra:
+            inputs = [extra.get(n) or i for n, i in zip(node.inputs, inputs, strict=True)]
         outputs = [values.get(name) or frame.info(name) for name in node.outputs if name]
         figures = self.figures(frame, node, inputs, outputs, memo, extra)
         stored: list[Stored] = []
@@ -236,24 +232,25 @@ class Walker:
         )
         scopes = self.scopes(frame, spot)
         origin = frame, node, extra or ()
-        out.leaves.append(Leaf(scopes, layer, tuple(entries.values()), nodes=count, origin=origin))
+        at = len(out.leaves)
+        out.leaves.append(Leaf(scopes, layer, tuple(entries.values()), count, True, origin))
         key = frame.key
-        read_keys = [
-            (key(n), i)
-            for n, i in zip(node.inputs, inputs, strict=True)
-            if i is not None and n not in frame.stored and not (extra and n in extra)
-        ]
+        stored_names = frame.stored
+        read: list[tuple[Hashable, TensorInfo]] = []
+        for name, info in zip(node.inputs, inputs, strict=True):
+            if info is not None and name not in stored_names and not (extra and name in extra):
+                read.append((key(name), info))
         made = [(key(i.name), i, size) for i, size in zip(outputs, figures.sizes, strict=False)]
-        self.edges.append((scopes, read_keys, [k for k, _, _ in made]))
+        self.edges.append((scopes, read, [k for k, _, _ in made]))
         if node.op in sequences.MAKERS and not node.domain:
             sequences.remember(self.sequences, frame, node)
         source = view_of(node)
         if source and node.outputs[0]:
-            if source in frame.stored:
+            if source in stored_names:
                 del made[0]
             else:
                 self.views[key(node.outputs[0])] = self.memory_of(key(source))
-        self.step(out, path, [k for k, _ in read_keys], made, leaf=len(out.leaves) - 1)
+        self.step(out, path, [k for k, _ in read], made, leaf=at)
 
     def figures(
         self,
@@ -266,20 +263,31 @@ class Walker:
     ) -> _Figures:
         """What a node shares with all of its operator, attributes and types; worked out once for them."""
         key: Hashable = None
-        kind = node.domain, node.op
-        if node.alike is not None and kind not in rules.READERS and kind not in self.own and not extra:
-            stored = frame.stored
-            looks = [
-                None if i is None else (i.dtype, i.shape, i.origin == "bound", _looks(stored.get(n)))
-                for n, i in zip(node.inputs, inputs, strict=True)
-            ]
-            made = [(o.dtype, o.shape, o.origin == "bound") for o in outputs]
-            same = tuple(node.inputs.index(n) for n in node.inputs) if len(looks) > 1 else ()
-            version = frame.opsets.get(node.domain, 0)
-            key = (kind, memo, node.alike, version, frame.trips, frame.early, same, tuple(looks), tuple(made))
-            known = self.alike.get(key)
-            if known is not None:
-                return known
+        kinds = frame.shapes.kinds
+        if node.alike is not None and kinds and not extra:
+            kind = node.domain, node.op
+            if kind not in rules.READERS and kind not in self.own:
+                names = node.inputs
+                # types are kept as long as the shapes are: who has the same one has the same id
+                key = (
+                    *kind,
+                    node.alike,
+                    memo,
+                    frame.opsets.get(node.domain, 0),
+                    frame.trips,
+                    frame.early,
+                    len(names),
+                    *[id(kinds.get(n)) for n in names],
+                    *[id(kinds.get(n)) for n in node.outputs],
+                )
+                stored = frame.stored
+                if not stored.keys().isdisjoint(names):
+                    key += tuple([_looks(stored.get(n)) for n in names])
+                if len(names) > 1 and len(set(names)) < len(names):
+                    key += tuple([names.index(n) for n in names])
+                known = self.alike.get(key)
+                if known is not None:
+                    return known
         cost = self.cost(frame, node, inputs, outputs, memo)
         params = parameters(frame, node, inputs)[1]
         moved = traffic(frame, node, inputs, outputs, params, extra or ())
@@ -309,16 +317,18 @@ class Walker:
         self,
         out: Walk,
         path: str,
-        read: Iterable[Hashable],
-        made: Iterable[tuple[Hashable, TensorInfo, int | None]],
+        read: Sequence[Hashable],
+        made: Sequence[tuple[Hashable, TensorInfo, int | None]],
         *,
         leaf: int = -1,
         bound: str = "",
     ) -> None:
         """Adds a step, in terms of the memory that its tensors lie in."""
-        place_of = self.memory_of
-        outputs = [(place_of(key), info, size) for key, info, size in made]
-        out.steps.append(Step(path, [place_of(key) for key in read], outputs, leaf, bound))
+        if self.views:
+            place_of = self.memory_of
+            made = [(place_of(key), info, size) for key, info, size in made]
+            read = [place_of(key) for key in read]
+        out.steps.append(Step(path, read, made, leaf, bound))
 
     def memory_of(self, key: Hashable) -> Hashable:
         """The tensor in whose memory a value lies: its own, or the one that it is a view of."""
@@ -409,13 +419,19 @@ class Walker:
                     continue
                 same = 0
                 for a, b in zip(origin, scopes, strict=False):
-                    if a.path != b.path:
+                    if a is not b and a.path != b.path:
                         break
                     same += 1
                 for scope in scopes[same:]:
-                    ins.setdefault(scope.path, {})[key] = info
+                    if scope.path in ins:
+                        ins[scope.path][key] = info
+                    else:
+                        ins[scope.path] = {key: info}
                 for scope in origin[same:]:
-                    outs.setdefault(scope.path, {})[key] = info
+                    if scope.path in outs:
+                        outs[scope.path][key] = info
+                    else:
+                        outs[scope.path] = {key: info}
         for path in {**ins, **outs}:
             if path not in out.groups:
                 out.groups[path] = GroupFacts(
@@ -445,11 +461,12 @@ class _Figures:
     attributes: Mapping[str, Any]
 
 
+_LOOK = operator.attrgetter(*(f.name for f in fields(Stored) if f.name not in ("identity", "name")))
+
+
 def _looks(entries: Sequence[Stored] | None) -> Hashable:
     """What stored tensors look like, whoever they are."""
-    if not entries:
-        return None
-    return tuple((e.elements, e.size, e.dtype, e.shape, e.quantized) for e in entries)
+    return tuple([_LOOK(e) for e in entries]) if entries else None
 
 
 def _at_most(inputs: Iterable[TensorInfo | None], outputs: Iterable[TensorInfo]) -> bool:

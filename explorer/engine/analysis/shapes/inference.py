@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from explorer.engine.analysis import folding
+from explorer.engine.analysis.drafts import tensor
 from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.analysis.shapes import movement, products, rules
 from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs, bound_shape
@@ -21,6 +22,7 @@ from explorer.engine.analysis.shapes.bodies import captured_names, substituted
 from explorer.engine.analysis.shapes.contents import Contents, follow
 from explorer.engine.analysis.shapes.onnx_pass import OnnxPass
 from explorer.engine.analysis.shapes.rules import Call, Type
+from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Function, Graph, Model, Node, Value, subgraphs
 from explorer.facts import Dim, Shape, TensorInfo
 
@@ -50,12 +52,15 @@ class Shapes:
         constants: Values whose contents are known and small: shapes, axes, scalars.
         dims: Symbolic dimensions that were bound, by the user or through an input's shape.
         notes: What went wrong or was assumed, in words.
+        kinds: Types by name, where values of the same type mostly have the same object; empty if values of
+            the same type may differ in what is known of them.
     """
 
     values: Mapping[str, TensorInfo]
     constants: Constants
     dims: Mapping[str, int]
     notes: tuple[str, ...] = ()
+    kinds: Mapping[str, Type] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -116,6 +121,7 @@ class Inference:
         self.notes: list[str] = []
         self._limits: dict[str, Dim] = {}
         self._answers: dict[Hashable, Sequence[Type] | None] = {}
+        self._pool: dict[Type, Type] = {}
         self._bodies: dict[Any, tuple[Any, tuple[Node, ...], _Table]] = {}
         self._finished: dict[int, Shapes] = {}
         self._open: set[Any] = set()
@@ -127,7 +133,7 @@ class Inference:
         seen = {name: (t[0], _entered(t[1])) for name, t in (observed or {}).items()}
         table = self._infer(graph, model.opsets, declared, Contents(graph.initializers), observed=seen)
         values = self._values(graph, table, declared, seen)
-        self.main = Shapes(values, table.contents, bound, tuple(self.notes))
+        self.main = Shapes(values, table.contents, bound, tuple(self.notes), table.types)
 
     @property
     def bounds(self) -> bool:
@@ -379,7 +385,15 @@ class Inference:
             contents: What is known of initializers and inputs.
             observed: What a run has shown.
         """
-        types: dict[str, Type] = {name: (t.dtype, t.shape) for name, t in graph.initializers.items()}
+        # alike weights get the same object for a type: the walk tells nodes that are alike by it
+        pool = self._pool
+        types: dict[str, Type] = {}
+        for name, tensor_ in graph.initializers.items():
+            kind = tensor_.dtype, tensor_.shape
+            types[name] = pool.setdefault(kind, kind)
+        if graph.extra:
+            sparse = onnx_reader.sparse_initializers(graph)
+            types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
         for value in graph.inputs:
             types.setdefault(value.name, (value.dtype, _entered(value.shape)))
         table = _Table(types, contents)
@@ -568,9 +582,9 @@ class Inference:
         """Facts of a body, made when somebody looks at it."""
         if id(table) not in self._finished:
             graph = body or Graph("", tuple(nodes), (), (), {})
-            self._finished[id(table)] = Shapes(
-                self._values(graph, table, declared or {}, {}), table.contents, {}
-            )
+            values = self._values(graph, table, declared or {}, {})
+            kinds = {} if table.doubtful else table.types
+            self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds)
         return self._finished[id(table)]
 
     def _values(
@@ -589,9 +603,14 @@ class Inference:
         )
         values: dict[str, TensorInfo] = {}
         texts: dict[Shape, tuple[Shape, bool]] = {}
+        plain = not (said or declared or observed or doubtful)
         for name, (dtype, shape) in table.types.items():
             if name not in made:
-                values[name] = TensorInfo(name, dtype, _shown(shape), "declared")
+                values[name] = tensor(name, dtype, _shown(shape), "declared")
+                continue
+            if plain and shape in texts:
+                shown, bound = texts[shape]
+                values[name] = tensor(name, dtype, shown, "bound" if bound else "inferred")
                 continue
             origin = said.get(name, "inferred") if said else "inferred"
             conflict = ""
@@ -608,7 +627,7 @@ class Inference:
                     origin = "bound"
             elif name in doubtful:
                 origin = "bound"
-            values[name] = TensorInfo(name, dtype, shape, origin, conflict)
+            values[name] = tensor(name, dtype, shape, origin, conflict)
         return values
 
 
