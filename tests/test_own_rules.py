@@ -203,3 +203,22 @@ def test_what_rules_are_written_with_is_documented_and_light() -> None:
     assert all(getattr(rules, name).__doc__ for name in rules.__all__ if name != "Rule")
     code = "import explorer.rules, sys; sys.exit(bool({'numpy', 'onnx', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_command_line_takes_rules_with_trust_and_tells_mistakes_in_one_line(
+    model: str, write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    from explorer.cli import main
+
+    path = write(GOOD)
+    assert main(["info", model, "--rules", path, "--trust", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["totals"]["coverage"] == 1.0
+    assert main(["info", model, "--rules", path]) == 2
+    assert "would run" in capsys.readouterr().err
+    write("x = 1\ny = 1 / 0\n")
+    assert main(["info", model, "--rules", path, "--trust"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.count("\n") == 0
+    assert "my_rules.py:2: the rules cannot be loaded: ZeroDivisionError" in said

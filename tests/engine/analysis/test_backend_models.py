@@ -158,3 +158,28 @@ def test_an_operator_multiplies_what_its_own_definition_multiplies(cases: dict[s
         products += bool(whole)
     assert compared > 300
     assert products > 80
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "fused"),
+    [
+        ("lenet", {}, {"FusedConv", "FusedGemm"}),
+        ("mobilenet_small", {}, {"FusedConv"}),
+        ("bert_tiny", {"batch": 2, "sequence": 16}, {"FusedMatMul", "BiasGelu", "FusedGemm"}),
+    ],
+)
+def test_what_onnxruntime_fuses_multiplies_what_it_was_made_of(
+    tmp_path: Path, sample: Any, name: str, dims: dict[str, int], fused: set[str]
+) -> None:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    options.log_severity_level = 4
+    ort.InferenceSession(str(sample(name)), options, providers=["CPUExecutionProvider"])
+    before = analyse(validate(read(str(sample(name)))), dims=dims)
+    after = analyse(validate(read(str(tmp_path / "fused.onnx"))), dims=dims)
+    assert fused <= {layer.kind for layer in after.layers}
+    assert after.info.totals.macs == before.info.totals.macs
+    assert after.info.totals.coverage == 1.0
