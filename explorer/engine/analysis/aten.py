@@ -5,22 +5,23 @@ nn.Module is counted. Operators that carry multiply-accumulates have a row here;
 reductions are recognised by the tags that torch itself gives them; what only moves data is listed. An
 operator that is none of these is unknown, which is said and never taken for 0.
 
-Operators whose output size depends on values (nonzero, nms, unique) cannot run without values. `BOUNDS`
-answers them with the largest output possible, and says so.
+Further rows are in `aten_losses` and `aten_algebra`. What an operator returns whose output size depends on
+values is the subject of `aten_bounds`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from explorer.engine.analysis import macs
+from explorer.engine.analysis.aten_algebra import ALGEBRA, four_real
+from explorer.engine.analysis.aten_losses import LOSSES
 from explorer.engine.analysis.macs import Cost
 
-__all__ = ["AUXILIARY", "BOUNDS", "FUNCTIONS", "GATHERS", "RULES", "Rule", "answer", "cost", "function_cost"]
+__all__ = ["AUXILIARY", "FUNCTIONS", "GATHERS", "RULES", "Rule", "cost", "function_cost"]
 
 Rule = Callable[[Sequence[Any], Mapping[str, Any], Any], Cost]
 """Arguments, keyword arguments and result of a call to its cost."""
@@ -47,6 +48,13 @@ def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Co
     return macs.conv(_shape(out), _shape(weight), bias=bias is not None)
 
 
+def _sequence_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """conv_tbc: time, batch and channels in that order, weight (kernel, Cin, Cout)."""
+    steps, batch, features = _shape(out)
+    kernel, channels, _ = _shape(args[1])
+    return macs.conv((batch, features, steps), (features, channels, kernel), bias=True)
+
+
 def _slow_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     return macs.conv(_shape(_first(out)), _shape(args[1]), bias=_at(args, kwargs, 3, "bias") is not None)
 
@@ -61,11 +69,11 @@ def _deform_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 
 
 def _product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    return macs.matmul(_shape(args[0]), _shape(args[1]))
+    return four_real(macs.matmul(_shape(args[0]), _shape(args[1])), *args[:2])
 
 
 def _added_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    result = macs.matmul(_shape(args[1]), _shape(args[2]))
+    result = four_real(macs.matmul(_shape(args[1]), _shape(args[2])), *args[1:3])
     shape = _shape(out)
     if kwargs.get("alpha", 1) != 1:
         result = macs.adding(result, "alpha", shape)
@@ -79,7 +87,29 @@ def _summed_batch(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> C
     """addbmm: the products of all batches, summed into one."""
     batch, rows, depth = _shape(args[1])
     result = macs.matmul((rows, batch * depth), (batch * depth, _shape(args[2])[2]))
+    result = four_real(result, *args[1:3])
     return macs.adding(result, "bias", _shape(out))
+
+
+def _packed_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """A product with a weight of few bits, whose own shape says nothing: (rows, in) by (in, out)."""
+    depth = int(args[0].shape[-1])
+    return macs.matmul(_shape(args[0]), (depth, int(out.shape[-1])))
+
+
+def _grouped_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """Products of groups that share one dimension: every row (or column, or depth) belongs to one group."""
+    left, right = _shape(args[0]), _shape(args[1])
+    if len(left) == len(right) == 3:
+        return macs.matmul(left, right)
+    return macs.matmul(left[-2:], right[-2:])
+
+
+def _sampling_grid(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """affine_grid: every point, with a 1 behind its coordinates, by the matrix of its image."""
+    batch, coordinates, homogeneous = _shape(args[0])
+    points = int(out.numel()) // (batch * coordinates) if batch else 0
+    return macs.matmul((batch, points, homogeneous), (batch, homogeneous, coordinates))
 
 
 def _linear(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
@@ -157,6 +187,47 @@ def _region_pool(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Co
     return macs.elementwise("bilinear samples and mean", (*_shape(_first(out)), ratio * ratio), 8)
 
 
+def _grid_sample(linear: int) -> Rule:
+    """`linear` operations per element when it interpolates linearly, none for the nearest, 35 bicubic."""
+
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+        per_element = {0: linear, 1: 0, 2: 35}[_at(args, kwargs, 2, "interpolation_mode", 0)]
+        return macs.elementwise("interpolation", _shape(out), per_element) if per_element else macs.FREE
+
+    return rule
+
+
+def _bags(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """embedding_bag: every row that is looked up is added (or compared), after its weight if it has one."""
+    weighted = _at(args, kwargs, 6, "per_sample_weights") is not None
+    return macs.elementwise(
+        "multiply, add" if weighted else "add", (*_shape(args[1]), args[0].shape[1]), 1 + weighted
+    )
+
+
+def _folding(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """fold: every column is added to the image."""
+    return macs.elementwise("add", _shape(args[0]))
+
+
+def _accumulated(index: int, name: str) -> Rule:
+    """As many additions as elements of the argument that is added."""
+
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+        source = _at(args, kwargs, index, name)
+        return macs.elementwise(
+            "add", _shape(source) if isinstance(source, torch.Tensor) else _shape(args[2])
+        )
+
+    return rule
+
+
+def _placed(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """index_put: moves values, unless it adds them to what is there."""
+    adds = _at(args, kwargs, 3, "accumulate", False)
+    return macs.elementwise("add", _shape(args[2])) if adds else macs.FREE
+
+
 def _free(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     return macs.FREE
 
@@ -176,30 +247,40 @@ def _reduction(what: str, per_element: int = 1) -> Rule:
 
 
 _MOVES = """
-    _cast_Float _cast_Half _local_scalar_dense _nested_tensor_from_mask _pack_padded_sequence
-    _pad_packed_sequence _reshape_alias _reshape_copy _to_copy _unique2 _unsafe_index _unsafe_index_put
-    _unsafe_view _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-    affine_grid_generator alias arange argsort as_strided as_strided_ bernoulli bernoulli_ bucketize cat
-    channel_shuffle chunk clone complex constant_pad_nd contiguous copy copy_ detach detach_ diag diag_embed
-    diagonal diagonal_scatter dropout embedding empty empty_like empty_permuted empty_strided equal expand
-    expand_copy eye fill fill_ flip full full_like gather im2col imag index index_copy index_copy_
-    index_fill index_fill_ index_put index_put_ index_select is_same_size item kthvalue lift lift_fresh
-    lift_fresh_copy linspace logspace masked_scatter masked_select max_unpool2d multinomial narrow
-    native_dropout new_empty new_empty_strided new_full new_ones new_zeros nonzero normal_ one_hot ones
-    ones_like permute permute_copy pixel_shuffle pixel_unshuffle rand rand_like randint randn randn_like
-    randperm real reflection_pad1d reflection_pad2d reflection_pad3d repeat repeat_interleave
-    replication_pad1d replication_pad2d replication_pad3d reshape resize_ resolve_conj resolve_neg roll
-    rot90 scalar_tensor scatter searchsorted select select_copy select_scatter set_ slice slice_copy
-    slice_scatter sort split split_copy split_with_sizes squeeze squeeze_ squeeze_copy stack sym_numel
-    sym_size sym_storage_offset sym_stride t t_ take take_along_dim topk transpose transpose_ transpose_copy
-    tril tril_indices triu triu_indices unbind unbind_copy unfold uniform_ unique_dim unsafe_chunk
-    unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_ unsqueeze_copy upsample_nearest1d
-    upsample_nearest2d upsample_nearest3d view view_as_complex view_as_real view_copy zero_ zeros zeros_like
+    _assert_async _assert_scalar _assert_tensor_metadata _cast_Float _cast_Half _chunk_cat _conj
+    _conj_copy _conj_physical _dim_arange _functional_assert_async _lazy_clone _local_scalar_dense
+    _neg_view _neg_view_copy _nested_tensor_from_mask _pack_padded_sequence _pad_packed_sequence
+    _pin_memory _reshape_alias _reshape_alias_copy _reshape_copy _resize_output_ _sample_dirichlet
+    _stack _standard_gamma _to_copy _to_dense _unique _unique2 _unsafe_index _unsafe_index_put
+    _unsafe_masked_index _unsafe_view _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d alias alias_copy arange argsort as_strided as_strided_ as_strided_copy
+    as_strided_scatter bernoulli bernoulli_ binomial block_diag bucketize cat cauchy_ channel_shuffle
+    chunk clone complex constant_pad_nd contiguous copy copy_ detach detach_ detach_copy diag diag_embed
+    diagonal diagonal_copy diagonal_scatter dropout embedding empty empty_like empty_permuted
+    empty_strided equal expand expand_copy exponential exponential_ eye fill fill_ flip full full_like
+    gather geometric_ im2col imag index index_copy index_copy_ index_fill index_fill_ index_select
+    indices_copy int_repr is_coalesced is_pinned is_same_size is_set_to item kthvalue lift lift_fresh
+    lift_fresh_copy linspace log_normal_ logspace lu_unpack masked_scatter masked_select max_unpool2d
+    max_unpool3d mode multinomial narrow narrow_copy native_dropout new_empty new_empty_strided new_full
+    new_ones new_zeros nonzero nonzero_static normal normal_ one_hot ones ones_like permute permute_copy
+    pixel_shuffle pixel_unshuffle poisson put put_ rand rand_like randint randint_like randn randn_like
+    random random_ randperm real reflection_pad1d reflection_pad2d reflection_pad3d repeat
+    repeat_interleave replication_pad1d replication_pad2d replication_pad3d reshape resize resize_
+    resize_as_ resolve_conj resolve_neg roll rot90 scalar_tensor scatter searchsorted select select_copy
+    select_scatter set set_ slice slice_copy slice_inverse slice_scatter sort split split_copy
+    split_with_sizes split_with_sizes_copy squeeze squeeze_ squeeze_copy stack sym_numel sym_size
+    sym_storage_offset sym_stride t t_ t_copy take take_along_dim topk transpose transpose_
+    transpose_copy tril tril_indices triu triu_indices unbind unbind_copy unfold unfold_copy uniform
+    uniform_ unique_consecutive unique_dim unique_dim_consecutive unsafe_chunk unsafe_split
+    unsafe_split_with_sizes unsqueeze unsqueeze_ unsqueeze_copy upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d values_copy view view_as_complex view_as_complex_copy view_as_real
+    view_as_real_copy view_copy zero zero_ zeros zeros_like
 """.split()  # noqa: SIM905
 
 _REDUCTIONS = """
-    all amax amin aminmax any argmax argmin bincount count_nonzero cummax cummin cumprod cumsum histc
-    logcumsumexp max mean median min nanmean nansum prod sum trace
+    _aminmax _cummax_helper _cummin_helper _is_all_true _is_any_true _logcumsumexp all allclose amax
+    amin aminmax any argmax argmin bincount count_nonzero cummax cummin cumprod cumsum histc histogram
+    isin logcumsumexp max mean median min nanmean nanmedian nansum prod segment_reduce sum trace
 """.split()  # noqa: SIM905
 
 RULES: dict[str, Rule] = {
@@ -210,6 +291,8 @@ RULES: dict[str, Rule] = {
     "aten::mkldnn_convolution": _slow_convolution,
     "aten::_slow_conv2d_forward": _slow_convolution,
     "aten::_conv_depthwise2d": _slow_convolution,
+    "aten::conv_depthwise3d": _slow_convolution,
+    "aten::conv_tbc": _sequence_convolution,
     "torchvision::deform_conv2d": _deform_convolution,
     "aten::mm": _product,
     "aten::bmm": _product,
@@ -219,6 +302,11 @@ RULES: dict[str, Rule] = {
     "aten::matmul": _product,
     "aten::_int_mm": _product,
     "aten::_scaled_mm": _product,
+    "aten::_grouped_mm": _grouped_product,
+    "aten::_scaled_grouped_mm": _grouped_product,
+    "aten::_weight_int8pack_mm": _packed_product,
+    "aten::_weight_int4pack_mm": _packed_product,
+    "aten::_weight_int4pack_mm_for_cpu": _packed_product,
     "aten::addmm": _added_product,
     "aten::addmm_": _added_product,
     "aten::_addmm_activation": _added_product,
@@ -264,6 +352,8 @@ RULES: dict[str, Rule] = {
     "aten::avg_pool3d": _pool("avg_pool3d"),
     "aten::_adaptive_avg_pool2d": _adaptive_pool,
     "aten::_adaptive_avg_pool3d": _adaptive_pool,
+    "aten::fractional_max_pool2d": _pool("fractional_max_pool2d"),
+    "aten::fractional_max_pool3d": _pool("fractional_max_pool3d"),
     "aten::adaptive_max_pool2d": _adaptive_pool,
     "aten::adaptive_max_pool3d": _adaptive_pool,
     "aten::upsample_linear1d": _interpolation(3),
@@ -272,8 +362,9 @@ RULES: dict[str, Rule] = {
     "aten::upsample_trilinear3d": _interpolation(15),
     "aten::upsample_bicubic2d": _interpolation(35),
     "aten::_upsample_bicubic2d_aa": _interpolation(35),
-    "aten::grid_sampler_2d": _interpolation(7),
-    "aten::grid_sampler_3d": _interpolation(15),
+    "aten::grid_sampler_2d": _grid_sample(7),
+    "aten::grid_sampler_3d": _grid_sample(15),
+    "aten::affine_grid_generator": _sampling_grid,
     "torchvision::roi_align": _region_pool,
     "torchvision::nms": _free,
     "aten::glu": _unary("gate, multiply", 2),
@@ -291,11 +382,30 @@ RULES: dict[str, Rule] = {
     "aten::polar": _unary("polar", 2),
     "aten::outer": _unary("multiply"),
     "aten::linalg_cross": _unary("multiply, subtract", 3),
-    "aten::scatter_add": _reduction("add"),
-    "aten::scatter_add_": _reduction("add"),
-    "aten::index_add": _reduction("add"),
-    "aten::index_add_": _reduction("add"),
-    "aten::_embedding_bag": _free,
+    "aten::scatter_add": _accumulated(3, "src"),
+    "aten::scatter_reduce": _accumulated(3, "src"),
+    "aten::index_add": _accumulated(3, "source"),
+    "aten::index_reduce": _accumulated(3, "source"),
+    "aten::index_put": _placed,
+    "aten::_index_put_impl": _placed,
+    "aten::col2im": _folding,
+    "aten::unfold_backward": _folding,
+    "aten::_embedding_bag": _bags,
+    "aten::_embedding_bag_forward_only": _bags,
+    "aten::_weight_norm_interface": _reduction("square, sum, scale", 3),
+    "aten::renorm": _reduction("power, sum, scale", 3),
+    "aten::threshold": _unary("threshold"),
+    "aten::floor_divide": _unary("floor_divide"),
+    "aten::abs": _unary("abs"),
+    "aten::quantize_per_tensor": _unary("quantize", macs.ELEMENTWISE["quantize"][0]),
+    "aten::quantize_per_tensor_dynamic": _unary("min, max, quantize", 2 + macs.ELEMENTWISE["quantize"][0]),
+    "aten::quantize_per_channel": _unary("quantize", macs.ELEMENTWISE["quantize"][0]),
+    "aten::dequantize": _unary("dequantize", macs.ELEMENTWISE["dequantize"][0]),
+    "aten::fake_quantize_per_tensor_affine_cachemask": _unary("quantize, dequantize", 5),
+    "aten::fake_quantize_per_channel_affine_cachemask": _unary("quantize, dequantize", 5),
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _unary("quantize, dequantize", 5),
+    **LOSSES,
+    **ALGEBRA,
     **{f"aten::{name}": _reduction(name) for name in _REDUCTIONS},
     **{f"aten::{name}": _free for name in _MOVES},
 }
@@ -303,7 +413,16 @@ RULES: dict[str, Rule] = {
 
 GATHERS = frozenset(
     f"aten::{name}"
-    for name in ("embedding", "index", "index_select", "gather", "_unsafe_index", "take", "_embedding_bag")
+    for name in (
+        "embedding",
+        "index",
+        "index_select",
+        "gather",
+        "_unsafe_index",
+        "take",
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+    )
 )
 """Operators that read rows of a table: as many bytes as they return, not the whole table."""
 
@@ -319,6 +438,15 @@ AUXILIARY = frozenset(
         "_fused_rms_norm",
         "max_pool2d_with_indices",
         "max_pool3d_with_indices",
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+        "_weight_norm_interface",
+        "nll_loss_forward",
+        "nll_loss2d_forward",
+        "multilabel_margin_loss_forward",
+        "fake_quantize_per_tensor_affine_cachemask",
+        "fake_quantize_per_channel_affine_cachemask",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
     )
 )
 """Operators whose results after the first exist for the backward pass only and are no activations."""
@@ -338,8 +466,8 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) ->
     """
     name = func._schema.name
     # max and min are reductions with one operand and pointwise with two
-    if torch.Tag.pointwise in func.tags and name != "aten::clone":
-        rule = RULES.get(name)
+    if _is_pointwise(func) and name != "aten::clone":
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_"))
         if rule is None or name in ("aten::max", "aten::min"):
             short = name.partition("::")[2].strip("_")
             extra = short in ("add", "sub", "rsub") and kwargs.get("alpha", 1) != 1
@@ -353,6 +481,17 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) ->
     if rule is None:
         return macs.unknown(f"no rule for the operator {name}")
     return rule(args, kwargs, out)
+
+
+def _is_pointwise(func: Any) -> bool:
+    """Whether torch says so, of the operator or of the one that does the same in place of its argument."""
+    if torch.Tag.pointwise in func.tags:
+        return True
+    name = func._schema.name.partition("::")[2]
+    if not name.endswith("_") or func.namespace != "aten":
+        return False
+    twin = getattr(getattr(torch.ops.aten, name[:-1], None), func._overloadname, None)
+    return twin is not None and torch.Tag.pointwise in twin.tags
 
 
 def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
@@ -381,77 +520,3 @@ def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out
     """The cost of a function that `FUNCTIONS` knows, None of any other."""
     rule = FUNCTIONS.get(name)
     return rule(args, kwargs, out) if rule is not None and isinstance(out, torch.Tensor) else None
-
-
-def _all_indices(args: Sequence[Any]) -> Any:
-    source = args[0]
-    return source.new_empty((source.numel() if source.dim() else 1, source.dim()), dtype=torch.long)
-
-
-def _keep_all(args: Sequence[Any]) -> Any:
-    return args[0].new_empty((args[0].shape[0],), dtype=torch.long)
-
-
-def _one_distinct(args: Sequence[Any]) -> Any:
-    """One value: programs loop over distinct values, and as many rounds as elements would never end."""
-    source = args[0]
-    return (
-        source.new_empty((min(source.numel(), 1),)),
-        source.new_empty(source.shape, dtype=torch.long),
-        source.new_empty((min(source.numel(), 1),), dtype=torch.long),
-    )
-
-
-def _all_selected(args: Sequence[Any]) -> Any:
-    """Indexing with a mask returns at most every element that the mask covers."""
-    source, indices = args[0], list(args[1])
-    at = next((i for i, t in enumerate(indices) if _is_mask(t)), None)
-    if at is None:
-        return None
-    mask = indices[at]
-    if any(t is not None for i, t in enumerate(indices) if i != at):
-        return None
-    lead, rest = source.shape[:at], source.shape[at + mask.dim() :]
-    return source.new_empty((*lead, mask.numel(), *rest))
-
-
-def _is_mask(tensor: Any) -> bool:
-    return tensor is not None and tensor.dtype in (torch.bool, torch.uint8)
-
-
-def _masked(args: Sequence[Any]) -> Any:
-    return args[0].new_empty(
-        (math.prod(d for d in macs.broadcast(_shape(args[0]), _shape(args[1])) if isinstance(d, int)),)
-    )
-
-
-def _value(args: Sequence[Any]) -> Any:
-    kind = args[0].dtype
-    return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
-
-
-BOUNDS: dict[str, tuple[Callable[[Sequence[Any]], Any], str]] = {
-    "aten::nonzero": (_all_indices, "nonzero: every element taken as nonzero"),
-    "torchvision::nms": (_keep_all, "nms: every box taken as kept"),
-    "aten::_unique2": (_one_distinct, "unique: taken as one distinct value"),
-    "aten::unique_consecutive": (_one_distinct, "unique: taken as one distinct value"),
-    "aten::index": (_all_selected, "indexing with a mask: everything taken as selected"),
-    "aten::masked_select": (_masked, "masked_select: everything taken as selected"),
-    "aten::_local_scalar_dense": (_value, "the value of a tensor was asked for and taken as 1 or true"),
-    "aten::is_nonzero": (lambda args: True, "the value of a tensor was asked for and taken as true"),
-    "aten::equal": (lambda args: True, "two tensors were compared and taken as equal"),
-}
-"""Answers of operators that need values, and the assumption in words."""
-
-
-def answer(func: Any, args: Sequence[Any]) -> tuple[Any, str] | None:
-    """The upper bound of an operator that would need values, and what it assumes.
-
-    Returns:
-        None for an operator that runs without values.
-    """
-    row = BOUNDS.get(func._schema.name)
-    if row is None or not any(getattr(a, "is_meta", False) for a in args):
-        return None
-    result = row[0](args)
-    return None if result is None else (result, row[1])

@@ -17,12 +17,14 @@ import torch
 from torch import nn
 
 from explorer.engine.analysis import memory, stand_ins, tree
+from explorer.engine.analysis.meta_twin import materialised
 from explorer.engine.analysis.module_rows import (
     OPAQUE,
     Row,
     Stored,
     Trace,
     described,
+    is_lazy,
     is_leaf,
     plain,
     registered,
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module import LoadedModule
 
 __all__ = ["analyse", "analyse_module", "examine", "examine_module"]
+
+DECISIONS = 8
+"""Times that a model is run at most."""
 
 FORMULAS = 4
 """How many different formulas of one row are spelled out."""
@@ -135,12 +140,10 @@ def examine_module(
         if on_progress and done % 64 == 1:
             on_progress(Progress("running on shapes", done, max(modules, done)))
 
-    taken: Counter[str] = Counter()
-    with stand_ins.replaced(lambda text: taken.update([text])):
-        seen = trace(
-            model, tuple(args), dict(kwargs or {}), check=check, gradients=gradients, detailed=detailed
-        )
-    seen.assumed.update(taken)
+    args, kwargs = tuple(args), dict(kwargs or {})
+    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        model = materialised(model, args, kwargs)
+    seen = _traced(model, args, kwargs, check=check, gradients=gradients, detailed=detailed)
     named = seen.named
     scopes = _Scopes(named)
     rows = _settled(seen)
@@ -192,6 +195,27 @@ def examine_module(
         Analysis(Info(info, dict(assumptions or {}), totals), layers),
         memory.schedule(steps, seen.kept, layers, rows_of, failed=failed),
     )
+
+
+def _traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Trace:
+    """One run on shapes. A model that fails after it asked whether a tensor is true (is anything not a
+    number?) is run again with the other answer, and that run counts if it gets further.
+    """
+    best: Trace | None = None
+    decisions: tuple[bool, ...] = ()
+    for _ in range(DECISIONS):
+        taken: Counter[str] = Counter()
+        with stand_ins.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
+            seen = trace(model, args, kwargs, decisions=decisions, **options)
+        seen.assumed.update(taken)
+        if best is not None and seen.failed and len(seen.events) <= len(best.events):
+            break
+        best = seen
+        if not seen.failed or not seen.decided or not seen.decided[-1]:
+            break
+        decisions = (*seen.decided[:-1], False)
+    assert best is not None
+    return best
 
 
 # -- from what was seen to rows
@@ -321,7 +345,7 @@ def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
     own = {}
     for owner, part in registered(module):
         for short, parameter in part._parameters.items():
-            if parameter is None:
+            if parameter is None or is_lazy(parameter):
                 continue
             name = f"{owner}.{short}" if owner else short
             stored = seen.parameters.get(f"{row.path}.{name}") or seen.parameters[name]

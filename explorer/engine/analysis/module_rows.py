@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Detail
@@ -30,6 +31,7 @@ __all__ = [
     "dtype_name",
     "flat",
     "function_inputs",
+    "is_lazy",
     "is_leaf",
     "module_inputs",
     "named",
@@ -95,6 +97,8 @@ class Row:
         self.elementwise += cost.elementwise_ops or 0
         if cost.status == "unknown":
             self.unknown = self.unknown or cost.reason
+        elif cost.status == "bound":
+            self.bound = self.bound or cost.reason
         if cost.macs or (cost.elementwise_ops and not self.macs):
             self.formulas[cost.formula] += 1
         elif cost.formula and not self.free:
@@ -137,6 +141,7 @@ class Trace:
     failed: tuple[str, str] | None = None
     kept: frozenset[int] = frozenset()
     assumed: Counter[str] = field(default_factory=Counter)
+    decided: tuple[bool, ...] = ()
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -223,12 +228,17 @@ def named(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether a parameter or buffer gets its shape from the first input that its module sees."""
+    return isinstance(tensor, (UninitializedParameter, UninitializedBuffer))
+
+
 def parameters(model: nn.Module) -> dict[str, Stored]:
     """Every parameter by its path, first name of a tied one first."""
     found: dict[str, Stored] = {}
     for owner, module in registered(model):
         for name, p in module._parameters.items():
-            if p is None:
+            if p is None or is_lazy(p):
                 continue
             identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
             info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")

@@ -22,7 +22,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explorer.engine.analysis import aten, aten_memo, macs
+from explorer.engine.analysis import aten, aten_bounds, aten_memo, macs
 from explorer.engine.analysis.memory import Detail, Moved
 from explorer.engine.analysis.module_rows import (
     Event,
@@ -33,6 +33,7 @@ from explorer.engine.analysis.module_rows import (
     described,
     dtype_name,
     function_inputs,
+    is_lazy,
     is_leaf,
     module_inputs,
     named,
@@ -83,6 +84,7 @@ class _Watch:
         check: Callable[[int, int], None],
         gradients: Gradients | None,
         detailed: bool,
+        decisions: Sequence[bool],
     ) -> None:
         self.model = model
         self.detailed = detailed
@@ -104,6 +106,9 @@ class _Watch:
         self.bound: dict[int, str] = {}
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
+        self.decisions = decisions
+        self.decided: list[bool] = []
+        self.asked = ""
         self.operators: dict[Any, aten_memo.Operator] = {}
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
@@ -114,7 +119,8 @@ class _Watch:
         self.weights: dict[int, list[Stored]] = {}
         for stored in self.parameters.values():
             self.weights.setdefault(stored.identity[0], []).append(stored)
-        buffers = [b for m in self.named.values() for b in m._buffers.values() if b is not None]
+        held = [b for m in self.named.values() for b in m._buffers.values() if b is not None]
+        buffers = [b for b in held if not is_lazy(b)]
         self.constants = {b.untyped_storage()._cdata for b in buffers}
         self.stored = self.constants | self.weights.keys()
         for path in self.named:
@@ -183,9 +189,20 @@ class _Watch:
             return self.run_recurrent(name, recurrent, func, args, kwargs)
         if frame.absorbs or name == "__get__" or self.function:
             return func(*args, **kwargs)
+        guessed = aten_bounds.guess(name, args)
+        if guessed is not None:
+            self.assumed[guessed[1]] += 1
+            self.asked = guessed[1]
+            return guessed[0]
         self.function, self.function_row = name, None
         try:
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except RuntimeError as error:
+                # some functions look for tensors of two devices before they come to their operators
+                if "device" not in str(error) or not self.mixed(args, kwargs):
+                    raise
+                result = func(*self.moved(args), **{k: self.moved(v) for k, v in kwargs.items()})
         except Exception as error:
             if self.failed is None or self.failed[1] is not error:
                 row = self.function_row
@@ -262,7 +279,11 @@ class _Watch:
         return tuple(made)
 
     def is_weight(self, tensor: torch.Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self.weights
+        try:
+            return tensor.untyped_storage()._cdata in self.weights
+        except NotImplementedError:
+            # a tensor around tensors (vmap, sparse, nested) has no storage of its own
+            return False
 
     # -- operators
 
@@ -304,13 +325,18 @@ class _Watch:
         if kwargs:
             signature.append(tuple(kwargs))
             decided = aten_memo.read(kwargs.values(), signature, given) and decided
-        if not decided and any(t.is_meta for t in given) and any(t.dim() and not t.is_meta for t in given):
+        if not decided and _is_mixed(given) and operator.name not in aten_bounds.VALUES_BESIDE:
             args, kwargs = self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
             given, signature = [], []
             decided = aten_memo.read(args, signature, given)
             signature.append(tuple(kwargs))
             decided = aten_memo.read(kwargs.values(), signature, given) and decided
-        bounded = aten.answer(func, args) if operator.bounded and given else None
+        if operator.name == "aten::_to_copy" and args[0].is_meta and "device" in kwargs:
+            # what is brought to another device stays where no values are
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        bounded = aten_bounds.answer(func, args) if operator.bounded and given else None
+        if bounded is not None and operator.name in aten_bounds.VALUES:
+            bounded = self.decide(bounded)
         key = tuple(signature) if decided and bounded is None and operator.repeats else None
         known = None if key is None else operator.answers.get(key)
         if known is not None and known.how != aten_memo.CALLED:
@@ -354,6 +380,19 @@ class _Watch:
             row.attributes = known.attributes
         return out
 
+    def decide(self, bounded: tuple[Any, str]) -> tuple[Any, str]:
+        """A value that the model asked for: as it was decided before, if it was, else as assumed."""
+        value, text = bounded
+        if value is True:
+            number = len(self.decided)
+            if number < len(self.decisions) and not self.decisions[number]:
+                value, text = False, aten_bounds.REFUSED
+            self.decided.append(value)
+        # what only checks the value goes on as before
+        if self.function != "_assert":
+            self.asked = text
+        return value, text
+
     def record(
         self,
         row: Row,
@@ -382,6 +421,7 @@ class _Watch:
             elif not _seen(t, given[:at]):
                 # another part of the same memory, such as Q, K and V made in one product
                 inputs[key] = min(inputs[key] + size, storage.nbytes())
+        reason = reason or self.asked
         outputs: list[tuple[int, TensorInfo, int]] = []
         written = 0
         mutates = operator is not None and operator.mutates
@@ -452,6 +492,11 @@ class _Watch:
             if len(candidates) == 1 or stored.identity[1] == offset:
                 row.stored.setdefault(stored.identity, stored)
 
+    def mixed(self, args: Any, kwargs: Any) -> bool:
+        given: list[torch.Tensor] = []
+        aten_memo.read((args, tuple(kwargs.values())), [], given)
+        return _is_mixed(given)
+
     def moved(self, value: Any) -> Any:
         """`value` with tensors that live on the CPU replaced by ones without values."""
         if isinstance(value, torch.Tensor):
@@ -510,6 +555,11 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return self.watch.dispatch(func, args, kwargs or {})
+
+
+def _is_mixed(given: Sequence[torch.Tensor]) -> bool:
+    """Whether some tensors have values and others not; numbers (of no dimension) go with either."""
+    return any(t.is_meta for t in given) and any(t.dim() and not t.is_meta for t in given)
 
 
 def _hide(mode: TorchFunctionMode) -> bool:
@@ -603,6 +653,7 @@ def trace(
     check: Callable[[int, int], None] = lambda done, modules: None,
     gradients: Gradients | None = None,
     detailed: bool = False,
+    decisions: Sequence[bool] = (),
 ) -> Trace:
     """Runs `model` once on tensors of the meta device and books every operator.
 
@@ -613,12 +664,13 @@ def trace(
         check: Called with the number of module calls so far and that of modules; may raise to stop.
         gradients: Watches what a backward pass would do; then the run has gradients on.
         detailed: What each operator does by itself is kept.
+        decisions: Answers to the first questions whether a tensor is true; the rest are taken as true.
 
     Returns:
         What was seen. A model that raises gives what was seen until then, and names the module.
     """
     aten_memo.trim()
-    watch = _Watch(model, check, gradients, detailed)
+    watch = _Watch(model, check, gradients, detailed, decisions)
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
     seen = Trace(
@@ -645,5 +697,6 @@ def trace(
             at = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
             text = " ".join(str(error).split())
             seen.failed = at, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    seen.decided = tuple(watch.decided)
     seen.kept = frozenset(t.untyped_storage()._cdata for _, t in tensors(seen.result))
     return seen

@@ -7,8 +7,9 @@ input size; what the first layer implies, tried out on the meta device. What was
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["Bound", "bind"]
+__all__ = ["Bound", "Example", "bind"]
 
 Size = tuple[int, ...]
 
@@ -36,6 +37,7 @@ class Bound:
         notes: What was guessed.
         positional: How many of the inputs go by position; the others go by name.
         images: The model takes a list of images (detection): there is one input for each.
+        example: The user's own arguments, whose tensors the inputs stand for.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -43,14 +45,23 @@ class Bound:
     notes: tuple[str, ...] = ()
     positional: int = 0
     images: bool = False
+    example: Example | None = None
 
     def arguments(self, *, device: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
-        """Tensors to call the model with: without values on 'meta', seeded random ones on 'cpu'."""
+        """Tensors to call the model with: without values on 'meta', seeded random ones on 'cpu'.
+
+        Of the user's own tensors those on 'cpu' are given as they are, if they still have the shape that was
+        asked for; on 'meta' short lists of integers (lengths, positions) keep their values.
+        """
         import torch
 
         made: list[torch.Tensor] = []
         chance = torch.Generator().manual_seed(seed)
-        for info in self.inputs:
+        own = self.example.tensors() if self.example is not None else [None] * len(self.inputs)
+        for info, given in zip(self.inputs, own, strict=True):
+            if given is not None and _same(given, info) and (device == "cpu" or _steers(given)):
+                made.append(given.detach().to("cpu"))
+                continue
             kind = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]
             if device == "meta":
@@ -63,10 +74,92 @@ class Bound:
 
     def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments that carry `tensors`, one per input, into the model."""
+        if self.example is not None:
+            return self.example.filled(tensors)
         if self.images:
             return [list(tensors)], {}
         rest = zip(self.inputs[self.positional :], tensors[self.positional :], strict=True)
         return list(tensors[: self.positional]), {info.name: tensor for info, tensor in rest}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Arguments that a user calls a model with: tensors, in whatever they are packed, and anything else."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @staticmethod
+    def of(inputs: Any) -> Example:
+        """The arguments in `inputs`: a tensor or array, positional ones in a tuple or list, or keyword ones
+        in a dict. Arrays become tensors.
+        """
+        inputs = _replaced(inputs, _as_tensor)
+        if isinstance(inputs, Mapping):
+            return Example((), {str(name): value for name, value in inputs.items()})
+        return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
+
+    def tensors(self) -> list[Any]:
+        """Every tensor, in the order of the arguments."""
+        from explorer.engine.analysis.module_rows import tensors
+
+        return [tensor for _, tensor in tensors([self.args, dict(self.kwargs)])]
+
+    def named(self, names: Sequence[str]) -> dict[str, TensorInfo]:
+        """Every tensor by the name of its argument in `names`, and its place in that."""
+        from explorer.engine.analysis.module_rows import described
+
+        items = [(names[i] if i < len(names) else f"input{i}", v) for i, v in enumerate(self.args)]
+        infos = [info for name, value in (*items, *self.kwargs.items()) for info in described(value, name)]
+        return {info.name: replace(info, origin="declared") for info in infos}
+
+    def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments with `tensors` in the places of the user's."""
+        rest = iter(tensors)
+        args, kwargs = _replaced((self.args, dict(self.kwargs)), lambda _: next(rest))
+        return list(args), kwargs
+
+
+def _replaced(value: Any, by: Callable[[Any], Any]) -> Any:
+    """`value` with every tensor or array in nested tuples, lists, dicts and dataclasses replaced."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return by(value)
+    if isinstance(value, Mapping):
+        made = {key: _replaced(part, by) for key, part in value.items()}
+        return made if type(value) is dict else type(value)(made)  # type: ignore[call-arg]
+    if isinstance(value, (tuple, list)):
+        parts = [_replaced(part, by) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(
+            value,
+            **{f.name: _replaced(getattr(value, f.name), by) for f in dataclasses.fields(value) if f.init},
+        )
+    return value
+
+
+def _as_tensor(value: Any) -> Any:
+    import torch
+
+    return value if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy())
+
+
+def _same(tensor: Any, info: TensorInfo) -> bool:
+    from explorer.engine.analysis.module_rows import dtype_name
+
+    return tuple(tensor.shape) == info.shape and dtype_name(tensor.dtype) == info.dtype and not tensor.is_meta
+
+
+def _steers(tensor: Any) -> bool:
+    """Whether a tensor says how long or how many, rather than being worked on."""
+    return (
+        tensor.dim() < 2
+        and tensor.numel() <= 4096
+        and not (tensor.is_floating_point() or tensor.is_complex())
+    )
 
 
 def bind(
@@ -90,6 +183,8 @@ def bind(
     model = loaded.meta()
     required, optional, variadic = _parameters(model)
     known = [*required, *optional]
+    if isinstance(loaded.example, Example):
+        return _exactly(loaded, loaded.example, known, input_shapes, dims)
     for name in input_shapes:
         if name not in known and not variadic:
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, known))
@@ -126,6 +221,28 @@ def bind(
     )
     loaded.bound = bound
     return bound
+
+
+def _exactly(
+    loaded: LoadedModule,
+    example: Example,
+    names: Sequence[str],
+    input_shapes: Mapping[str, tuple[str | None, Any]],
+    dims: Mapping[str, int],
+) -> Bound:
+    """The user's own arguments, with the shapes that were asked for."""
+    found = example.named(names)
+    for name, (dtype, shape) in input_shapes.items():
+        if name not in found:
+            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, found))
+        found[name] = TensorInfo(name, _dtype(name, dtype, found), _shape(name, shape), "declared")
+    if "batch" in dims:
+        for name, info in found.items():
+            if info.shape:
+                found[name] = replace(info, shape=(dims["batch"], *info.shape[1:]))
+    assumed = {"batch": dims["batch"]} if "batch" in dims else {}
+    loaded.bound = Bound(tuple(found.values()), assumed, (), example=example)
+    return loaded.bound
 
 
 def _unknown_shape(loaded: LoadedModule, name: str, required: Sequence[str], tried: str = "") -> Misuse:

@@ -75,6 +75,8 @@ class LoadedModule:
         """
         import torch
 
+        from explorer.engine.analysis.meta_twin import without_values
+
         if self._meta is not None:
             return self._meta
         if self.trained or self._real is not None:
@@ -291,9 +293,7 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
         )
     loaded = LoadedModule(source, lambda: nn.Identity(), f"random, seed {seed}", seed)
     if isinstance(target, nn.Module):
-        # the user's own object is never touched: a copy on the meta device is analysed, and it is run as is
-        loaded.build, loaded.trained, loaded.weights_text = (lambda: target), True, "as the module has them"
-        return loaded
+        return of(target, source=source)
 
     def build() -> nn.Module:
         made = target()
@@ -307,6 +307,29 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
 
     loaded.build = build
     return loaded
+
+
+def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModule:
+    """A module that exists already, with whatever weights it has.
+
+    The object is never touched: not moved, not changed, and its training flags stay. A twin without weights
+    is analysed, and one that holds the same weights is run and exported.
+
+    Args:
+        module: With its weights on any device.
+        inputs: To call it with: a tensor or array, a tuple or list of positional ones, or a dict of keyword
+            ones; each may hold tensors in nested tuples, lists and dicts. None: see `torch_inputs`.
+        source: What to call it; the name of its class by default.
+    """
+    from explorer.engine.analysis.meta_twin import sharing_values
+
+    return LoadedModule(
+        source=source or type(module).__name__,
+        build=lambda: sharing_values(module),
+        weights_text="as the module has them",
+        trained=True,
+        example=None if inputs is None else torch_inputs.Example.of(inputs),
+    )
 
 
 def _imported(path: str, source: str) -> Any:
@@ -361,34 +384,6 @@ def _uninitialised_on_meta() -> contextlib.AbstractContextManager[Any]:
             return func(*args, **given)
 
     return Mode()
-
-
-def without_values(model: nn.Module) -> nn.Module:
-    """A copy of `model` whose parameters and buffers lie on the meta device; `model` stays as it is.
-
-    Tensors that share storage share it in the copy too, so tied weights stay tied.
-    """
-    import torch
-
-    storages: dict[int, Any] = {}
-    memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.is_meta:
-            memo[id(tensor)] = tensor
-            continue
-        storage = tensor.untyped_storage()
-        twin = storages.get(storage._cdata)
-        if twin is None:
-            empty = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
-            twin = storages[storage._cdata] = empty.untyped_storage()
-        bare = torch.empty(0, dtype=tensor.dtype, device="meta")
-        bare.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
-        if isinstance(tensor, torch.nn.Parameter):
-            bare = torch.nn.Parameter(bare, tensor.requires_grad)
-        memo[id(tensor)] = bare
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return copy.deepcopy(model, memo)
 
 
 def export_onnx(
