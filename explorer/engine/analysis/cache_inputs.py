@@ -16,7 +16,7 @@ from explorer.engine.graph import Graph, Model, Node, Value, subgraphs
 from explorer.errors import Misuse
 from explorer.facts import Analysis, Dim, Layer, Shape, TensorInfo
 
-__all__ = ["Cache", "Slot", "Step", "bind", "find", "with_cache"]
+__all__ = ["Cache", "Slot", "Step", "bind", "find", "whole_text", "with_cache"]
 
 _MS = "com.microsoft"
 
@@ -174,6 +174,45 @@ def bind(
                     hint=f"give --past {positions[value.name] - 1} or less",
                 )
     return Step(bound, positions, buffers or any(n > past for n in positions.values()), tuple(assumed))
+
+
+def whole_text(
+    model: Model,
+    tokens: int,
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, tuple[str | None, Shape]],
+) -> dict[str, tuple[str | None, tuple[int, ...]]]:
+    """The inputs of a pass over a whole text, for a model that takes no cache.
+
+    Raises:
+        Misuse: The text has a fixed length, or a size has to be given.
+    """
+    brings = _tokens(model.graph.feeds)
+    if brings is None:
+        raise Misuse("it takes neither a text nor a cache", where="--past", hint="leave --decode out")
+    sizes = _Sizes(dims)
+    shape = _shape_of(brings, {})
+    at = 1 if len(shape) > 1 else 0
+    length = shape[at]
+    if not isinstance(length, str):
+        raise Misuse(
+            f"its text has a fixed length of {length}",
+            where=f"input {brings.name}",
+            hint="export the model with a dynamic sequence, or with its key-value cache as inputs",
+        )
+    sizes.settle(length, tokens, f"input {brings.name}")
+    if at and isinstance(shape[0], str):
+        sizes.known.setdefault(shape[0], 1)
+    return {
+        value.name: (
+            input_shapes.get(value.name, (None, ()))[0],
+            tuple(
+                sizes.of(dim, value.name, total=tokens, mask="mask" in value.name.lower())
+                for dim in _shape_of(value, {})
+            ),
+        )
+        for value in model.graph.feeds
+    }
 
 
 def _shape_of(value: Value, given: Mapping[str, tuple[str | None, Shape]]) -> Shape:

@@ -7,38 +7,43 @@ over whole texts (`derived`), and every row that is derived says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from explorer.engine.analysis import cache_inputs
-from explorer.engine.analysis.memory import Examined
-from explorer.engine.graph import Model
+from explorer.engine.analysis.derived_step import derive
+from explorer.engine.analysis.frames import Frame, parameters, traffic
+from explorer.engine.analysis.memory import Detail, Examined, Moved
+from explorer.engine.analysis.tree import Leaf
+from explorer.engine.graph import Model, Node
 from explorer.errors import Misuse
-from explorer.facts import Shape
+from explorer.facts import Dim
 
-__all__ = ["step_of_graph"]
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_module import LoadedModule
 
-Inputs = Mapping[str, tuple[str | None, Shape]]
+__all__ = ["step_of_graph", "step_of_module"]
+
+Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
+Look = Callable[[Sequence[Leaf], Mapping[int, int]], None]
 
 
 class Examine(Protocol):
-    """Analyses a model at some sizes."""
+    """Analyses an ONNX model at some sizes; `look` is shown the leaves."""
 
-    def __call__(self, *, dims: Mapping[str, int], input_shapes: Inputs) -> Examined: ...
+    def __call__(
+        self, *, dims: Mapping[str, int], input_shapes: Inputs, look: Look | None = None
+    ) -> Examined: ...
 
 
 def step_of_graph(
-    model: Model,
-    past: int,
-    dims: Mapping[str, int],
-    input_shapes: Inputs,
-    examine: Examine,
+    model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs, examine: Examine
 ) -> Examined:
     """Everything known of one decode step of an ONNX model.
 
     Args:
-        model: With its cache as inputs.
+        model: With its cache as inputs, or over whole texts.
         past: Tokens in the cache.
         dims: Sizes of dimensions, where the user gave them.
         input_shapes: Inputs, where the user gave them.
@@ -48,10 +53,147 @@ def step_of_graph(
         Misuse: It has no step of one token, or a size has to be given.
     """
     cache = cache_inputs.find(model)
-    if not cache.slots:
-        raise Misuse(
-            "it takes no key-value cache", where="--past", hint="leave --decode out for the whole pass"
+    if cache.slots:
+        step = cache_inputs.bind(model, cache, past, dims, input_shapes)
+        both = examine(dims=dims, input_shapes=step.input_shapes)
+        return replace(both, analysis=cache_inputs.with_cache(both.analysis, cache, step, past))
+
+    def of(tokens: int) -> Examined:
+        shapes = cache_inputs.whole_text(model, tokens, dims, input_shapes)
+        leaves: list[Leaf] = []
+        found = examine(dims=dims, input_shapes=shapes, look=lambda seen, _: leaves.extend(seen))
+        return _detailed(found, leaves)
+
+    return _step(of, past)
+
+
+def _step(of: Callable[[int], Examined], past: int) -> Examined:
+    """The step behind `past` tokens of a model that `of` analyses over a text of some length."""
+    tokens = past + 1
+    if past:
+        # a shorter text is sure to fit, but one of a single token is worked on otherwise
+        other = tokens - 1 if tokens > 2 else tokens + 1
+        return derive(of(tokens), of(other), tokens, other)
+    found = of(tokens)
+    info = found.analysis.info
+    decode = {"past": 0, "tokens": 1, "how": "a pass over the first token, with nothing in the cache"}
+    info = replace(
+        info,
+        totals=replace(info.totals, kv_cache_bytes=0),
+        assumptions={**info.assumptions, "decode": decode},
+    )
+    return replace(found, analysis=replace(found.analysis, info=info))
+
+
+def step_of_module(
+    loaded: LoadedModule,
+    past: int,
+    dims: Mapping[str, int],
+    input_shapes: Inputs,
+    **told: Any,
+) -> Examined:
+    """Everything known of one decode step of an nn.Module that runs over whole texts.
+
+    Args:
+        loaded: From `torch_module.load`.
+        past: Tokens before the new one.
+        dims: Sizes of dimensions, where the user gave them.
+        input_shapes: Inputs, where the user gave them; the length of the text in them does not matter.
+        **told: `on_progress` and `cancel`.
+
+    Raises:
+        Misuse: No decode step can be derived from it.
+    """
+    from explorer.engine.analysis import module
+
+    inputs = loaded.bind(input_shapes, dims).inputs
+    first = inputs[0].shape if inputs else None
+    at = 1 if first is not None and len(first) > 1 else 0
+    if not first or (len(first) > 2 and not (inputs[0].dtype or "").startswith("int") and len(first) != 3):
+        name = inputs[0].name if inputs else "the model"
+        raise Misuse("it does not take a text", where=name, hint="a text is ids (batch, length)")
+    length = first[at]
+
+    def of(tokens: int) -> Examined:
+        shapes = {}
+        for index, info in enumerate(inputs):
+            sizes = tuple(_stretched(d, length, tokens, i >= at) for i, d in enumerate(info.shape or ()))
+            shapes[info.name] = info.dtype, _with(sizes, at, tokens) if not index else sizes
+        return module.examine(loaded, input_shapes=shapes, detailed=True, **told)
+
+    found = _step(of, past)
+    batch = {"batch": first[0]} if at else {}
+    info = found.analysis.info
+    info = replace(info, assumptions={**info.assumptions, "dims": batch})
+    return replace(found, analysis=replace(found.analysis, info=info))
+
+
+def _stretched(dim: Dim, length: Dim, tokens: int, along: bool) -> int:
+    """A dimension of an input for a text of another length."""
+    size = dim if isinstance(dim, int) else 1
+    return tokens if along and dim == length else size
+
+
+def _with(sizes: tuple[int, ...], at: int, size: int) -> tuple[int, ...]:
+    return (*sizes[:at], size, *sizes[at + 1 :])
+
+
+def _detailed(found: Examined, leaves: Sequence[Leaf]) -> Examined:
+    """The execution order of a graph with what each of its operators does."""
+    steps = [
+        replace(step, detail=_detail(leaves[step.leaf])) if step.leaf >= 0 else step
+        for step in found.schedule.steps
+    ]
+    return replace(found, schedule=replace(found.schedule, steps=steps))
+
+
+def _detail(leaf: Leaf) -> Detail | None:
+    """What an operator of a graph does by itself; None inside a loop or branch."""
+    if leaf.origin is None or leaf.origin[0].trips != 1 or not leaf.counted:
+        return None
+    frame, node, constants = leaf.origin
+    known = {t.name: t for t in (*leaf.layer.inputs, *leaf.layer.weights)}
+    inputs = [None if not n else known.get(n) or frame.info(n) for n in node.inputs]
+    outputs = list(leaf.layer.outputs)
+    _, params = parameters(frame, node, inputs)
+    moved = traffic(frame, node, inputs, outputs, params, constants)
+    reads: list[Moved | None] = []
+    for name, info in zip(node.inputs, inputs, strict=True):
+        stored = name in frame.stored or name in constants
+        size = moved.sizes.get(name, 0)
+        twice = any(m is not None and m.key == frame.key(name) for m in reads)
+        reads.append(
+            None if info is None else Moved(frame.key(name), info.shape, 0 if twice else size, stored)
         )
-    step = cache_inputs.bind(model, cache, past, dims, input_shapes)
-    both = examine(dims=dims, input_shapes=step.input_shapes)
-    return replace(both, analysis=cache_inputs.with_cache(both.analysis, cache, step, past))
+    flags = any(node.attributes.get(name, 0) for name in ("is_causal", "unidirectional"))
+    grouped = node.op == "GroupQueryAttention" and bool(node.attributes.get("causal", 1))
+    made = [Moved(key, info.shape, size) for key, info, size in moved.made]
+    return Detail(
+        f"{node.op} backwards" if _backwards(frame, node) else node.op,
+        leaf.layer.macs,
+        leaf.layer.elementwise_ops,
+        tuple(reads),
+        tuple(made),
+        causal=flags or grouped,
+        axes=_axes(node, len(outputs[0].shape or ()) if outputs else 0, frame.opsets.get("", 0)),
+    )
+
+
+def _axes(node: Node, rank: int, opset: int) -> tuple[int, ...]:
+    """The axes that a softmax or a normalisation goes over: from `axis` to the last, or `axis` alone."""
+    if not rank:
+        return ()
+    alone = "Softmax" in node.op and opset >= 13
+    axis = node.attributes.get("axis", 1 if "Softmax" in node.op and opset < 13 else -1)
+    first = axis % rank if isinstance(axis, int) else 0
+    return (first,) if alone or node.op == "LpNormalization" else tuple(range(first, rank))
+
+
+def _backwards(frame: Frame, node: Node) -> bool:
+    """Whether a Slice or a CumSum goes from the end to the start, or which way it goes is not known."""
+    if node.op == "CumSum":
+        return bool(node.attributes.get("reverse", 0))
+    if node.op != "Slice" or len(node.inputs) < 5 or not node.inputs[4]:
+        return False
+    steps = frame.shapes.constants.get(node.inputs[4])
+    return steps is None or bool((steps < 0).any())

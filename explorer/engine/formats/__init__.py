@@ -202,13 +202,15 @@ class TorchModel:
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         from explorer.engine.analysis import module
+        from explorer.engine.analysis.decode import step_of_module
 
+        dims, shapes = self.options.dims, self.options.input_shapes
+        if self.options.past is not None:
+            return step_of_module(
+                self.loaded, self.options.past, dims, shapes, on_progress=on_progress, cancel=cancel
+            )
         return module.examine(
-            self.loaded,
-            input_shapes=self.options.input_shapes,
-            dims=self.options.dims,
-            on_progress=on_progress,
-            cancel=cancel,
+            self.loaded, input_shapes=shapes, dims=dims, on_progress=on_progress, cancel=cancel
         )
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
@@ -350,8 +352,9 @@ def check_names(opened: Sequence[Opened], options: OpenOptions) -> None:
     Raises:
         Misuse: One does not, and the nearest is named; or trained weights are asked for ONNX files.
     """
-    if options.weights is not None and all(model.format == "onnx" for model in opened):
-        raise Misuse("an ONNX file brings its own weights", where="--weights", hint="leave it out")
+    if options.weights is not None and all(model.format != TorchModel.format for model in opened):
+        what = "an ONNX file" if all(model.format == OnnxModel.format for model in opened) else "a file"
+        raise Misuse(f"{what} brings its own weights", where="--weights", hint="leave it out")
     known = [model.names() for model in opened]
     if None in known:
         return

@@ -1,0 +1,505 @@
+"""Decode steps of models that run over whole texts, worked by hand and against a graph with a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from explorer.engine.analysis.decode import step_of_graph
+from explorer.engine.analysis.memory import Examined, memory
+from explorer.engine.analysis.onnx_model import examine
+from explorer.engine.graph import Model, Node
+from explorer.errors import Misuse
+
+Build = Callable[..., Model]
+Rows = dict[str, Any]
+
+E, H, D, V = 8, 2, 4, 32
+"""Width, heads, width of a head, vocabulary of the graphs."""
+
+
+def rows(found: Examined) -> Rows:
+    return {layer.path: layer for layer in found.analysis.layers}
+
+
+# -- graphs --------------------------------------------------------------------------------------
+
+
+def decoder(build: Build, *, cache: bool, mask: str = "Trilu", extra: Node | None = None) -> Model:
+    """One layer of attention, written out, over a whole text or behind a cache."""
+    nodes = [Node("Gather", ["table", "ids"], ["h"], name="embed")]
+    for w in "qkv":
+        nodes += [
+            Node("MatMul", ["h", f"w{w}"], [f"{w}0"], name=f"{w}_proj"),
+            Node("Reshape", [f"{w}0", "heads"], [f"{w}1"], name=f"{w}_split"),
+            Node("Transpose", [f"{w}1"], [f"{w}2"], name=f"{w}_turn", attributes={"perm": (0, 2, 1, 3)}),
+        ]
+    k, v = ("present_k", "present_v") if cache else ("k2", "v2")
+    if cache:
+        nodes += [
+            Node("Concat", ["past_k", "k2"], [k], name="cat_k", attributes={"axis": 2}),
+            Node("Concat", ["past_v", "v2"], [v], name="cat_v", attributes={"axis": 2}),
+        ]
+    nodes.append(Node("Transpose", [k], ["kt"], name="kt", attributes={"perm": (0, 1, 3, 2)}))
+    nodes.append(Node("MatMul", ["q2", "kt"], ["scores"], name="scores"))
+    masked = "scores"
+    if not cache and mask:
+        nodes += [
+            Node("Shape", ["ids"], ["size"], name="size"),
+            Node("Gather", ["size", "one"], ["length"], name="length"),
+            Node("Concat", ["length", "length"], ["square"], name="square", attributes={"axis": 0}),
+            Node("ConstantOfShape", ["square"], ["full"], name="full"),
+            Node(mask, ["full"], ["triangle"], name="triangle"),
+            Node("Add", ["scores", "triangle"], ["masked"], name="mask"),
+        ]
+        masked = "masked"
+    nodes += [
+        Node("Softmax", [masked], ["probs"], name="softmax", attributes={"axis": -1}),
+        Node("MatMul", ["probs", v], ["ctx"], name="context"),
+        Node("Transpose", ["ctx"], ["back"], name="back", attributes={"perm": (0, 2, 1, 3)}),
+        Node("Reshape", ["back", "width"], ["flat"], name="flat"),
+        Node("MatMul", ["flat", "wo"], ["o"], name="o_proj"),
+        Node("Add", ["h", "o"], ["y"], name="add"),
+    ]
+    if extra is not None:
+        nodes.append(extra)
+    at = extra.outputs[0] if extra is not None else "y"
+    nodes.append(Node("MatMul", [at, "head"], ["logits"], name="head"))
+    weights: dict[str, Any] = {
+        "table": (V, E),
+        "head": (E, V),
+        "heads": np.array([0, -1, H, D]),
+        "width": np.array([0, -1, E]),
+        "one": np.array([1]),
+        "kernel": (E, E, 3),
+        "axis": np.array([1]),
+        "first": np.array(1),
+        "end": np.array([-1]),
+        "far": np.array([-(1 << 31)]),
+        "backwards": np.array([-1]),
+    }
+    weights |= {f"w{w}": (E, E) for w in "qkvo"}
+    inputs: dict[str, Any] = {"ids": ("int64", ("batch", "seq"))}
+    if cache:
+        inputs |= dict.fromkeys(("past_k", "past_v"), ("batch", H, "past", D))
+    outputs = ["logits", "present_k", "present_v"] if cache else ["logits"]
+    return build(nodes, inputs=inputs, outputs=outputs, weights=weights)
+
+
+def step(model: Model, past: int, dims: Mapping[str, int] | None = None) -> Examined:
+    return step_of_graph(model, past, dims or {}, {}, partial(examine, model))
+
+
+@pytest.mark.parametrize(("past", "batch"), [(0, 1), (1, 1), (2, 1), (9, 3), (63, 1)])
+def test_with_and_without_a_cache_a_step_is_the_same_work(build: Build, past: int, batch: int) -> None:
+    derived = step(decoder(build, cache=False), past, {"batch": batch})
+    behind = step(decoder(build, cache=True), past, {"batch": batch})
+    macs = batch * (4 * E * E + 2 * H * (past + 1) * D + E * V)
+    a, b = derived.analysis.info.totals, behind.analysis.info.totals
+    assert (a.macs, a.flops) == (b.macs, b.flops) == (macs, 2 * macs)
+    assert a.kv_cache_bytes == b.kv_cache_bytes == 2 * batch * past * H * D * 4
+    assert a.weight_bytes_read == b.weight_bytes_read == 4 * (4 * E * E + E * V + batch * E)
+    mine, theirs = rows(derived), rows(behind)
+    for path in ("q_proj", "scores", "softmax", "context", "o_proj", "add", "head"):
+        for figure in ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activation_bytes"):
+            assert getattr(mine[path], figure) == getattr(theirs[path], figure), (path, figure)
+        assert [t.shape for t in mine[path].inputs] == [t.shape for t in theirs[path].inputs], path
+        assert [t.shape for t in mine[path].outputs] == [t.shape for t in theirs[path].outputs], path
+
+
+def test_rows_say_that_they_are_derived_and_the_assumptions_say_how(build: Build) -> None:
+    found = step(decoder(build, cache=False), 9)
+    shown = rows(found)
+    assert shown["q_proj"].formula.startswith("derived, 1 of 10 rows of (")
+    assert shown["scores"].formula.startswith("derived, 1 of 10 queries, against as many keys, of (")
+    assert shown["scores"].kv_cache_bytes == 9 * H * D * 4
+    assert shown["q_proj"].kv_cache_bytes is None
+    decode = found.analysis.info.assumptions["decode"]
+    assert (decode["past"], decode["tokens"]) == (9, 1)
+    assert decode["how"].startswith("derived from passes over 10 and 9 tokens")
+    assert "masks over pairs of positions are taken to hide what comes later" in decode["how"]
+    assert found.analysis.info.model.inputs[0].shape == (1, 1)
+    assert found.analysis.info.model.outputs[0].shape == (1, 1, V)
+
+
+def test_the_cache_is_alive_from_the_start_to_the_end(build: Build) -> None:
+    both = step(decoder(build, cache=False), 99)
+    found = memory(both)
+    cache = 2 * 99 * H * D * 4
+    assert found.steps[0].live_bytes == cache + 8
+    assert all(s.live_bytes >= cache for s in found.steps)
+    assert found.peak_bytes == both.analysis.info.totals.activation_bytes_peak
+    assert sum(x.bytes for x in found.lifetimes if x.tensor.name.startswith("cache of")) == cache
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        (Node("Conv", ["y", "kernel"], ["z"], name="conv", attributes={"pads": (1, 1)}), r"conv \(Conv\)"),
+        (
+            Node("ReduceMean", ["y", "axis"], ["z"], name="pool", attributes={"keepdims": 1}),
+            r"pool \(ReduceMean\)",
+        ),
+        (Node("Softmax", ["y"], ["z"], name="over", attributes={"axis": 1}), r"over \(Softmax\)"),
+        (Node("LayerNormalization", ["y", "one"], ["z"], name="norm", attributes={"axis": 1}), r"norm \(Lay"),
+        (Node("CumSum", ["y", "first"], ["z"], name="sum", attributes={"reverse": 1}), r"sum \(CumSum back"),
+        (Node("Slice", ["y", "end", "far", "axis", "backwards"], ["z"], name="flip"), r"flip \(Slice back"),
+        (Node("TopK", ["y", "one"], ["z", "at"], name="top", attributes={"axis": 1}), r"top \(TopK\)"),
+    ],
+)
+def test_what_mixes_the_text_otherwise_is_refused_by_name(
+    build: Build, extra: Node, says: str | None
+) -> None:
+    model = decoder(build, cache=False, extra=extra)
+    with pytest.raises(Misuse, match=says):
+        step(model, 9)
+
+
+def test_attention_without_a_mask_is_refused(build: Build) -> None:
+    with pytest.raises(Misuse, match=r"context .*nothing shows that its attention does not look ahead"):
+        step(decoder(build, cache=False, mask=""), 9)
+
+
+def test_a_bias_over_pairs_of_positions_is_no_mask(build: Build) -> None:
+    """A mask is made by telling earlier from later; anything else over pairs of positions hides nothing."""
+    with pytest.raises(Misuse, match="nothing shows that its attention does not look ahead"):
+        step(decoder(build, cache=False, mask="Identity"), 9)
+
+
+def test_a_text_of_fixed_length_has_no_step(build: Build) -> None:
+    model = build(
+        [Node("Gather", ["t", "ids"], ["y"])],
+        inputs={"ids": ("int64", (1, 16))},
+        outputs=["y"],
+        weights={"t": (4, 4)},
+    )
+    with pytest.raises(Misuse, match="its text has a fixed length of 16"):
+        step(model, 9)
+
+
+@pytest.mark.parametrize("op", ["Attention", "GroupQueryAttention", "MultiHeadAttention"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_in_one_operator(build: Build, op: str, causal: bool) -> None:
+    names = {
+        "Attention": {"q_num_heads": 4, "kv_num_heads": 2, "is_causal": int(causal)},
+        "GroupQueryAttention": {"num_heads": 4, "kv_num_heads": 2, "causal": int(causal)},
+        "MultiHeadAttention": {"num_heads": 4, "unidirectional": int(causal)},
+    }
+    heads = 4 if op == "MultiHeadAttention" else 2
+    node = Node(
+        op,
+        ["q", "k", "v"],
+        ["y"],
+        name="attention",
+        domain="" if op == "Attention" else "com.microsoft",
+        attributes=names[op],
+    )
+    inputs = {"q": ("batch", "seq", 16), "k": ("batch", "seq", 4 * heads), "v": ("batch", "seq", 4 * heads)}
+    model = build([node], inputs=inputs, outputs=["y"], opset=23)
+    if not causal:
+        with pytest.raises(Misuse, match="look ahead"):
+            step(model, 15)
+        return
+    found = rows(step(model, 15))["attention"]
+    assert found.macs == 4 * 16 * (4 + 4)
+    assert found.kv_cache_bytes == 2 * 15 * 4 * heads * 4
+    assert found.bytes_read == 4 * (16 + 2 * 16 * 4 * heads)
+    assert [t.shape for t in found.inputs] == [(1, 1, 16), (1, 16, 4 * heads), (1, 16, 4 * heads)]
+
+
+# -- modules -------------------------------------------------------------------------------------
+
+LAYERS, WIDTH, HEADS, SHARED, INNER, WORDS = 2, 16, 4, 2, 24, 50
+
+
+def llama(torch: Any, *, fused: bool, causal: bool = True, width: int = WIDTH, layers: int = LAYERS) -> Any:
+    """A decoder as Llama is built: grouped heads, rotary positions, gated layers; attention fused or not."""
+    nn, F = torch.nn, torch.nn.functional
+    d = width // HEADS
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
+            self.k, self.v = (nn.Linear(width, SHARED * d, bias=False) for _ in range(2))
+
+        def forward(self, x: Any, cos: Any, sin: Any, mask: Any) -> Any:
+            b, n, _ = x.shape
+            q, k, v = (p(x).view(b, n, -1, d).transpose(1, 2) for p in (self.q, self.k, self.v))
+
+            def turned(t: Any) -> Any:
+                left, right = t.chunk(2, -1)
+                return t * cos + torch.cat((-right, left), -1) * sin
+
+            q, k = turned(q), turned(k)
+            if fused:
+                y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+            else:
+                k, v = (t.repeat_interleave(HEADS // SHARED, 1) for t in (k, v))
+                scores = q @ k.transpose(2, 3) * d**-0.5
+                y = (scores + mask if causal else scores).softmax(-1) @ v
+            return self.o(y.transpose(1, 2).reshape(b, n, width))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.norm1, self.norm2 = Attention(), nn.RMSNorm(width), nn.RMSNorm(width)
+            self.gate, self.up = (nn.Linear(width, INNER, bias=False) for _ in range(2))
+            self.down = nn.Linear(INNER, width, bias=False)
+
+        def forward(self, x: Any, cos: Any, sin: Any, mask: Any) -> Any:
+            x = x + self.attention(self.norm1(x), cos, sin, mask)
+            y = self.norm2(x)
+            return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    class Llama(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.norm = nn.Embedding(WORDS, width), nn.RMSNorm(width)
+            self.layers = nn.ModuleList(Block() for _ in range(layers))
+            self.head = nn.Linear(width, WORDS, bias=False)
+
+        def forward(self, input_ids: Any) -> Any:
+            n, device = input_ids.shape[1], input_ids.device
+            angles = torch.outer(torch.arange(n, device=device).float(), torch.ones(d, device=device))
+            x = self.embed(input_ids)
+            mask = torch.full((n, n), float("-inf"), device=device, dtype=x.dtype).triu(1)
+            cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+            for layer in self.layers:
+                x = layer(x, cos, sin, mask)
+            return self.head(self.norm(x))
+
+    return Llama()
+
+
+def gpt(torch: Any) -> Any:
+    """A decoder as GPT-2 is built: one product for query, key and value, learned positions, a stored mask."""
+    nn, d = torch.nn, WIDTH // HEADS
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.up, self.act, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+            self.register_buffer("bias", torch.ones(64, 64, dtype=torch.bool).tril().view(1, 1, 64, 64))
+
+        def forward(self, x: Any) -> Any:
+            b, n, _ = x.shape
+            q, k, v = (
+                t.view(b, n, HEADS, d).transpose(1, 2) for t in self.qkv(self.norm1(x)).split(WIDTH, 2)
+            )
+            scores = (q @ k.transpose(2, 3) / d**0.5).masked_fill(~self.bias[:, :, :n, :n], float("-inf"))
+            x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, n, WIDTH))
+            return x + self.down(self.act(self.up(self.norm2(x))))
+
+    class Gpt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(WORDS, WIDTH), nn.Embedding(64, WIDTH)
+            self.h, self.norm = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
+            self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+        def forward(self, input_ids: Any) -> Any:
+            x = self.wte(input_ids) + self.wpe(torch.arange(input_ids.shape[1], device=input_ids.device))
+            for block in self.h:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    return Gpt()
+
+
+def step_of(
+    make: Callable[[Any], Any], past: int, *, batch: int = 1, length: int = 8, dtype: str = "float32"
+) -> Examined:
+    torch = pytest.importorskip("torch")
+    from explorer.engine.analysis.decode import step_of_module
+    from explorer.engine.formats.torch_module import LoadedModule
+
+    def build() -> Any:
+        return make(torch).to(getattr(torch, dtype))
+
+    ids = {"input_ids": torch.zeros(batch, length, dtype=torch.int64)}
+    loaded = LoadedModule("made here", build, "random", example=ids)
+    return step_of_module(loaded, past, {}, {})
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("past", [0, 1, 7, 50])
+def test_a_small_llama_by_hand(fused: bool, past: int) -> None:
+    found = step_of(lambda torch: llama(torch, fused=fused), past)
+    d = WIDTH // HEADS
+    projections = 2 * WIDTH * WIDTH + 2 * WIDTH * SHARED * d
+    attention = HEADS * (past + 1) * 2 * d
+    weights = LAYERS * (projections + 3 * WIDTH * INNER) + WIDTH * WORDS
+    totals = found.analysis.info.totals
+    assert totals.macs == weights + LAYERS * attention
+    # two heads of four are cached, whatever they are repeated to
+    assert totals.kv_cache_bytes == LAYERS * 2 * past * SHARED * d * 4
+    norms = (2 * LAYERS + 1) * WIDTH
+    assert totals.weight_bytes_read == 4 * (weights + norms + WIDTH)
+    assert totals.coverage == 1.0
+    assert (rows(found)["layers"].kv_cache_bytes or 0) == totals.kv_cache_bytes
+    assert (
+        rows(found)["layers.1"].macs
+        == rows(found)["layers.0"].macs
+        == weights_of_layer(projections, attention)
+    )
+    assert found.analysis.info.assumptions["dims"] == {"batch": 1}
+
+
+def weights_of_layer(projections: int, attention: int) -> int:
+    return projections + 3 * WIDTH * INNER + attention
+
+
+@pytest.mark.parametrize("past", [1, 20, 63])
+def test_a_small_gpt_by_hand(past: int) -> None:
+    totals = step_of(gpt, past).analysis.info.totals
+    weights = LAYERS * (4 * WIDTH * WIDTH + 8 * WIDTH * WIDTH) + WIDTH * WORDS
+    assert totals.macs == weights + LAYERS * 2 * WIDTH * (past + 1)
+    # keys and values are parts of one product: only they are cached, not the query beside them
+    assert totals.kv_cache_bytes == LAYERS * 2 * past * WIDTH * 4
+    biases = LAYERS * (3 * WIDTH + WIDTH + 4 * WIDTH + WIDTH)
+    norms = (2 * LAYERS + 1) * 2 * WIDTH
+    # a row of the words and one of the positions; a row of the stored mask in every layer
+    tables = 4 * 2 * WIDTH + LAYERS * (past + 1)
+    assert totals.weight_bytes_read == 4 * (weights + biases + norms) + tables
+
+
+def test_a_text_longer_than_the_table_of_positions_is_refused() -> None:
+    with pytest.raises(Misuse, match="the model failed in"):
+        step_of(gpt, 64)
+
+
+def test_batch_and_width_of_numbers_scale_the_cache() -> None:
+    one = step_of(lambda torch: llama(torch, fused=True), 10).analysis.info.totals
+    four = step_of(lambda torch: llama(torch, fused=True), 10, batch=4, dtype="bfloat16").analysis.info
+    assert four.totals.kv_cache_bytes == 4 * (one.kv_cache_bytes or 0) // 2
+    assert four.totals.macs == 4 * (one.macs or 0)
+    assert four.assumptions["dims"] == {"batch": 4}
+
+
+@pytest.mark.parametrize("length", [3, 8, 40])
+def test_the_length_of_the_example_does_not_matter(length: int) -> None:
+    found = step_of(lambda torch: llama(torch, fused=True), 10, length=length)
+    assert found.analysis == step_of(lambda torch: llama(torch, fused=True), 10).analysis
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_module_that_sees_the_whole_text_is_refused(fused: bool) -> None:
+    with pytest.raises(Misuse, match="nothing shows that its attention does not look ahead"):
+        step_of(lambda torch: llama(torch, fused=fused, causal=False), 9)
+
+
+def test_modules_that_mix_the_text_otherwise_are_refused_by_name() -> None:
+    def with_layer(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def build(torch: Any) -> Any:
+            class Net(torch.nn.Module):
+                def __init__(self) -> None:
+                    super().__init__()
+                    self.embed, self.mix = torch.nn.Embedding(WORDS, WIDTH), make(torch)
+
+                def forward(self, input_ids: Any) -> Any:
+                    mixed = self.mix(self.embed(input_ids))
+                    return mixed[0] if isinstance(mixed, tuple) else mixed
+
+            return Net()
+
+        return build
+
+    def convolution(torch: Any) -> Any:
+        class Along(torch.nn.Conv1d):
+            def forward(self, x: Any) -> Any:
+                return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+        return Along(WIDTH, WIDTH, 3, padding=1)
+
+    def pooled(torch: Any) -> Any:
+        class Pooled(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return x - x.mean(1, keepdim=True)
+
+        return Pooled()
+
+    def flipped(torch: Any) -> Any:
+        class Flipped(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return x + x.flip(1)
+
+        return Flipped()
+
+    def encoder(torch: Any) -> Any:
+        return torch.nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True)
+
+    def recurrent(torch: Any) -> Any:
+        return torch.nn.LSTM(WIDTH, WIDTH, batch_first=True, bidirectional=True)
+
+    for make in (convolution, pooled, flipped, encoder, recurrent):
+        with pytest.raises(Misuse, match=r"^mix.*no decode step can be derived"):
+            step_of(with_layer(make), 9)
+
+
+def test_torch_s_own_encoder_layer_with_a_causal_mask() -> None:
+    def build(torch: Any) -> Any:
+        class Net(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.embed = torch.nn.Embedding(WORDS, WIDTH)
+                self.layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True)
+
+            def forward(self, input_ids: Any) -> Any:
+                n = input_ids.shape[1]
+                mask = torch.nn.Transformer.generate_square_subsequent_mask(n, device=input_ids.device)
+                return self.layer(self.embed(input_ids), src_mask=mask, is_causal=True)
+
+        return Net()
+
+    totals = step_of(build, 9).analysis.info.totals
+    assert totals.macs == 4 * WIDTH * WIDTH + 2 * WIDTH * 32 + 2 * 10 * WIDTH
+    assert totals.kv_cache_bytes == 2 * 9 * WIDTH * 4
+
+
+def test_the_cache_of_the_llama_of_70_billion_by_hand() -> None:
+    """80 layers, 8 shared heads of 128, two bytes: 327,680 bytes a token; a step reads all weights once."""
+    torch = pytest.importorskip("torch")
+    from explorer.engine.analysis.decode import step_of_module
+    from explorer.engine.formats.torch_module import LoadedModule
+
+    nn, width, inner, d, shared, layers, words = torch.nn, 8192, 28_672, 128, 8, 80, 128_256
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
+            self.k, self.v = (nn.Linear(width, shared * d, bias=False) for _ in range(2))
+            self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+            self.down = nn.Linear(inner, width, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            b, n, _ = x.shape
+            q, k, v = (p(x).view(b, n, -1, d).transpose(1, 2) for p in (self.q, self.k, self.v))
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            x = x + self.o(y.transpose(1, 2).reshape(b, n, width))
+            return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+    class Llama(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(words, width)
+            self.layers = nn.Sequential(*(Block() for _ in range(layers)))
+            self.head = nn.Linear(width, words, bias=False)
+
+        def forward(self, ids: Any) -> Any:
+            return self.head(self.layers(self.embed(ids)))
+
+    ids = {"ids": torch.zeros(1, 8, dtype=torch.int64)}
+    loaded = LoadedModule("70b", lambda: Llama().to(torch.bfloat16), "random", example=ids)
+    totals = step_of_module(loaded, 2048, {}, {}).analysis.info.totals
+    assert totals.kv_cache_bytes == 2048 * 327_680 == 671_088_640
+    weights = layers * (2 * width * width + 2 * width * shared * d + 3 * width * inner) + width * words
+    assert totals.macs == weights + layers * 64 * 2049 * 2 * d
+    assert totals.weight_bytes_read == 2 * (weights + width)
