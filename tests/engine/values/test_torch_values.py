@@ -20,11 +20,10 @@ from explorer.engine.values import torch_tensors  # noqa: E402
 from explorer.engine.values.activations import Asked, Ran, activations  # noqa: E402
 from explorer.engine.values.statistics import SLAB, measure  # noqa: E402
 from explorer.engine.values.torch_activations import record  # noqa: E402
-from explorer.engine.values.torch_tensors import numbers_of, slabs, stored  # noqa: E402
+from explorer.engine.values.torch_tensors import numbers_of, slabs  # noqa: E402
 from explorer.errors import BadModel, Cancelled, Misuse  # noqa: E402
 from explorer.facts.values import Activations  # noqa: E402
 from explorer.session import Session  # noqa: E402
-
 
 # -- tensors
 
@@ -125,7 +124,7 @@ def test_weights_that_do_not_fit_in_memory_are_refused_before_they_are_made(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_tensors, "_free_memory", lambda: 1 << 30)
-    with Session(f"{module}:huge") as session, pytest.raises(Misuse, match="16.00 TiB and 1.00 GiB"):
+    with Session(f"{module}:huge") as session, pytest.raises(Misuse, match=r"16\.00 TiB and 1\.00 GiB"):
         session.weights()
 
 
