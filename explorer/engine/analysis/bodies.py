@@ -15,7 +15,8 @@ from explorer.engine.analysis.frames import Frame, Walk, nbytes, scaled
 from explorer.engine.analysis.memory import live_peak
 from explorer.engine.analysis.scopes import Place
 from explorer.engine.analysis.sequences import Elements
-from explorer.engine.analysis.shapes import Shapes
+from explorer.engine.analysis.shapes import Shapes, dimensions
+from explorer.engine.analysis.shapes.contents import Contents
 from explorer.engine.analysis.tree import GroupFacts, Scope, summed
 from explorer.engine.graph import Graph, Node, subgraphs
 from explorer.facts import Dim, TensorInfo
@@ -107,10 +108,7 @@ def _told(cost: tuple[int | None, int | None]) -> str:
 def _loop(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) -> None:
     """Loop: the body times the trip count, which is a bound if the condition can end it earlier."""
     body = node.attributes["body"]
-    trips: Dim = None
-    limit = frame.shapes.constants.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
-    if limit is not None and limit.size == 1:
-        trips = max(int(limit.reshape(-1)[0]), 0)
+    trips = _limit(frame, node.inputs[0]) if node.inputs and node.inputs[0] else None
     start = node.inputs[1] if len(node.inputs) > 1 else ""
     condition = frame.shapes.constants.get(start) if start else None
     always = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(body)
@@ -135,6 +133,19 @@ def _loop(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) -> N
         carried_from=2,
         carried=len(node.inputs) - 2,
     )
+
+
+def _limit(frame: Frame, name: str) -> Dim:
+    """How often a loop runs at most: a number, or an expression of the sizes of inputs."""
+    known = frame.shapes.constants
+    flat = known.flat(name) if isinstance(known, Contents) else None
+    if flat is None or len(flat) != 1:
+        return None
+    value = flat[0]
+    if isinstance(value, dimensions.Expression):
+        size = dimensions.dim(value)
+        return dimensions.display(size) if isinstance(size, str) else size
+    return max(int(value), 0) if isinstance(value, (int, float)) else None
 
 
 def _scan(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) -> None:
@@ -342,8 +353,8 @@ def _keeps_going(body: Graph) -> bool:
 
 
 def _times(a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    if a == 1:
-        return b
-    return a if b == 1 else None
+    """How often a body within a body runs."""
+    if a is None or b is None:
+        return None
+    product = dimensions.multiply(a, b)
+    return dimensions.display(product) if isinstance(product, str) else product

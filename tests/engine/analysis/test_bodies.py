@@ -372,3 +372,22 @@ def test_a_count_that_rests_on_the_size_of_what_was_found_is_a_bound(build: Buil
     # all 20 elements may be other than 0
     assert (found["mm"].macs, found["mm"].status) == (20 * 2 * 3, "bound")
     assert "depends on the data" in found["mm"].reason
+
+
+def test_a_loop_over_a_size_that_is_open_is_counted_in_terms_of_it(build: Build, rows: Rows) -> None:
+    inner = body(
+        [Node("MatMul", ["h", "w"], ["h2"], name="mm"), Node("Identity", ["going"], ["go"])],
+        ["i", "going", "h"],
+        ["go", "h2"],
+    )
+    nodes = [
+        Node("Shape", ["x"], ["s"]),
+        Node("Gather", ["s", "zero"], ["n"]),
+        Node("Loop", ["n", "", "h0"], ["y"], name="loop", attributes={"body": inner}),
+    ]
+    weights = {"w": (3, 3), "zero": np.array(0)}
+    model = build(nodes, inputs={"x": ("steps", 3), "h0": (2, 3)}, outputs=["y"], weights=weights)
+    product = rows(analyse(model))["loop/mm"]
+    assert (product.macs, product.status) == (None, "unknown")
+    assert product.formula.startswith("steps iterations x (M 2 x K 3 x N 3 = 18)")
+    assert rows(analyse(model, dims={"steps": 7}))["loop/mm"].macs == 7 * 18

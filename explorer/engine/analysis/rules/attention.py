@@ -136,7 +136,7 @@ def _cache(call: Call, place: int, present: int, axis: int = 2) -> tuple[Dim, Di
     held = call.shape(place)[axis]
     info = call.outputs[present] if present < len(call.outputs) else None
     after = info.shape[axis] if info is not None and info.shape is not None else None
-    if isinstance(held, int) and held and after == held:
+    if held and after == held:
         return 0, held, True
     if call.attributes.get("past_present_share_buffer"):
         return 0, held, True

@@ -163,7 +163,13 @@ def per_head(width: Dim, heads: int) -> Dim:
 
 
 def grown(length: Dim, past: Dim) -> Dim:
-    """Positions of key and value: the new ones behind those of the cache."""
+    """Positions of key and value: the new ones behind those of the cache; `past+4` if one is a name."""
     if past == 0:
         return length
-    return length + past if isinstance(length, int) and isinstance(past, int) else None
+    if isinstance(length, int) and isinstance(past, int):
+        return length + past
+    # only models with open dimensions come here
+    from explorer.engine.analysis.shapes.dimensions import add, display
+
+    total = add(past, length)
+    return display(total) if isinstance(total, str) else total

@@ -199,3 +199,11 @@ def test_torchs_own_counter_agrees(count: Count) -> None:
         torch.nn.functional.scaled_dot_product_attention(q, k, k)
     ours = count("Attention", [(2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8)], (2, 4, 5, 8))
     assert 2 * (ours.macs or 0) == counter.get_total_flops()
+
+
+def test_a_cache_of_open_length_keeps_its_name_in_the_formula(count: Count) -> None:
+    shapes: list[Any] = [(2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8), None, (2, 4, "past", 8), (2, 4, "past", 8)]
+    cost = count("Attention", shapes, (2, 4, 5, 8))
+    assert (cost.macs, cost.status) == (None, "unknown")
+    assert "Lk past+5" in cost.formula
+    assert cost.reason == "the size of 'past+5' is not given"
