@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,21 @@ def test_a_cursor_key_costs_at_most_4_kb_and_idling_nothing_over_ssh(sample: Sam
             assert terminal.key_bytes(key) <= 4096, key
         assert terminal.key_bytes("page down") <= 10_000
         assert terminal.settle(quiet=3.0) == 0
+
+
+def test_a_list_that_scrolls_and_a_plot_keep_to_the_same_bytes(sample: Sample) -> None:
+    with open_and_ready(sample("mobilenet_small"), env=SSH) as terminal:
+        costs = [terminal.key_bytes("down", quiet=0.2) for _ in range(40)]
+        # a key that turns the page costs as much as a page; no two do in a row
+        turns = [i for i, cost in enumerate(costs) if cost > 4096]
+        assert all(costs[i] <= 10_000 for i in turns)
+        assert all(b - a > 5 for a, b in itertools.pairwise(turns))
+        assert len(turns) <= 3
+        assert terminal.key_bytes("5") <= 10_000
+        terminal.wait_for("alive")
+        for key in ("left", "right", "right", "down", "up"):
+            assert terminal.key_bytes(key) <= 4096, key
+        assert terminal.settle(quiet=2.0) == 0
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])

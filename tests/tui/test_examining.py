@@ -186,6 +186,13 @@ async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -
         assert hands.main.machine == Machine("", 9e12, 2e10, "screen")
 
 
+async def test_the_only_machine_of_the_configuration_file_needs_no_asking(config: Path) -> None:
+    config.write_text('[machine.npu]\npeak_macs = "8T"\nbandwidth = "50 GB/s"\n')
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("6")
+        assert "npu: 8.00 TMAC/s, 50.00 GB/s" in words(hands, "roofline")
+
+
 async def test_a_configuration_file_that_cannot_be_read_is_said_and_a_machine_can_still_be_typed(
     config: Path,
 ) -> None:
@@ -223,6 +230,18 @@ async def test_values_stay_with_their_layer() -> None:
         assert "Values" not in hands.text("#layer")
         await hands.press("up", "up")
         assert "Values of the weights" in hands.text("#layer")
+        assert len(asked(hands, "weights")) == 1
+
+
+async def test_over_ssh_histograms_are_drawn_when_asked_for_and_not_at_every_pass() -> None:
+    async with screen(remote=True) as hands:
+        await hands.press("down", "n")
+        assert "quantiles" in hands.text("#layer")
+        await hands.press("down", "up")
+        assert "0.00125 ± 0.41" in hands.text("#layer")
+        assert "quantiles" not in hands.text("#layer")
+        await hands.press("n")
+        assert "quantiles" in hands.text("#layer")
         assert len(asked(hands, "weights")) == 1
 
 

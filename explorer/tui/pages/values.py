@@ -20,7 +20,7 @@ __all__ = ["activation_lines", "number", "weight_lines"]
 
 _FULL = 2
 """Tensors that are told in full."""
-_ROWS = 5
+_ROWS = 4
 """Rows of a histogram."""
 
 
@@ -29,10 +29,10 @@ def number(value: float | None) -> str:
     return "?" if value is None else f"{value:.4g}"
 
 
-def weight_lines(weights: Weights, of: int, width: int, exact: bool) -> list[Line]:
-    """Statistics of a layer's weights; `of` is how many tensors it has in all."""
+def weight_lines(weights: Weights, of: int, width: int, exact: bool, *, brief: bool = False) -> list[Line]:
+    """Statistics of a layer's weights; `of` is how many tensors it has in all, `brief` two lines for each."""
     lines = _heading("Values of the weights", len(weights.tensors), of, "tensors")
-    lines += _stats(weights.tensors, width, exact)
+    lines += _stats(weights.tensors, width, exact, brief)
     shown = {stats.tensor.name for stats in weights.tensors}
     for said, groups in (("tied: one tensor", weights.tied), ("equal bytes", weights.duplicates)):
         for group in groups:
@@ -43,11 +43,13 @@ def weight_lines(weights: Weights, of: int, width: int, exact: bool) -> list[Lin
     return lines
 
 
-def activation_lines(activations: Activations, of: int, width: int, exact: bool) -> list[Line]:
-    """What a layer put out in a run; `of` is how many layers lie in it."""
+def activation_lines(
+    activations: Activations, of: int, width: int, exact: bool, *, brief: bool = False
+) -> list[Line]:
+    """What a layer put out in a run; `of` is how many layers lie in it, `brief` two lines for each tensor."""
     ran = len({stats.layer for stats in activations.tensors})
     lines = _heading("Values of the activations", ran, of, "layers")
-    lines += _stats(activations.tensors, width, exact)
+    lines += _stats(activations.tensors, width, exact, brief)
     lines += _notes(activations.inputs, width)
     for path, why in activations.skipped:
         lines.extend(wrap(((f" {safe(path)}: ", "text"), (safe(why), "warn")), width, 3))
@@ -65,10 +67,10 @@ def _notes(notes: Sequence[str], width: int) -> list[Line]:
     return [line for note in notes for line in wrap(((" ", "text"), (safe(note), "dim")), width, 1)]
 
 
-def _stats(tensors: Sequence[TensorStats], width: int, exact: bool) -> list[Line]:
+def _stats(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool) -> list[Line]:
     if not tensors:
         return [((" no values", "dim"),)]
-    one = _full if len(tensors) <= _FULL else _brief
+    one = _brief if brief or len(tensors) > _FULL else _full
     lines: list[Line] = []
     for i, stats in enumerate(tensors):
         lines += [BLANK] if i and one is _full else []
@@ -132,7 +134,7 @@ def _histogram(histogram: Histogram, width: int) -> list[Line]:
     """Bars over the range of the values; the tallest is labelled with its count."""
     counts = histogram.counts
     top = units.count_text(max(counts))
-    across = max(8, min(width - len(top) - 3, 64))
+    across = max(8, min(width - len(top) - 3, len(counts)))
     low, high = number(histogram.edges[0]), number(histogram.edges[-1])
     rows = area(counts, across, _ROWS)
     return framed(rows, {0: " " + top}, [(0, low), (across - 1, high)])

@@ -64,6 +64,7 @@ class Examining(Filtering):
     def __init__(self, source: str, door: Door, *, remote: bool = False) -> None:
         super().__init__(source, door, remote=remote)
         self.seen = Seen()
+        self.asked_path = ""
         self.machine: Machine | None = None
         self._batch = ""
         self._optimizer: Optimizer = "sgd"
@@ -96,7 +97,10 @@ class Examining(Filtering):
             return
         if tab == "memory":
             self.run_worker(self._get_memory(seen), group="job", exit_on_error=False)
-        elif self.machine is not None:
+            return
+        if self.machine is None:
+            self.machine = _only_machine()
+        if self.machine is not None:
             self.run_worker(self._get_roofline(seen, self.machine), group="job", exit_on_error=False)
 
     async def _get_memory(self, seen: Seen) -> None:
@@ -184,6 +188,9 @@ class Examining(Filtering):
         if not having:
             self.say("no weights in this layer")
             return
+        if self._chosen_path() in self.seen.weights:
+            self._show_values("Values of the weights")
+            return
         self._start("Weights", self._do_weights(self._chosen_path(), having))
 
     async def _do_weights(self, path: str, having: Sequence[Layer]) -> None:
@@ -206,6 +213,9 @@ class Examining(Filtering):
         if not leaves:
             self.say("nothing runs in this layer")
             return
+        if self._chosen_path() in self.seen.activations:
+            self._show_values("Values of the activations")
+            return
         self._start("Activations", self._do_activations(self._chosen_path(), leaves))
 
     async def _do_activations(self, path: str, leaves: Sequence[Layer]) -> None:
@@ -216,10 +226,22 @@ class Examining(Filtering):
         self._show_values("Values of the activations")
 
     def _show_values(self, title: str) -> None:
+        self.asked_path = self._chosen_path()
         if self.tab != "layer":
             self.open_tab("layer", focus=False)
         self.paint_tab()
         self.reveal(title)
+
+
+def _only_machine() -> Machine | None:
+    """The machine of the configuration file, if it has one and no other; the dialog tells what is wrong."""
+    from explorer import machines
+
+    try:
+        known = list(machines.profiles().values())
+    except ExplorerError:
+        return None
+    return known[0] if len(known) == 1 else None
 
 
 def _globs(names: Iterable[str]) -> list[str]:

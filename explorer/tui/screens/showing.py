@@ -115,6 +115,7 @@ class Showing(Examining):
 
     def show_layer(self) -> None:
         """The layer under the cursor is another one: the tabs that are about it follow."""
+        self.asked_path = ""
         if self.tab == "layer":
             self.paint_tab()
         elif self.tab in ON_DEMAND:
@@ -135,15 +136,17 @@ class Showing(Examining):
     def _examined(self, chosen: Sequence[Layer]) -> list[Callable[[int], list[Line]]]:
         """What was computed on demand of a layer, as parts of its page."""
         seen, exact, path = self.seen, self.exact, chosen[0].path
+        # over SSH histograms are sent once, when they are asked for
+        brief = self.remote and path != self.asked_path
         parts: list[Callable[[int], list[Line]]] = []
         if (weights := seen.weights.get(path)) is not None:
             from explorer.tui.pages.values import weight_lines
 
-            parts.append(lambda width: weight_lines(*weights, width, exact))
+            parts.append(lambda width: weight_lines(*weights, width, exact, brief=brief))
         if (activations := seen.activations.get(path)) is not None:
             from explorer.tui.pages.values import activation_lines
 
-            parts.append(lambda width: activation_lines(*activations, width, exact))
+            parts.append(lambda width: activation_lines(*activations, width, exact, brief=brief))
         if (training := seen.training) is not None:
             from explorer.tui.pages.training import layer_training_lines
 
@@ -239,10 +242,9 @@ class Showing(Examining):
 
         shown = self.seen.roofline
         if shown is None:
+            self._waiting()
             if self.machine is None:
                 self._plot().show_page(lambda width: no_machine_page("m", width))
-            else:
-                self._waiting()
             return
         view = self._plot()
         fresh = view.count != len(shown.points)
