@@ -40,6 +40,8 @@ from explorer.facts import (
 )
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.analysis.rules import Rules
     from explorer.engine.formats import Opened
@@ -62,7 +64,11 @@ class Session:
     """A model, what is known of it, and what was made of it.
 
     Args:
-        source: An ONNX file, a torchvision model's name, or `package.module:callable`.
+        source: An ONNX file, a torchvision model's name, or `package.module:callable`; or an nn.Module
+            object, which is never changed. (A session in a process of its own, `worker.Engine`, takes paths
+            and names only: an object would have to be sent there.)
+        inputs: What to call an nn.Module object with: a tensor or array, a tuple of them, or a dict of
+            keyword inputs; tensors may lie in nested tuples, lists and dicts. None: guessed from the model.
         weights: torchvision's name of trained weights; None for random, seeded ones.
         dims: Sizes for symbolic dimensions: {'batch': 8}.
         input_shapes: Input name to (dtype or None, shape), in place of what the model says.
@@ -77,8 +83,9 @@ class Session:
 
     def __init__(
         self,
-        source: str | os.PathLike[str],
+        source: str | os.PathLike[str] | nn.Module,
         *,
+        inputs: Any = None,
         weights: str | None = None,
         dims: Mapping[str, int] | None = None,
         input_shapes: InputShapes | None = None,
@@ -89,7 +96,10 @@ class Session:
         past: int | None = None,
         workdir: str | None = None,
     ) -> None:
-        self.source = os.fspath(source)
+        self._module, self._inputs = (None if isinstance(source, (str, os.PathLike)) else source), inputs
+        self.source = os.fspath(source) if isinstance(source, (str, os.PathLike)) else type(source).__name__
+        if self._module is None and inputs is not None:
+            raise Misuse("inputs go with an nn.Module object", hint="for a path or a name: input_shapes=...")
         self._options: dict[str, Any] = {
             "weights": weights,
             "dims": dict(dims or {}),
@@ -479,7 +489,9 @@ class Session:
         return path
 
     def command(self, spec: TileSpec, output: str | None = None) -> str:
-        """The command that does headless what `tile` does."""
+        """The command that does headless what `tile` does; '' for an nn.Module object, which has no name."""
+        if self._module is not None:
+            return ""
         words = ["explorer", "tile", self.source, "-o", output or f"{_stem(self.source)}_tiled.onnx"]
         words += ["--tile", "x".join(map(str, spec.tile))]
         for site in spec.sites:
@@ -509,12 +521,21 @@ class Session:
 
     def _open(self, on_progress: OnProgress) -> Opened:
         if self._opened is None:
-            from explorer.engine.formats import OpenOptions, check_names, open_model, with_rules
+            from explorer.engine.formats import (
+                ModuleObject,
+                OpenOptions,
+                check_names,
+                open_model,
+                with_rules,
+            )
 
             if on_progress is not None:
                 on_progress(Progress("opening"))
             options = with_rules(OpenOptions(**self._options))
-            opened = open_model(self.source, options)
+            if self._module is None:
+                opened = open_model(self.source, options)
+            else:
+                opened = ModuleObject(self._module, self._inputs, options)
             if self._strict:
                 check_names([opened], options)
             self._rules = options.own

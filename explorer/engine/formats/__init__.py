@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from explorer.errors import BadModel, Misuse, nearest
 from explorer.facts import Layer, Progress
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import nn
 
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.analysis.rules import Rules
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "Format",
+    "ModuleObject",
     "OnnxModel",
     "OpenOptions",
     "Opened",
@@ -263,6 +265,25 @@ class TorchModel:
             on_progress=on_progress,
             cancel=cancel,
         )
+
+
+class ModuleObject(TorchModel):
+    """An nn.Module that a Python program holds; it stays as it is."""
+
+    def __init__(self, module: nn.Module, inputs: Any, options: OpenOptions) -> None:
+        from torch import nn
+
+        from explorer.engine.formats import torch_module
+
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise Misuse(f"a {kind} is neither a path, a name nor an nn.Module", where="source")
+        if options.weights is not None:
+            raise Misuse("an nn.Module object brings its own weights", where="weights", hint="leave it out")
+        self.options = options
+        self.loaded = torch_module.of(module, inputs)
+        self.source = self.loaded.source
+        self._graph = None
 
 
 @dataclass(frozen=True, slots=True)
