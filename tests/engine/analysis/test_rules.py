@@ -321,3 +321,20 @@ def test_a_convolution_for_other_channels_has_no_cost(op: str, inputs: list[Shap
     assert cost.macs is None
     assert cost.status == "unknown"
     assert "channels, the weight takes" in cost.reason
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "inputs", "attributes"),
+    [
+        ("LSTM", "", [(5, 2, 3), (1, 16, 3), (1, 16, 4)], {"hidden_size": -4}),
+        ("MultiHeadAttention", MS, [(2, 5, 32), (2, 5, 32), (2, 5, 32)], {"num_heads": -4}),
+        ("LRN", "", [(1, 4, 2, 2)], {"size": -9}),
+        ("MoE", MS, [(6, 8), (6, 4), (4, 10, 8), None, (4, 8, 10)], {"k": -1}),
+    ],
+)
+def test_a_size_below_zero_gives_no_count_below_zero(
+    op: str, domain: str, inputs: list[Shape | None], attributes: dict[str, Any]
+) -> None:
+    cost = cost_of(call(op, inputs, inputs[0], domain, **attributes))
+    assert cost.status == "unknown"
+    assert cost.macs is None or cost.macs >= 0

@@ -92,7 +92,7 @@ def cost_of(call: Call, table: Rules = RULES) -> Cost:
         where = f" of domain {call.domain}" if call.domain else ""
         return macs.unknown(f"no rule for operator {call.op}{where}")
     try:
-        return rule(call)
+        cost = rule(call)
     except MissingShape as missing:
         return macs.unknown(str(missing))
     except ExplorerError:
@@ -101,3 +101,6 @@ def cost_of(call: Call, table: Rules = RULES) -> Cost:
         Exception
     ):  # attributes and ranks are the file's: one that fits no definition must not stop the rest
         return macs.unknown(f"{call.op} has inputs or attributes that do not fit its definition")
+    if (cost.macs or 0) < 0 or (cost.elementwise_ops or 0) < 0:
+        return macs.unknown(f"{call.op} has a size below 0 among its attributes")
+    return cost

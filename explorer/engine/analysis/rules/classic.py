@@ -5,7 +5,7 @@ Their coefficients are attributes, not inputs, so counts come from the lengths o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -114,28 +114,27 @@ def _normalizer(call: Call) -> Cost:
     return macs.elementwise(f"Normalizer {kind} ({detail})", call.output(), count)
 
 
-def _deepest(
-    roots: Sequence[int], below: Mapping[int, tuple[int, ...]], inner: Callable[[int], bool]
-) -> int | None:
-    """Sum over the trees of the comparisons on their longest path; None if a tree has no end."""
-    total = 0
+def _deepest(roots: Sequence[int], below: Mapping[int, tuple[int, ...]]) -> int | None:
+    """Sum over the trees of the comparisons on their longest path; None if they are no trees.
+
+    A file may say that nodes stand below themselves or below one another; every node is looked at once.
+    """
+    total, seen = 0, set[int]()
     for root in roots:
-        seen: set[int] = set()
-        level, depth = [root] if inner(root) else [], 0
+        level = [root] if root in below else []
         while level:
-            depth += 1
-            seen.update(level)
-            level = [n for parent in level for n in below.get(parent, ()) if inner(n)]
-            if seen.intersection(level):
+            total += 1
+            if len(set(level)) != len(level) or seen.intersection(level):
                 return None
-        total += depth
+            seen.update(level)
+            level = [son for parent in level for son in below[parent] if son in below]
     return total
 
 
 def _trees(call: Call, comparisons: int | None, trees: int, scores: int, most: int, after: int) -> Cost:
     rows, _ = _rows(call)
     if comparisons is None:
-        return replace(macs.unknown("its trees do not end"), macs=0)
+        return replace(macs.unknown("its nodes form no trees"), macs=0)
     each_row = comparisons + trees * most + scores * after
     what = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
     cost = macs.elementwise(what, (*rows, each_row))
@@ -152,7 +151,7 @@ def _tree_ensemble(call: Call) -> Cost:
         for i, (pair, leafs) in enumerate(zip(sons, ends, strict=True))
     }
     roots = at["tree_roots"]
-    comparisons = _deepest(roots, below, below.__contains__)
+    comparisons = _deepest(roots, below)
     scores = at.get("n_targets", 1)
     return _trees(call, comparisons, len(roots), scores, 1, _POST_NUMBERS[at.get("post_transform", 0)])
 
@@ -171,7 +170,7 @@ def _old_trees(call: Call) -> Cost:
     }
     sons = {son for pair in below.values() for son in pair}
     roots = [i for i in range(len(names)) if i not in sons]
-    comparisons = _deepest(roots, below, below.__contains__)
+    comparisons = _deepest(roots, below)
     weights: dict[Any, int] = {}
     for name in zip(at[f"{prefix}_treeids"], at[f"{prefix}_nodeids"], strict=True):
         weights[name] = weights.get(name, 0) + 1
@@ -180,16 +179,23 @@ def _old_trees(call: Call) -> Cost:
     return _trees(call, comparisons, len(roots), scores, max(weights.values(), default=0), after)
 
 
+_LONGEST = 4096
+"""Words of a group; longer ones are of a file that means no good."""
+
+
 def _tf_idf(call: Call) -> Cost:
     """Every n-gram of every row may be found, and adds one to its counter."""
     at, shape = call.attributes, call.shape(0)
     rows, length = (shape[:-1] or (1,)), shape[-1]
     if not isinstance(length, int):
         return replace(macs.unknown(macs.unbound([("", shape)])), macs=0)
-    found = 0
-    for n in range(at["min_gram_length"], at["max_gram_length"] + 1):
-        skips = range(at["max_skip_count"] + 1) if n > 1 else range(1)
-        found += sum(max(length - (n - 1) * (skip + 1), 0) for skip in skips)
+    found, longest = 0, min(at["max_gram_length"], length)
+    if longest > _LONGEST:
+        return replace(macs.unknown(f"groups of {longest:,} words are not worked out"), macs=0)
+    for n in range(at["min_gram_length"], longest + 1):
+        # of the words of a group each stands 1 to skips + 1 behind the one before
+        steps = min(at["max_skip_count"] + 1, (length - 1) // (n - 1)) if n > 1 else 1
+        found += steps * length - (n - 1) * steps * (steps + 1) // 2
     cost = macs.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, found))
     if at.get("mode", "TF") != "TF":
         cost = macs.adding(cost, "weights", call.output())

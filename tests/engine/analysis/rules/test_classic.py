@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.rules.classic import ML
@@ -105,19 +107,46 @@ def test_a_tree_of_the_new_form_costs_alike(count: Count) -> None:
     assert (cost.elementwise_ops, cost.status) == (5 * (2 + 1 + 10), "bound")
 
 
-def test_a_tree_that_goes_round_in_circles_has_no_cost(count: Count) -> None:
+@pytest.mark.parametrize(
+    ("roots", "true", "false"),
+    [
+        ((0,), (1, 0), (0, 0)),  # in circles
+        ((0,), (1, 1), (1, 1)),  # two ways to one node, which grow to a billion
+        ((0, 0), (1, 1), (1, 1)),  # one tree twice
+    ],
+)
+def test_what_is_no_tree_has_no_cost(count: Count, roots: Any, true: Any, false: Any) -> None:
     cost = count(
         "TreeEnsemble",
         [X],
         (5, 1),
         ML,
-        tree_roots=(0,),
+        tree_roots=roots,
         nodes_trueleafs=(0, 0),
-        nodes_falseleafs=(1, 1),
-        nodes_truenodeids=(1, 0),
-        nodes_falsenodeids=(0, 0),
+        nodes_falseleafs=(0, 0),
+        nodes_truenodeids=true,
+        nodes_falsenodeids=false,
     )
-    assert (cost.macs, cost.elementwise_ops, cost.reason) == (0, None, "its trees do not end")
+    assert (cost.macs, cost.elementwise_ops, cost.reason) == (0, None, "its nodes form no trees")
+
+
+def test_a_file_that_means_no_good_is_answered_at_once(count: Count) -> None:
+    vast = {"min_gram_length": 1, "max_gram_length": 10**18, "max_skip_count": 10**18}
+    assert count("TfIdfVectorizer", [(3, 10**15)], (3, 7), **vast).status == "unknown"
+    assert count("TfIdfVectorizer", [(3, 100)], (3, 7), **vast).status == "bound"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 4))
+def test_word_groups_are_those_that_a_loop_finds(count: Any, length: int, longest: int, skips: int) -> None:
+    found = 0
+    for n in range(1, longest + 1):
+        for skip in range(skips + 1) if n > 1 else [0]:
+            found += sum(1 for start in range(length) if start + (n - 1) * (skip + 1) < length)
+    cost = count(
+        "TfIdfVectorizer", [(length,)], (7,), min_gram_length=1, max_gram_length=longest, max_skip_count=skips
+    )
+    assert cost.elementwise_ops == found
 
 
 @pytest.mark.parametrize(("mode", "rest"), [
