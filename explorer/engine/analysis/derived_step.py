@@ -126,9 +126,17 @@ class _Derivation:
 
     def power(self, a: Moved | None, b: Moved | None, step: Step) -> int:
         """With which power of the length a tensor grows."""
-        power = self.degree(a.size, b.size) if a is not None and b is not None else 0
+        if a is None or b is None:
+            return 0
+        power = self.degree(a.size, b.size)
         if power is None:
-            raise self.mixed(step, "how its tensors grow with the text cannot be told")
+            unknown = a.size is None or b.size is None
+            raise self.mixed(
+                step,
+                "the sizes of its tensors are not known"
+                if unknown
+                else "how its tensors grow with the text cannot be told",
+            )
         return power
 
     def growing(self, a: Shape | None, b: Shape | None) -> list[int]:
@@ -270,13 +278,34 @@ class _Derivation:
             if pair is None or (current.key, maker) in seen:
                 continue
             seen.add((current.key, maker))
-            yield pair[0].op
-            if pair[0].op not in LOOKUPS:
-                pending += [
-                    (m, maker)
-                    for m, n in zip(pair[0].reads, pair[1].reads, strict=True)
-                    if m is not None and self.power(m, n, self.steps[maker]) == 2
-                ]
+            a, b = pair
+            yield a.op
+            if a.op in LOOKUPS:
+                continue
+            reads = [
+                (m, self.power(m, n, self.steps[maker]))
+                for m, n in zip(a.reads, b.reads, strict=True)
+                if m is not None
+            ]
+            over_pairs = [(m, maker) for m, power in reads if power == 2]
+            pending += over_pairs
+            if not over_pairs and ROLES.get(a.op) == "move" and self.cut(a, maker):
+                yield None
+
+    def cut(self, detail: Detail, at: int) -> bool:
+        """Whether a tensor over pairs of positions is cut out of a square that the model stores."""
+        while True:
+            source = detail.reads[0] if detail.reads else None
+            if source is None:
+                return False
+            if source.stored:
+                square = (source.shape or ())[-2:]
+                return len(square) == 2 and square[0] == square[1] != 1
+            maker = self.maker(source.key, at)
+            pair = self.pairs[maker] if maker is not None else None
+            if maker is None or pair is None or ROLES.get(pair[0].op) != "move" or pair[0].op in LOOKUPS:
+                return False
+            detail, at = pair[0], maker
 
     def maker(self, key: Hashable, before: int) -> int | None:
         """The last step before another that made a tensor."""

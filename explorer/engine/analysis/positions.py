@@ -59,7 +59,7 @@ ROLES: Mapping[str, Role] = {
     **_listed(
         "product",
         """
-        DynamicQuantizeMatMul FusedMatMul Gemm MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits
+        DynamicQuantizeMatMul Einsum FusedMatMul Gemm MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits
         QLinearMatMul
         """,
     ),

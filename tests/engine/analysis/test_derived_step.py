@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -168,6 +169,93 @@ def test_a_bias_over_pairs_of_positions_is_no_mask(build: Build) -> None:
     """A mask is made by telling earlier from later; anything else over pairs of positions hides nothing."""
     with pytest.raises(Misuse, match="nothing shows that its attention does not look ahead"):
         step(decoder(build, cache=False, mask="Identity"), 9)
+
+
+def masked_by(build: Build, nodes: list[Node], **more: Any) -> Model:
+    """Attention whose scores meet 'm', made by `nodes` of inputs and weights `more`."""
+    nodes = [
+        Node("Transpose", ["k"], ["kt"], attributes={"perm": (0, 2, 1)}),
+        Node("MatMul", ["q", "kt"], ["s"], name="scores"),
+        *nodes,
+        Node("Where", ["m", "s", "low"], ["w"], name="where"),
+        Node("Softmax", ["w"], ["p"], name="softmax", attributes={"axis": -1}),
+        Node("MatMul", ["p", "v"], ["y"], name="context"),
+    ]
+    text = dict.fromkeys("qkv", ("batch", "seq", 8))
+    weights: dict[str, Any] = {"low": np.float32(-1e9).reshape(()), **more.pop("weights", {})}
+    return build(nodes, inputs={**text, **more}, outputs=["y"], weights=weights)
+
+
+def test_a_mask_cut_out_of_a_stored_square_is_a_mask(build: Build) -> None:
+    cut = [
+        Node("Shape", ["q"], ["size"]),
+        Node("Gather", ["size", "one"], ["length"]),
+        Node("Slice", ["square", "zero", "length", "zero"], ["rows"], name="rows"),
+        Node("Slice", ["rows", "zero", "length", "one"], ["m"], name="columns"),
+    ]
+    limits = {"one": np.array([1]), "zero": np.array([0])}
+    square = {"square": ("bool", (64, 64)), **limits}
+    assert rows(step(masked_by(build, cut, weights=square), 9))["context"].macs == 10 * 8
+    oblong = {"square": ("bool", (64, 32)), **limits}
+    with pytest.raises(Misuse, match="look ahead"):
+        step(masked_by(build, cut, weights=oblong), 9)
+
+
+def test_a_mask_of_padding_hides_nothing_that_comes_later(build: Build) -> None:
+    """What BERT is exported with: one row of the batch's padding, spread over all queries."""
+    spread = [
+        Node("Shape", ["s"], ["shape"]),
+        Node("Unsqueeze", ["attention_mask", "one"], ["row"]),
+        Node("Expand", ["row", "shape"], ["m"], name="spread"),
+    ]
+    padding = ("bool", ("batch", "seq"))
+    model = masked_by(build, spread, attention_mask=padding, weights={"one": np.array([1])})
+    with pytest.raises(Misuse, match="look ahead"):
+        step(model, 9)
+
+
+def test_a_mask_over_pairs_that_comes_in_is_believed(build: Build) -> None:
+    same = [Node("Identity", ["attention_mask"], ["m"])]
+    found = step(masked_by(build, same, attention_mask=("bool", ("batch", "seq", "seq"))), 9)
+    assert rows(found)["context"].kv_cache_bytes == 9 * 8 * 4
+
+
+def test_a_bias_looked_up_for_every_distance_is_no_mask(build: Build) -> None:
+    """Relative positions as in T5: distances are compared on the way to the table, but hide nothing."""
+    looked_up = [
+        Node("CumSum", ["ids", "axis"], ["at"]),
+        Node("Unsqueeze", ["at", "one"], ["column"]),
+        Node("Unsqueeze", ["at", "two"], ["line"]),
+        Node("Less", ["column", "line"], ["before"]),
+        Node("Cast", ["before"], ["index"], attributes={"to": 7}),
+        Node("Gather", ["table", "index"], ["m"], name="bias"),
+    ]
+    weights = {"axis": np.array(1), "one": np.array([1]), "two": np.array([2]), "table": ("bool", (2,))}
+    model = masked_by(build, looked_up, ids=("int64", ("batch", "seq")), weights=weights)
+    with pytest.raises(Misuse, match="look ahead"):
+        step(model, 9)
+    compared = masked_by(
+        build,
+        [*looked_up[:3], Node("Less", ["column", "line"], ["m"])],
+        ids=("int64", ("batch", "seq")),
+        weights=weights,
+    )
+    assert rows(step(compared, 9))["context"].macs == 10 * 8
+
+
+def test_products_written_as_einsum(build: Build) -> None:
+    nodes = [
+        Node("Einsum", ["q", "k"], ["s"], name="scores", attributes={"equation": "bqd,bkd->bqk"}),
+        Node("Trilu", ["square"], ["triangle"]),
+        Node("Add", ["s", "square"], ["given"], name="mask"),
+        Node("Softmax", ["given"], ["p"], attributes={"axis": -1}),
+        Node("Einsum", ["p", "v"], ["y"], name="context", attributes={"equation": "bqk,bkd->bqd"}),
+    ]
+    text: dict[str, Any] = dict.fromkeys("qkv", (1, "seq", 8))
+    model = build(nodes, inputs={**text, "square": ("seq", "seq")}, outputs=["y", "triangle"])
+    found = rows(step(model, 9))
+    assert (found["scores"].macs, found["context"].macs) == (80, 80)
+    assert found["scores"].kv_cache_bytes == found["context"].kv_cache_bytes == 9 * 8 * 4
 
 
 def test_a_text_of_fixed_length_has_no_step(build: Build) -> None:
@@ -441,6 +529,28 @@ def test_modules_that_mix_the_text_otherwise_are_refused_by_name() -> None:
     for make in (convolution, pooled, flipped, encoder, recurrent):
         with pytest.raises(Misuse, match=r"^mix.*no decode step can be derived"):
             step_of(with_layer(make), 9)
+
+
+@pytest.mark.parametrize("make", [gpt, partial(llama, fused=False)])
+def test_the_graph_that_a_module_is_exported_to_has_the_same_step(
+    make: Callable[[Any], Any], tmp_path: Any
+) -> None:
+    torch = pytest.importorskip("torch")
+    from explorer import Session
+
+    path = str(tmp_path / "decoder.onnx")
+    axes = {"input_ids": {0: "batch", 1: "seq"}}
+    ids = torch.zeros(1, 8, dtype=torch.int64)
+    names = {"input_names": ["input_ids"], "output_names": ["logits"], "dynamic_axes": axes}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(make(torch).eval(), (ids,), path, dynamo=False, opset_version=17, **names)
+    module = step_of(make, 20).analysis.info.totals
+    with Session(path, past=20) as session:
+        graph = session.info().totals
+        assert session.memory().peak_bytes == graph.activation_bytes_peak
+    assert (graph.macs, graph.kv_cache_bytes) == (module.macs, module.kv_cache_bytes)
+    assert graph.coverage == module.coverage == 1.0
 
 
 def test_torch_s_own_encoder_layer_with_a_causal_mask() -> None:
