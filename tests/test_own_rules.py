@@ -141,6 +141,30 @@ def test_a_rule_that_misses_a_shape_leaves_the_node_unknown(model: str, write: C
     assert (found.status, found.reason) == ("unknown", "the shape of input 3 is not known")
 
 
+def test_the_file_may_use_what_python_has_and_leaves_nothing_behind(
+    model: str, write: Callable[[str], str]
+) -> None:
+    text = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import ClassVar
+from explorer.rules import Call, Cost, rule
+
+@dataclass
+class Unit:
+    rate: int = 3
+    known: ClassVar[int] = 1
+
+@rule("Twice", domain="my.ops")
+def twice(call: Call) -> Cost:
+    return Cost(macs=Unit().rate)
+"""
+    before = set(sys.modules)
+    with Session(model, rules=write(text), trust=True) as session:
+        assert rows(session)["twice"].macs == 3
+    assert not {name for name in set(sys.modules) - before if "user_rules" in name}
+
+
 def test_what_the_file_prints_stays_out_of_the_output(
     model: str, write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:

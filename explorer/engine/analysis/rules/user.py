@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import sys
 import traceback
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.rules.call import Call, Key, MissingShape, Rule, Rules
@@ -57,23 +57,33 @@ def load(path: str, *, trust: bool) -> Rules:
     except (OSError, UnicodeDecodeError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else "it is no text"
         raise Misuse(f"the rules cannot be read: {reason}", where=path) from None
-    table: dict[Key, Rule] = {}
-    token = _collected.set(table)
     try:
         code = compile(source, path, "exec")
-        # what the file prints must not end up inside a table or JSON
-        with contextlib.redirect_stdout(sys.stderr):
-            exec(code, {"__name__": "explorer_user_rules", "__file__": path})
     except (SyntaxError, ValueError) as fault:
         line = f":{fault.lineno}" if isinstance(fault, SyntaxError) and fault.lineno else ""
         what = fault.msg if isinstance(fault, SyntaxError) else str(fault)
         raise Misuse(f"the rules are not Python: {what}", where=f"{path}{line}") from None
+    table: dict[Key, Rule] = {}
+    token = _collected.set(table)
+    # dataclasses look their module up while they are made
+    module = ModuleType("explorer_user_rules")
+    module.__file__ = path
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        # what the file prints must not end up inside a table or JSON
+        with contextlib.redirect_stdout(sys.stderr):
+            exec(code, module.__dict__)
     except Misuse as fault:
         raise Misuse(fault.what, where=_place(fault.__traceback__, path), hint=fault.hint) from None
     except (Exception, SystemExit) as fault:
         raise _failure("the rules cannot be loaded", fault, path) from None
     finally:
         _collected.reset(token)
+        if before is None:
+            del sys.modules[module.__name__]
+        else:
+            sys.modules[module.__name__] = before
     if not table:
         hint = "write `@explorer.rules.rule('MyOp', domain='my.domain')` above a function"
         raise Misuse("the file registers no rule", where=path, hint=hint)
