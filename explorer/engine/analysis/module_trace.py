@@ -532,7 +532,7 @@ class _Watch:
             key = t.untyped_storage()._cdata
             gathers = at == 0 and func._schema.name in aten.GATHERS
             if not _seen(t, given[:at]):
-                size = min(size, known.made[0][2]) if gathers and known.made else size
+                size = known.made[0][2] if gathers and known.made else size
                 reads.append(Moved(key, tuple(t.shape), size, key in self.stored))
         results = [
             Moved(t.untyped_storage()._cdata, shape, size)
@@ -548,6 +548,7 @@ class _Watch:
             tuple(results),
             pointwise=torch.Tag.pointwise in func.tags,
             causal=attention and any(flags),
+            axes=_axes(args) if "softmax" in func._schema.name or "norm" in func._schema.name else (),
         )
 
     def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
@@ -582,6 +583,16 @@ _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "ia
 """What an operator is called that Python calls otherwise."""
 
 _RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+
+def _axes(args: Sequence[Any]) -> tuple[int, ...]:
+    """The axes that a softmax (its dim) or a normalisation (its shape) goes over."""
+    rank = args[0].dim() if args else 0
+    if len(args) < 2 or not rank:
+        return ()
+    if isinstance(args[1], int):
+        return (args[1] % rank,)
+    return tuple(range(rank - len(args[1]), rank)) if isinstance(args[1], (list, tuple)) else ()
 
 
 def _seen(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
