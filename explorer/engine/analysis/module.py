@@ -7,9 +7,11 @@ called (attention that reads `self.qkv.weight`): then the work belongs to that m
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ import torch
 from torch import nn
 
 from explorer.engine.analysis import memory, stand_ins, tree
+from explorer.engine.analysis.drafts import LayerDraft
 from explorer.engine.analysis.meta_twin import materialised
 from explorer.engine.analysis.module_rows import (
     OPAQUE,
@@ -104,6 +107,19 @@ def examine(
         )
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for garbage: torch's own million objects would be looked through for what we make."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@_uncollected()
 def examine_module(
     model: nn.Module,
     args: Iterable[Any],
@@ -141,7 +157,7 @@ def examine_module(
             on_progress(Progress("running on shapes", done, max(modules, done)))
 
     args, kwargs = tuple(args), dict(kwargs or {})
-    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+    if any(_is_unsettled(module) for _, module in registered(model)):
         model = materialised(model, args, kwargs)
     seen = _traced(model, args, kwargs, check=check, gradients=gradients, detailed=detailed)
     named = seen.named
@@ -195,6 +211,12 @@ def examine_module(
         Analysis(Info(info, dict(assumptions or {}), totals), layers),
         memory.schedule(steps, seen.kept, layers, rows_of, failed=failed),
     )
+
+
+def _is_unsettled(module: nn.Module) -> bool:
+    """Whether a module waits for its first input to know how large its parameters are."""
+    held = (*module._parameters.values(), *module._buffers.values())
+    return any(tensor is not None and is_lazy(tensor) for tensor in held)
 
 
 def _traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Trace:
@@ -312,7 +334,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[tree.Scope, ...]) ->
     known = not row.unknown
     status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
     stored = tuple(row.stored.values())
-    layer = Layer(
+    layer = LayerDraft(
         id=0,
         parent=None,
         path=row.path,
@@ -484,7 +506,9 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
             value = own[name]
         else:
             value = next((names[name] for names in held if name in names), None)
-        if isinstance(value, torch.Tensor):
+        if type(value) in _NUMBERS:
+            found[name] = value
+        elif isinstance(value, torch.Tensor):
             found[name] = True
         elif isinstance(value, (bool, int, float, str)) or (
             isinstance(value, (tuple, list)) and all(isinstance(v, (bool, int, float, str)) for v in value)
@@ -495,6 +519,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     return found
 
 
+_NUMBERS = frozenset((bool, int, float, str))
 _CONSTRUCTORS: dict[type, tuple[tuple[str, bool], ...]] = {}
 
 
