@@ -155,7 +155,10 @@ def _symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) 
     each = _EACH.get(node.op)
     if each is not None:
         arrays = np.broadcast_arrays(*(a for a in arguments if a is not None))
-        kinds = [a.dtype for a in arguments if a is not None and a.dtype != object]
+        numbers = [a.dtype for a in arguments if a is not None and a.dtype.kind in "iuf"]
+        # an array of objects has the type of the others, or of the result
+        mine = numbers[0] if numbers else np.dtype(dtype) if dtype not in (None, "bool") else None
+        kinds = [mine if a.dtype == object else a.dtype for a in arguments if a is not None]
         number = folding.FOLDABLE[node.op]
         made = []
         if arrays[0].size > folding.LARGEST:
@@ -163,8 +166,8 @@ def _symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) 
         for values in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True):
             if all(isinstance(v, (int, float)) for v in values) and dtype is not None:
                 # in the precision in which the model computes
-                kind = kinds[0] if kinds else np.dtype(dtype)
-                exact = number(node.attributes, *(np.array(v, kind) for v in values))
+                each_in_type = [np.array(v, kind) for v, kind in zip(values, kinds, strict=True)]
+                exact = number(node.attributes, *each_in_type)
                 made.append(None if exact is None else exact.item())
             else:
                 made.append(_tried(each, values, dtype))

@@ -45,6 +45,7 @@ __all__ = [
     "lifted",
     "multiply",
     "names",
+    "parsed",
     "product",
     "quotient",
     "remainder",

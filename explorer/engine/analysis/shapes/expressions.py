@@ -246,12 +246,17 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     if exact.over == 1:
         return exact
     q = exact.over
-    if all(c < 0 for m, c in exact.terms.items() if m):
+    named = [c for m, c in exact.terms.items() if m]
+    if not named:
+        return lifted(exact.terms.get((), 0) // q)
+    if max(named) < 0:
         # rounded up instead, so that ceil(N/2) has one form only: floor((N+1)/2)
         return -floor(-exact + lifted(q - 1) / lifted(q))
     # what is whole stands outside
-    whole = {m: c - c % q if m == () else int(c / q) * q for m, c in exact.terms.items()}
+    whole = {m: c - c % q if m == () or c > 0 else -(-c // q * q) for m, c in exact.terms.items()}
     inside = {m: c - whole[m] for m, c in exact.terms.items()}
+    if any(whole.values()):
+        return floor(Expression(inside, q)) + Expression({m: c // q for m, c in whole.items()})
     kept = {m: c for m, c in inside.items() if c}
     constant = kept.pop((), 0)
     if len(kept) == 1:
@@ -261,16 +266,12 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
             # floor((floor(p/r) + c) / q) = floor((p + c r) / (q r))
             p, r = shape[1], shape[2]
             if r.constant is not None:
-                merged = floor(p + constant * r, r * q)
-                return merged + Expression({m: c // q for m, c in whole.items()})
-    rounded = Expression({})
-    if kept:
-        if constant:
-            kept[()] = constant
-        body = Expression(kept)
-        text = body.text if len(kept) == 1 else f"({body.text})"
-        rounded = _atom(f"floor({text}/{q})", "floor", body, lifted(q))
-    return rounded + Expression({m: c // q for m, c in whole.items()})
+                return floor(p + constant * r, r * q)
+    if constant:
+        kept[()] = constant
+    body = Expression(kept)
+    text = body.text if len(kept) == 1 else f"({body.text})"
+    return _atom(f"floor({text}/{q})", "floor", body, lifted(q))
 
 
 _MADE: dict[str, tuple[str, Expression, Expression]] = {}
