@@ -31,6 +31,7 @@ from explorer.facts import (
     History,
     HistoryEntry,
     Info,
+    Layer,
     OpStat,
     Plan,
     Progress,
@@ -233,7 +234,7 @@ class Session:
         from explorer.engine.values import onnx_tensors, weights
 
         at = self._at(index)
-        layers = self._examine(at, on_progress, cancel).analysis.layers
+        layers = self._rows(at, on_progress, cancel)
         opened = None if at else self._open(on_progress)
         tensors, notes = opened.tensors() if opened else (onnx_tensors.stored(self._model(at)), ())
         return weights.weights(
@@ -284,7 +285,7 @@ class Session:
         at = self._at(index)
         if output is not None:
             self._check_target(output, overwrite, *([input] if input else []))
-        rows = self._examine(at, on_progress, cancel).analysis.layers
+        rows = self._rows(at, on_progress, cancel)
 
         def run(asked: activations.Asked) -> activations.Ran:
             if at == 0:
@@ -569,6 +570,13 @@ class Session:
             named = _with_file(examined.analysis, self._history.entries[at].saved or None)
             self._examined[at] = replace(examined, analysis=named)
         return self._examined[at]
+
+    def _rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
+        """The layers of a model; none of a module whose inputs have still to be given, which has values."""
+        try:
+            return self._examine(at, on_progress, cancel).analysis.layers
+        except Misuse:
+            return ()
 
     def _graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """As `analysis`, but of the ONNX graph even where the original is a module."""

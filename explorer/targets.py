@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from explorer.errors import Misuse
 
-__all__ = ["check_target", "replacing"]
+__all__ = ["abandon", "check_target", "replacing"]
 
 
 def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str]) -> None:
@@ -73,7 +73,7 @@ def replacing(path: str, *, overwrite: bool = False) -> Iterator[str]:
     if not os.path.isdir(folder):
         raise Misuse("there is no such folder", where=folder, hint="create it first")
     name = os.path.basename(path)
-    staging = os.path.join(folder, f".{name}.{os.getpid()}.part")
+    staging = _staging(path, os.getpid())
     try:
         os.mkdir(staging)
         yield os.path.join(staging, name)
@@ -89,3 +89,14 @@ def replacing(path: str, *, overwrite: bool = False) -> Iterator[str]:
         raise Misuse(f"cannot be written: {text}", where=path, hint="nothing was written") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def abandon(path: str, pid: int) -> None:
+    """Removes what a process that was killed had written on the way to `path`."""
+    shutil.rmtree(_staging(path, pid), ignore_errors=True)
+
+
+def _staging(path: str, pid: int) -> str:
+    """Where a process writes what is to be renamed to `path`."""
+    folder = os.path.dirname(os.path.abspath(path))
+    return os.path.join(folder, f".{os.path.basename(path)}.{pid}.part")

@@ -25,6 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from explorer import targets
 from explorer.errors import Cancelled, EngineDied, ExplorerError
 
 if TYPE_CHECKING:
@@ -159,7 +160,11 @@ class Engine:
             if job.id not in self._jobs:
                 return
             del self._jobs[job.id]
+            pid = self.pid
             self._kill()
+            target = job.kwargs.get("output") or (job.args[0] if job.method == "save" and job.args else None)
+            if pid is not None and target is not None:
+                targets.abandon(target, pid)
             waiting = list(self._jobs.values())
             if not self._closed:
                 self._spawn()

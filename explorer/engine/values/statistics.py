@@ -391,22 +391,29 @@ class _Wide:
 
     def select(self, wanted: Sequence[int], edges: Array, filled: Array) -> dict[int, float]:
         """The numbers of the ranks `wanted`; fills the histogram on the way."""
+        split = self.fill(edges, filled)
         cumulative = np.cumsum(self.upper)
         prefix = {rank: int(np.searchsorted(cumulative, rank, side="right")) for rank in wanted}
         below = {rank: rank - int(cumulative[p] - self.upper[p]) for rank, p in prefix.items()}
+        near = np.zeros(1 << 16, np.bool_)
+        near[list(prefix.values())] = True
         shift = self.shift
         while shift:
             known = np.array(sorted(set(prefix.values())), dtype=f"u{self.kind.itemsize}")
             counts = np.zeros((known.size, 1 << 16), np.int64)
-            zero = self.numbers.zeros
+            first = shift == self.shift
             for chunk in self.finite():
-                if shift == self.shift:
-                    filled += np.bincount(_places(chunk.astype(np.float64), edges), minlength=self.bins)
-                self.next(self.keys(chunk), known, shift, counts, 1)
-            if zero:
-                if shift == self.shift:
-                    filled[_places(np.zeros(1), edges)] += zero
-                self.next(self.keys(np.zeros(1, self.kind)), known, shift, counts, zero)
+                keys = self.keys(chunk)
+                upper = (keys >> self.shift).astype(np.intp)
+                if first:
+                    across = chunk[split[upper]].astype(np.float64)
+                    filled += np.bincount(_places(across, edges), minlength=self.bins)
+                self.next(keys[near[upper]], known, shift, counts, 1)
+            if self.numbers.zeros:
+                zero = self.keys(np.zeros(1, self.kind))
+                if first and split[int(zero[0]) >> self.shift]:
+                    filled[_places(np.zeros(1), edges)] += self.numbers.zeros
+                self.next(zero, known, shift, counts, self.numbers.zeros)
             shift -= 16
             index = {int(p): at for at, p in enumerate(known)}
             for rank, p in prefix.items():
@@ -416,6 +423,22 @@ class _Wide:
                 prefix[rank] = p << 16 | digit
         keys = np.array(list(prefix.values()), dtype=f"u{self.kind.itemsize}")
         return dict(zip(prefix, self.values(keys).astype(np.float64).tolist(), strict=True))
+
+    def fill(self, edges: Array, filled: Array) -> Array:
+        """Books all numbers with the same upper 16 bits at once where they lie in one interval.
+
+        Returns:
+            For each upper 16 bits whether they reach across an edge, so that every number has to be asked.
+        """
+        upper = np.flatnonzero(self.upper).astype(f"u{self.kind.itemsize}")
+        low = upper << upper.dtype.type(self.shift)
+        high = low | upper.dtype.type((1 << self.shift) - 1)
+        first, last = (_places(self.values(k).astype(np.float64), edges) for k in (low, high))
+        whole = first == last
+        np.add.at(filled, first[whole], self.upper[upper[whole]])
+        split = np.zeros(1 << 16, np.bool_)
+        split[upper[~whole]] = True
+        return split
 
     def next(self, keys: Array, known: Array, shift: int, counts: Array, times: int) -> None:
         """Counts the 16 bits below `shift` of those keys whose upper bits are among `known`."""

@@ -5,6 +5,7 @@ A value is measured inside the hook, before a later module can overwrite it in p
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,11 @@ from torch import nn
 
 from explorer.engine.analysis.module_rows import OPAQUE, dtype_name, is_leaf, tensors
 from explorer.engine.formats.torch_module import said
-from explorer.engine.values.activations import Asked, Ran, Wanted
+from explorer.engine.values.activations import Asked, Given, Ran, Wanted
 from explorer.engine.values.torch_tensors import materialised, numbers_of
 from explorer.engine.values.weights import chosen
 from explorer.engine.verify.inputs import Drawn, draw
-from explorer.errors import BadModel, ExplorerError
+from explorer.errors import BadModel, ExplorerError, Misuse
 from explorer.facts import Layer, TensorInfo
 
 if TYPE_CHECKING:
@@ -57,7 +58,13 @@ def run(
         Cancelled: From `asked.step`.
     """
     shapes = dict(input_shapes or {})
-    bound = loaded.bind(shapes, dims or {})
+    try:
+        bound = loaded.bind(shapes, dims or {})
+    except Misuse:
+        # a module that does not say what it takes is told by the file
+        if asked.given is None:
+            raise
+        bound = loaded.bind({**shapes, **_told(loaded, asked.given)}, {})
     if asked.given is not None:
         # sizes are the file's own: a module takes any that its layers can work on
         arrays = asked.given.fit([Wanted(i.name, i.dtype, None) for i in bound.inputs])
@@ -73,11 +80,12 @@ def run(
             f"{replace(item, dtype=info.dtype or item.dtype).text()}, seed {asked.seed}"
             for item, info in zip(drawn, bound.inputs, strict=True)
         )
+    module = materialised(loaded)
+    home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     given = [
-        torch.from_numpy(np.array(arrays[info.name])).to(getattr(torch, info.dtype or "float32"))
+        torch.from_numpy(np.array(arrays[info.name])).to(home, getattr(torch, info.dtype or "float32"))
         for info in bound.inputs
     ]
-    module = materialised(loaded)
     args, kwargs = bound.call(given)
     with loaded.quiet():
         skipped = record(module, args, kwargs, asked, layers=layers, source=loaded.source)
@@ -109,6 +117,15 @@ def _drawn(info: TensorInfo, height: int) -> Drawn:
         limits = torch.iinfo(kind)
         return Drawn(info.name, dtype, shape, int(limits.min), int(limits.max) + 1, "the whole range")
     return Drawn(info.name, dtype, shape, 0, 2, "as a mask")
+
+
+def _told(loaded: LoadedModule, given: Given) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Types and shapes of the arrays in a file, by the names of the module's inputs."""
+    names = list(inspect.signature(loaded.meta().forward).parameters)
+    if len(given.arrays) == 1 and names:
+        array = next(iter(given.arrays.values()))
+        return {names[0]: (str(array.dtype), array.shape)}
+    return {name: (str(array.dtype), array.shape) for name, array in given.arrays.items()}
 
 
 def _heights(loaded: LoadedModule, bound: Bound) -> dict[str, int]:

@@ -29,7 +29,7 @@ def materialised(loaded: LoadedModule) -> nn.Module:
     """The model with real weights.
 
     Raises:
-        Misuse: They would take more memory than the machine has left.
+        Misuse: They would take more memory than the machine has left, or the module has none.
         BadModel: The model cannot be built.
     """
     needed = sum(t.numel() * t.element_size() for t in loaded.meta().parameters())
@@ -40,7 +40,14 @@ def materialised(loaded: LoadedModule) -> nn.Module:
             where=loaded.source,
             hint="values need real weights; layers, memory and training do not",
         )
-    return loaded.materialise()
+    module = loaded.materialise()
+    if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
+        raise Misuse(
+            "its tensors have no values: they are on the meta device",
+            where=loaded.source,
+            hint="build the module on the CPU",
+        )
+    return module
 
 
 def _free_memory() -> int | None:
@@ -117,7 +124,7 @@ _CARRIERS = {1: torch.uint8, 2: torch.int16}
 
 
 def _array(flat: torch.Tensor) -> Array:
-    flat = flat.resolve_conj().resolve_neg()
+    flat = flat.cpu().resolve_conj().resolve_neg()
     try:
         return flat.numpy()
     except TypeError:

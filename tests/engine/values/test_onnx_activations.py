@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from explorer.engine.values import onnx_activations
-from explorer.errors import BadModel, Misuse
+from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import TileSpec
 from explorer.session import Session
+from explorer.worker import Engine, Event
 
 Sample = Callable[[str], Path]
 
@@ -182,3 +184,23 @@ def test_a_tiled_model_shows_its_own_values(sample: Sample) -> None:
     assert after.source != before.source
     last = before.tensors[-1].mean, after.tensors[-1].mean
     assert last[0] == pytest.approx(last[1], rel=1e-4, abs=1e-6)
+
+
+def test_a_stopped_job_leaves_nothing_beside_its_target(sample: Sample, tmp_path: Path) -> None:
+    """The process is killed in the middle of writing, and what it had written goes with it."""
+    writing = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if event.progress is not None and event.progress.total and event.progress.done > 1:
+            writing.set()
+
+    engine = Engine(sample("bert_tiny"), on_event=on_event, dims={"batch": 64, "sequence": 64})
+    try:
+        job = engine.submit("activations", output=str(tmp_path / "o.npz"))
+        assert writing.wait(60)
+        engine.stop(job)
+        with pytest.raises(Cancelled):
+            job.future.result(60)
+        assert not list(tmp_path.iterdir())
+    finally:
+        engine.close()

@@ -91,6 +91,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> str:
         tied=lambda: (Tied(), torch.zeros(2, 5, dtype=torch.int64)),
         nested=lambda: (Nested(), torch.zeros(2, 4)),
         huge=lambda: nn.Linear(1 << 20, 1 << 22),
+        shy=Shy,
+        hollow=lambda: nn.Linear(4, 4, device="meta"),
     )
     monkeypatch.setitem(sys.modules, "stats_models", made)
     return "stats_models"
@@ -137,6 +139,35 @@ def test_without_the_system_s_word_memory_is_not_guessed(monkeypatch: pytest.Mon
 
 
 # -- activations
+
+
+class Shy(nn.Module):
+    """Says nothing of what it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, left: Any, right: Any) -> Any:
+        return left * self.weight + right
+
+
+def test_weights_need_no_input_and_activations_take_its_shape_from_the_file(
+    module: str, tmp_path: Path
+) -> None:
+    given = str(tmp_path / "in.npz")
+    np.savez(given, left=np.zeros((2, 3), np.float32), right=np.ones((1, 3), np.float32))
+    with Session(f"{module}:shy") as session:
+        assert session.weights().tensors[0].mean == 1
+        found = session.activations(input=given)
+        assert [(t.tensor.shape, t.mean) for t in found.tensors] == [((2, 3), 1.0)]
+        with pytest.raises(Misuse, match="shape of the input"):
+            session.activations()
+
+
+def test_a_module_without_values_is_refused(module: str) -> None:
+    with Session(f"{module}:hollow") as session, pytest.raises(Misuse, match="on the meta device"):
+        session.weights()
 
 
 class Nested(nn.Module):
