@@ -29,7 +29,7 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 
 async def make(source: str) -> None:
-    """Play the main job and keep three pictures of it."""
+    """Play the main job, look at the figures, and keep pictures of both."""
     engine = Engine(source)
     app = make_app(source, engine)
     try:
@@ -47,6 +47,11 @@ async def make(source: str) -> None:
             await settled(pilot)
             await press("down", "down", "down", "down")
             picture("main.svg")
+            await press("p")
+            picture("memory.svg")
+            await press("m", "4", "T", "down", *"100GB", "enter")
+            picture("roofline.svg")
+            await press("1", "tab")
             await press("t")
             picture("tile.svg")
             await press("enter")

@@ -25,6 +25,7 @@ __all__ = [
     "ending",
     "field",
     "fit",
+    "flow",
     "head",
     "line_text",
     "line_width",
@@ -197,3 +198,19 @@ def _words(content: str) -> list[str]:
 def field(label: str, value: Sequence[Span], width: int, *, label_width: int = 13) -> list[Line]:
     """`label` in its column and `value` beside it, wrapped under itself."""
     return wrap(((fit(label, label_width), "dim"), *value), width, label_width)
+
+
+def flow(pieces: Iterable[Line], width: int, indent: int = 1) -> list[Line]:
+    """Pieces beside each other with two blanks between, over as many lines as they need; each stays whole."""
+    lines: list[Line] = []
+    current: list[Span] = []
+    used = 0
+    for piece in pieces:
+        size = line_width(piece)
+        if current and used + 2 + size > width:
+            lines.append(tuple(current))
+            current = []
+        gap = " " * (2 if current else indent)
+        used = (used if current else 0) + len(gap) + size
+        current += [(gap, "text"), *piece]
+    return [*lines, tuple(current)] if current else lines

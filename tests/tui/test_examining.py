@@ -34,7 +34,7 @@ def plot(hands: Hands) -> PlotView:
 
 
 def words(hands: Hands, tab: str) -> str:
-    return " ".join(hands.text(f"#{tab}").replace("\u00a0", " ").split())
+    return " ".join(hands.text(f"#{tab}").split())
 
 
 async def type_machine(hands: Hands, peak: str, bandwidth: str) -> None:

@@ -10,7 +10,7 @@ from explorer.facts import TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
-from explorer.tui.lines import Line, line_text, line_width
+from explorer.tui.lines import Line, flow, line_text, line_width
 from explorer.tui.pages.memory import memory_page, step_of
 from explorer.tui.pages.plot import area, columns_of, framed, log_ticks, overlay, spark
 from explorer.tui.pages.roofline import Ranked, points_of, ranked, roofline_page
@@ -23,7 +23,7 @@ SIZES = ((29, 9), (37, 19), (60, 34), (100, 50))
 
 
 def said(lines: object) -> str:
-    return "\n".join(line_text(line) for line in lines).replace("\u00a0", " ")  # type: ignore[attr-defined]
+    return "\n".join(line_text(line) for line in lines)  # type: ignore[attr-defined]
 
 
 def words(lines: object) -> str:
@@ -298,3 +298,14 @@ def test_a_curve_in_one_row_tells_little_from_nothing() -> None:
     assert spark([0, 1, 1000, 500], 10) == " ▁█▄"
     assert spark([], 10) == spark([0, 0], 10) == ""
     assert len(spark(range(100), 10)) == 10
+
+
+def test_figures_beside_each_other_are_never_torn_apart() -> None:
+    pieces = [
+        (("peak ", "dim"), ("1.31 MiB", "number")),
+        (("sum ", "dim"), ("2 MiB", "number")),
+        (("x", "dim"),),
+    ]
+    assert [line_text(line) for line in flow(pieces, 24)] == [" peak 1.31 MiB", " sum 2 MiB  x"]
+    assert [line_text(line) for line in flow(pieces, 40)] == [" peak 1.31 MiB  sum 2 MiB  x"]
+    assert flow([], 40) == []

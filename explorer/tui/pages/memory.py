@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from explorer import units
 from explorer.report.costs import live_at
-from explorer.tui.lines import BLANK, Line, Span, bytes_figure, ending, fit, line_text, safe, wrap
+from explorer.tui.lines import BLANK, Line, Span, bytes_figure, ending, fit, flow, line_text, safe, wrap
 from explorer.tui.pages.plot import area, columns_of, framed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def memory_page(memory: Memory, at: int, width: int, height: int, exact: bool) -
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
     at = max(0, min(at, len(memory.steps) - 1))
-    rows = max(3, min(10, (height - len(lines)) // 2 - 2))
+    rows = max(3, min(12, (height - len(lines)) // 2 - 2))
     lines += [*([BLANK] if height > 18 else []), *_timeline(memory, at, width, rows, exact)]
     return [*lines, *_step(memory, at, width, exact)]
 
@@ -46,16 +46,10 @@ def _figures(memory: Memory, width: int, exact: bool) -> list[Line]:
         ("sum", memory.sum_bytes, least),
         ("weights", memory.weight_bytes, ""),
     )
-    spans: list[Span] = [(" ", "text")]
+    pieces = []
     for label, value, sign in figures:
-        said = sign + bytes_figure(value, exact)
-        # a label and its figure stay on one line
-        spans += [
-            (f"{label}\u00a0", "dim"),
-            (said.replace(" ", "\u00a0"), role if sign else "number"),
-            ("  ", "dim"),
-        ]
-    lines = wrap(spans, width, 1)
+        pieces.append(((f"{label} ", "dim"), (sign + bytes_figure(value, exact), role if sign else "number")))
+    lines = flow(pieces, width)
     if least:
         lines.extend(
             wrap(((f" {memory.status}: {safe(memory.reason) or 'no reason given'}", "warn"),), width, 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from explorer import units
 from explorer.report.costs import machine_text
-from explorer.tui.lines import BLANK, Line, Span, bar, ending, fit, safe, wrap
+from explorer.tui.lines import BLANK, Line, Span, bar, ending, fit, flow, safe, wrap
 from explorer.tui.pages.plot import Part, framed, log_ticks, overlay, spread
 
 if TYPE_CHECKING:
@@ -110,11 +110,7 @@ def _figures(roofline: Roofline, width: int, *, brief: bool) -> list[Line]:
     ]
     if roofline.unknown:
         figures.append((f"{roofline.unknown:,} unknown", _LIMITS["unknown"]))
-    spans: list[Span] = [(" ", "text")]
-    for said, tone in figures:
-        # each figure stays on one line
-        spans += [(safe(said).replace(" ", "\u00a0"), tone), ("  ", "text")]
-    return wrap(spans, width, 1)
+    return flow((((fit(safe(said), min(len(said), width - 1)), tone),) for said, tone in figures), width)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer import units
-from explorer.tui.lines import BLANK, Line, Span, field, fit, head, middle, safe, wrap
+from explorer.tui.lines import BLANK, Line, Span, fit, flow, head, middle, safe, wrap
 from explorer.tui.pages.plot import area, framed, spark
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def _full(stats: TensorStats, width: int, exact: bool) -> list[Line]:
     if stats.trainable is False:
         lines.append(((" frozen: no gradient", "dim"),))
     if stats.quantiles:
-        spans = [(f"{100 * q:g}\u00a0%\u00a0{number(value)}  ", "number") for q, value in stats.quantiles]
-        label = " quantiles" if stats.quantiles_exact else " about"
-        lines.extend(field(label, spans, width, label_width=11))
+        pieces = [((f"{100 * q:g} % ", "dim"), (number(value), "number")) for q, value in stats.quantiles]
+        about = "quantiles" if stats.quantiles_exact else "about"
+        lines += flow([((about, "dim"),), *pieces], width)
     if stats.histogram is not None and any(stats.histogram.counts):
         lines += _histogram(stats.histogram, width)
     return lines
