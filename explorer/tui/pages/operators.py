@@ -28,7 +28,7 @@ def operator_entries(stats: Sequence[OpStat], macs: int | None, exact: bool) -> 
         Entry(partial(_row, s, most, macs, exact), partial(_ranges, s) if s.attributes else None)
         for s in stats
     ]
-    return [Entry(_head), *rows]
+    return [Entry(partial(_head, exact)), *rows]
 
 
 _COUNT = 6
@@ -43,8 +43,8 @@ def _widths(width: int, exact: bool) -> tuple[int, int, int, int]:
     return max(6, width - _COUNT - macs - params - both * bars - 1), bars, macs, params
 
 
-def _head(width: int) -> Line:
-    name, gauge, macs, params = _widths(width, False)
+def _head(exact: bool, width: int) -> Line:
+    name, gauge, macs, params = _widths(width, exact)
     columns = fit("count", _COUNT, right=True) + " " * gauge + fit("MACs", macs, right=True)
     columns += " " * (gauge if width >= 50 else 0) + fit("params", params, right=True)
     return ((fit("operator", name), "head"), (columns, "dim"))
