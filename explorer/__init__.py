@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
     from explorer.facts import Analysis, Diff, Info, Layer, Plan, TileResult, TileSpec, Verification, to_json
-    from explorer.session import Session, diff_files, verify_files
+    from explorer.session import Session, compare_files, diff_files, verify_files
 
 __all__ = [
     "Analysis",
@@ -38,6 +38,7 @@ __all__ = [
     "TileSpec",
     "Verification",
     "__version__",
+    "compare_files",
     "diff_files",
     "to_json",
     "verify_files",
@@ -56,7 +57,7 @@ _HOMES = {
         "Verification",
         "to_json",
     ),
-    "explorer.session": ("Session", "diff_files", "verify_files"),
+    "explorer.session": ("Session", "compare_files", "diff_files", "verify_files"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

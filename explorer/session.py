@@ -49,12 +49,13 @@ if TYPE_CHECKING:
     from explorer.engine.graph import Model
     from explorer.engine.transforms.products import Products
     from explorer.engine.transforms.sites import Site
+    from explorer.facts.comparison import Comparison, TorchinfoTable
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
 
-__all__ = ["Session", "diff_files", "verify_files"]
+__all__ = ["Session", "compare_files", "diff_files", "verify_files"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -305,6 +306,28 @@ class Session:
             on_progress=on_progress,
             cancel=cancel,
         )
+
+    def torchinfo(self) -> TorchinfoTable:
+        """Torchinfo's own table of the opened model, and where its numbers are not ours and why.
+
+        Raises:
+            Misuse: The model is an ONNX file.
+            MissingExtra: torchinfo is not installed.
+            BadModel: torchinfo cannot run the model.
+        """
+        from explorer.engine.formats import TorchModel
+
+        opened = self._open(None)
+        if not isinstance(opened, TorchModel):
+            raise Misuse(
+                "torchinfo reads nn.Modules, and an ONNX file has none",
+                where=self.source,
+                hint="leave --style out: our own tree is for every format",
+            )
+        from explorer.engine.analysis import torchinfo_table
+
+        shapes, dims = self._options["input_shapes"], self._options["dims"]
+        return torchinfo_table.table(opened.loaded, self.analysis(0), input_shapes=shapes, dims=dims)
 
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""
@@ -766,3 +789,34 @@ def diff_files(
             cancel=cancel,
         )
         return replace(changes, before=first.source, after=second.source)
+
+
+def compare_files(
+    *sources: str | os.PathLike[str],
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Comparison:
+    """Totals of two or more models side by side, and their differences from the first.
+
+    Args:
+        sources: As for `Session`.
+        on_progress: Told the phase of each model.
+        cancel: Asked now and then; True stops.
+        options: As for `Session`; a dimension or input need only exist in one of the models.
+
+    Raises:
+        Misuse: There is only one model, or no model has a dimension or input that was named.
+    """
+    from explorer.engine.analysis.comparison import compare
+    from explorer.engine.formats import OpenOptions, check_names
+
+    if len(sources) < 2:
+        raise Misuse("there is nothing to compare with", hint="name two models or more")
+    with contextlib.ExitStack() as stack:
+        sessions = [stack.enter_context(Session(source, **options)) for source in sources]
+        for session in sessions:
+            session._strict = False
+        opened = [session._open(on_progress) for session in sessions]
+        check_names(opened, OpenOptions(**sessions[0]._options))
+        return compare([s.analysis(on_progress=on_progress, cancel=cancel) for s in sessions])

@@ -13,11 +13,15 @@ __all__ = ["Comparison", "Difference", "TorchinfoDifference", "TorchinfoTable"]
 class Difference:
     """One way in which a model differs from the first of the comparison, and where that comes from.
 
+    Several of one model and figure add up to the whole difference.
+
     Attributes:
         model: Position of the model in `Comparison.models`.
         figure: The field of `Totals` it concerns ('params', 'macs', ...), or 'operators'.
-        delta: This model's figure minus the first one's; None where one is unknown.
-        explained: How much of `delta` the explanation accounts for; equal to it when nothing is left open.
+        delta: The part of this model's figure minus the first one's that this is about; None where one
+            is unknown.
+        explained: How much of `delta` the explanation accounts for; equal to it when nothing is left
+            open, None where that cannot be told.
         why: In words: '20 batch normalisations folded into convolutions'.
     """
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from explorer.engine.formats import TorchModel
 from explorer.engine.formats.torch_module import require
-from explorer.errors import BadModel, Misuse
+from explorer.errors import BadModel
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.memory import Examined
@@ -91,8 +91,6 @@ class _File(TorchModel):
     """A module that was rebuilt from a file."""
 
     def __init__(self, source: str, options: OpenOptions) -> None:
-        if options.weights is not None:
-            raise Misuse("a file brings its own weights", where="--weights", hint="leave it out")
         self.source = source
         self.options = options
         self.loaded = self._load(source)
