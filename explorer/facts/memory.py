@@ -53,8 +53,8 @@ class Memory:
         lifetimes: Every activation that takes memory of its own, in the order in which they are born.
         sum_bytes: All of `lifetimes` together.
         peak_bytes: The largest `live_bytes`, first reached at step `peak_step`.
-        arena_bytes: Size of the arena that first-fit placement by decreasing size needs; never below
-            the peak, which no allocator can beat.
+        arena_bytes: Size of the arena that first-fit placement needs, in the order of birth or by
+            decreasing size, whichever is smaller; never below the peak, which no allocator can beat.
         weight_bytes: Resident throughout, in none of the other figures.
         status: 'bound' when a tensor's size is an upper bound; 'unknown' when one is not known at all: then
             the figures count the others and `reason` says how many were left out.

@@ -90,8 +90,7 @@ class Step:
     detail: Detail | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(NamedTuple):
     """A tensor and the first and last step at which it is alive; `size` is None if it is not known."""
 
     info: TensorInfo
