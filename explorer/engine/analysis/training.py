@@ -113,6 +113,8 @@ def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
                 None if failed else part.weight_macs,
                 layer.activation_bytes if part.kept or layer.activation_bytes is None else 0,
             )
+        if None in figures and status != "unknown":
+            status, reason = "unknown", "the size of what it puts out is not known"
         rows.append(
             LayerTraining(
                 layer.id,

@@ -207,6 +207,15 @@ def test_an_operator_without_a_rule_is_unknown_and_not_nothing(build: Any) -> No
     assert found.coverage == 0.5
 
 
+def test_an_output_of_unknown_size_is_unknown_and_says_so(build: Any) -> None:
+    nodes = [Node("Transpose", ["x"], ["y"], name="turn", attributes={"perm": (1, 0)})]
+    found = trained(build(nodes, inputs={"x": ("rows", 3)}, outputs=["y"]))
+    row = rows(found)["turn"]
+    assert (row.activation_bytes, row.status) == (None, "unknown")
+    assert "not known" in row.reason
+    assert found.coverage == 0
+
+
 def test_an_open_dimension_leaves_the_figures_open(build: Any) -> None:
     nodes = [Node("MatMul", ["x", "w"], ["y"], name="mm")]
     model = build(nodes, inputs={"x": ("batch", 3)}, weights={"w": (3, 4)}, outputs=["y"])
