@@ -215,6 +215,24 @@ def _einsum(call: Call) -> Answer:
     return ((call.dtype(0), tuple(sizes[letter] for letter in right)),)
 
 
+def _stft(call: Call) -> Answer:
+    """Frames of `length` samples, `step` apart; half of the spectrum, and the middle, if one-sided."""
+    signal, window, dtype = call.shape(0), call.shape(2), call.dtype(0)
+    step, length = call.contents.get(1), call.contents.get(3)
+    if signal is None or len(signal) < 2:
+        return ((dtype, (None,) * 4),)
+    taps: Dim = None
+    if length and isinstance(length[0], int):
+        taps = length[0]
+    elif window is not None and not call.has(3):
+        taps = window[0] if window else None
+    frames: Dim = None
+    if step and isinstance(step[0], int) and step[0] > 0:
+        frames = dims.add(dims.floor_div(dims.subtract(signal[1], taps), step[0]), 1)
+    one_sided = call.whole("onesided", 1)
+    return ((dtype, (signal[0], frames, dims.add(dims.floor_div(taps, 2), 1) if one_sided else taps, 2)),)
+
+
 # -- recurrent layers and attention ---------------------------------------------------------------
 
 
@@ -291,6 +309,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "QLinearMatMul"): Rule(_matmul(3, 7)),
     ("", "Gemm"): Rule(_gemm),
     ("", "Einsum"): Rule(_einsum),
+    ("", "STFT"): Rule(_stft, (1, 3)),
     **{("", op): Rule(_recurrent) for op in ("RNN", "GRU", "LSTM")},
     (MS, "FusedConv"): Rule(_conv()),
     (MS, "FusedGemm"): Rule(_gemm),

@@ -391,6 +391,13 @@ def _drawn(call: Call) -> Answer:
     return None if shape is None else ((DTYPES[call.whole("dtype", 1)].name, shape),)
 
 
+def _window(call: Call) -> Answer:
+    """A window as long as its argument says."""
+    content = call.contents.get(0)
+    size = _size(content[0]) if content and content[0] is not None else None
+    return ((DTYPES[call.whole("output_datatype", 1)].name, (size,)),)
+
+
 # -- sizes that depend on data --------------------------------------------------------------------
 
 
@@ -515,6 +522,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Size"): Rule(lambda call: (("int64", ()),)),
     ("", "ConstantOfShape"): Rule(_constant_of_shape, (0,)),
     ("", "Range"): Rule(_range, (0, 1, 2)),
+    **{("", op): Rule(_window, (0,)) for op in ("HannWindow", "HammingWindow", "BlackmanWindow")},
     ("", "NonZero"): Rule(_non_zero, (), True),
     ("", "Compress"): Rule(_compress, (1,), True),
     ("", "Unique"): Rule(_unique, (), True),
