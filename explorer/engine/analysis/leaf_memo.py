@@ -13,7 +13,8 @@ meta device, results that are tensors of memory of their own, inputs, or views o
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from torch import nn
 
 from explorer.engine.analysis import aten, aten_memo
 from explorer.engine.analysis.macs import Cost
-from explorer.engine.analysis.module_rows import size_of
+from explorer.engine.analysis.module_rows import described, size_of, tensors
 from explorer.facts import TensorInfo
 
 __all__ = ["Asked", "Booking", "Made", "Tape", "asked", "enabled", "forget", "keep", "results"]
@@ -85,12 +86,18 @@ class Tape(NamedTuple):
             those that were made.
         parts: What it returned, None for None.
         container: Type of the result when it is not a single tensor.
+        inputs: What went in, as facts.
+        outputs: What it returned, as facts.
+        size: Bytes of that.
     """
 
     bookings: tuple[Booking, ...]
     places: int
     parts: tuple[Made | None, ...]
     container: Any
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    size: int
 
 
 class Asked(NamedTuple):
@@ -146,7 +153,7 @@ def asked(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Asked | No
     if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled() or not _settings(module, key, stored):
         return None
     given: list[torch.Tensor] = []
-    if not aten_memo.read(args, key, given):
+    if not aten_memo.read(args, key, given) or not given:
         return None
     if kwargs:
         key.append(tuple(kwargs))
@@ -161,7 +168,8 @@ def asked(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Asked | No
         key += (tensor.storage_offset(), storage.nbytes())
     if len(given) > 1:
         key += map(addresses.index, addresses)
-    if not given or len(set(stored)) != len(stored) or not set(addresses).isdisjoint(stored):
+    memory = set(stored)
+    if len(memory) != len(stored) or not memory.isdisjoint(addresses):
         return None
     whole = tuple(key)
     try:
@@ -187,14 +195,19 @@ def _settings(module: nn.Module, key: list[Any], stored: list[int]) -> bool:
         return False
     if own["_backward_hooks"] or own["_backward_pre_hooks"]:
         return False
-    names = tuple(own.keys() - _INTERNAL)
-    values = [own[name] for name in names]
+    names, pick = _NAMES.get((kind, len(own)), _UNKNOWN)
+    try:
+        values = pick(own)
+    except KeyError:
+        # an attribute that others of this class do not have
+        names, pick = _NAMES[kind, len(own)] = _picked(own.keys() - _INTERNAL)
+        values = pick(own)
     kinds = tuple(map(type, values))
     if not _PLAIN.issuperset(kinds):
-        values = [tuple(value) if type(value) is list else value for value in values]
+        values = tuple([tuple(value) if type(value) is list else value for value in values])
         if not _PLAIN.issuperset(map(type, values)):
             return False
-    key += (kind, kind.forward, names, kinds, *values)
+    key += (kind, kind.forward, names, kinds, values)
     for held in (own["_parameters"], own["_buffers"]):
         for name, tensor in held.items():
             if tensor is None:
@@ -210,23 +223,42 @@ def _settings(module: nn.Module, key: list[Any], stored: list[int]) -> bool:
     return True
 
 
-def keep(key: Hashable, given: Sequence[torch.Tensor], bookings: Sequence[Booking], result: Any) -> None:
+def _picked(names: Collection[str]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Names of attributes, and what takes their values from a module's own dictionary."""
+    found = tuple(sorted(names))
+    # with one name it would give the value and no tuple, and it needs one
+    pick = operator.itemgetter("training", "training", *found)
+    return found, pick
+
+
+def _nothing(own: Any) -> tuple[Any, ...]:
+    raise KeyError
+
+
+_UNKNOWN: tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] = ((), _nothing)
+_NAMES: dict[tuple[type, int], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
+"""By class and number of attributes."""
+
+
+def keep(asked: Asked, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any) -> None:
     """Keeps what a layer did; or that it cannot be repeated.
 
     Args:
-        key: From `asked`.
-        given: The tensors that went in.
+        asked: The call.
+        inputs: What went in, as facts.
         bookings: What its operators booked, storages by their addresses.
         result: What it returned.
     """
-    _TAPES[key] = _tape(given, bookings, result)
+    _TAPES[asked.key] = _tape(asked.given, inputs, bookings, result)
 
 
-def _tape(given: Sequence[torch.Tensor], bookings: Sequence[Booking], result: Any) -> Tape | None:
+def _tape(
+    given: Sequence[torch.Tensor], inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any
+) -> Tape | None:
     places: dict[int, int] = {}
     for tensor in given:
         places.setdefault(tensor.untyped_storage()._cdata, len(places))
-    inputs = len(places)
+    sources = len(places)
     moved = []
     for booking in bookings:
         if any(address not in places for address in booking.used):
@@ -239,14 +271,16 @@ def _tape(given: Sequence[torch.Tensor], bookings: Sequence[Booking], result: An
         return None
     parts = []
     for part in result if container is not None else (result,):
-        made_part = None if part is None else _part(part, given, places, inputs)
+        made_part = None if part is None else _part(part, given, places, sources)
         if part is not None and made_part is None:
             return None
         parts.append(made_part)
     fresh = [part.at for part in parts if part is not None and part.how == aten_memo.FRESH]
     if len(set(fresh)) != len(fresh) or not any(parts):
         return None
-    return Tape(tuple(moved), len(places), tuple(parts), container)
+    outputs = described(result, "output")
+    size = sum(t.numel() * t.element_size() for _, t in tensors(result))
+    return Tape(tuple(moved), len(places), tuple(parts), container, inputs, outputs, size)
 
 
 def _part(part: Any, given: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int) -> Made | None:
@@ -272,17 +306,17 @@ def _part(part: Any, given: Sequence[torch.Tensor], places: Mapping[int, int], i
 
 def results(tape: Tape, given: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor | None]]:
     """What the layer returns for these inputs, and its tensors one by one, in the order of `tape.parts`."""
-    tensors: list[torch.Tensor | None] = []
+    made: list[torch.Tensor | None] = []
     for part in tape.parts:
         if part is None:
-            tensors.append(None)
+            made.append(None)
         elif part.how == aten_memo.FRESH:
-            tensors.append(torch.empty_strided(part.shape, part.stride, dtype=part.last, device=_META))
+            made.append(torch.empty_strided(part.shape, part.stride, dtype=part.last, device=_META))
         elif part.how == aten_memo.SAME:
-            tensors.append(given[part.at])
+            made.append(given[part.at])
         else:
             source = given[part.at]
-            tensors.append(
+            made.append(
                 torch.as_strided(source, part.shape, part.stride, source.storage_offset() + part.last)
             )
-    return tensors[0] if tape.container is None else tape.container(tensors), tensors
+    return made[0] if tape.container is None else tape.container(made), made

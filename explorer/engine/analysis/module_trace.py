@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from explorer.engine.analysis import aten, aten_bounds, aten_memo, leaf_memo, macs
+from explorer.engine.analysis.drafts import tensor as tensor_info
 from explorer.engine.analysis.memory import Detail, Moved
 from explorer.engine.analysis.module_rows import (
     Event,
@@ -142,14 +143,20 @@ class _Watch:
         # what is asked of tensors around the call is none of the model's doing
         hidden = _hide(self.functions)
         try:
-            row = self.enter(seat, module, args, kwargs)
-            asked = None
+            self.done += 1
+            self.check(self.done, len(self.named))
+            asked = tape = None
             if hidden and seat.quiet and self.repeats and _modes() == self.modes and not self.asked:
                 asked = leaf_memo.asked(module, args, kwargs)
-            if asked is not None:
-                if asked.tape is not None and self.certain(asked.addresses):
-                    return self.play(row, asked.tape, asked)
-                self.tape = [] if asked.new else None
+            if asked is not None and asked.tape is not None and self.certain(asked.addresses):
+                tape = asked.tape
+            row = seat.row or self.seated(seat, module)
+            row.calls += 1
+            if row.calls == 1:
+                row.inputs = module_inputs(module, args, kwargs) if tape is None else tape.inputs
+            if asked is not None and tape is not None:
+                return self.play(row, tape, asked)
+            self.tape = [] if asked is not None and asked.new else None
             depth = len(self.frames)
             self.frames.append(_Frame(seat.path, row if seat.leaf else None, seat.absorbs))
             heard = hidden and not seat.quiet
@@ -167,7 +174,7 @@ class _Watch:
                     _hide(self.functions)
                 bookings, self.tape = self.tape, None
             if asked is not None and bookings is not None and not row.bound:
-                leaf_memo.keep(asked.key, asked.given, bookings, result)
+                leaf_memo.keep(asked, module_inputs(module, args, kwargs), bookings, result)
             if not row.outputs:
                 row.outputs = described(result, "output")
             row.activation += _bytes(result)
@@ -209,29 +216,23 @@ class _Watch:
                 row.stored_read += stored
                 row.written += written
                 outputs = [
-                    (places[place], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
+                    (places[place], tensor_info(row.path, info.dtype, info.shape, "observed"), size)
                     for place, info, size in wrote
                 ]
                 self.events.append(Event(row, tuple([places[place] for place in used]), tuple(outputs)))
         if not row.outputs:
-            row.outputs = described(result, "output")
-        row.activation += _bytes(result)
+            row.outputs = tape.outputs
+        row.activation += tape.size
         return result
 
-    def enter(self, seat: _Seat, module: nn.Module, args: Any, kwargs: Any) -> Row:
-        """The row of a module that is about to run."""
-        self.done += 1
-        self.check(self.done, len(self.named))
-        row = seat.row
-        if row is None:
-            path = seat.path
-            name = path.rpartition(".")[2] or type(module).__name__
-            row = seat.row = Row(path or name, name, type(module).__name__, path, module)
-            row.inputs = module_inputs(module, args, kwargs)
-            self.modules[path] = row
-            if seat.leaf:
-                self.order.append(row)
-        row.calls += 1
+    def seated(self, seat: _Seat, module: nn.Module) -> Row:
+        """The row of a module that runs for the first time."""
+        path = seat.path
+        name = path.rpartition(".")[2] or type(module).__name__
+        row = seat.row = Row(path or name, name, type(module).__name__, path, module)
+        self.modules[path] = row
+        if seat.leaf:
+            self.order.append(row)
         return row
 
     # -- functions
@@ -489,7 +490,7 @@ class _Watch:
             if key in inputs and not mutates:
                 continue
             written += size
-            outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
+            outputs.append((key, tensor_info(row.path, dtype, shape, "observed"), storage.nbytes()))
         if reason and not row.bound:
             row.bound = reason
         if made and not outputs:
