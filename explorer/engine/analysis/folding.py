@@ -7,19 +7,18 @@ dependent to inference (Reshape, Expand, Range) becomes static. Nothing large is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from explorer.engine.graph import DTYPES, Graph, Node, Tensor
 from explorer.errors import BadModel
-from explorer.facts import Shape
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["FOLDABLE", "LARGEST", "constant", "content", "fold", "known"]
+__all__ = ["FOLDABLE", "LARGEST", "constant", "content", "known"]
 
 LARGEST = 1024
 """Elements of a value that is still worth computing."""
@@ -67,49 +66,6 @@ def constant(node: Node) -> Array | None:
             except (TypeError, ValueError, OverflowError):
                 return None
     return None
-
-
-def fold(
-    nodes: Sequence[Node],
-    types: Mapping[str, tuple[str | None, Shape | None]],
-    constants: Mapping[str, Array],
-) -> dict[str, Array]:
-    """Values that follow from `constants` and known shapes.
-
-    Args:
-        nodes: In execution order.
-        types: Type and shape of values, as far as inferred.
-        constants: Known contents.
-
-    Returns:
-        What is new, by name.
-    """
-    import numpy as np
-
-    fresh: dict[str, Array] = {}
-    for node in nodes:
-        rule = FOLDABLE.get(node.op)
-        if rule is None or node.domain or len(node.outputs) != 1 or node.outputs[0] in constants:
-            continue
-        if node.op in ("Shape", "Size"):
-            shape = types.get(node.inputs[0], (None, None))[1] if node.inputs else None
-            if node.inputs and shape is None and node.inputs[0] in fresh:
-                shape = tuple(fresh[node.inputs[0]].shape)
-            if shape is None or not all(isinstance(d, int) for d in shape):
-                continue
-            arguments: list[Any] = [np.array(shape, np.int64)]
-        else:
-            arguments = [None if not name else fresh.get(name, constants.get(name)) for name in node.inputs]
-            if not arguments or any(a is None for a, n in zip(arguments, node.inputs, strict=True) if n):
-                continue
-        try:
-            with np.errstate(all="ignore"):
-                value = rule(node.attributes, *arguments)
-        except Exception:  # a malformed node: it is not for the analysis to refuse it
-            continue
-        if value is not None and value.size <= LARGEST:
-            fresh[node.outputs[0]] = np.ascontiguousarray(value).reshape(value.shape)
-    return fresh
 
 
 def _np() -> Any:
@@ -236,6 +192,7 @@ FOLDABLE: Mapping[str, Callable[..., Array | None]] = {
     "Sub": _binary("subtract"),
     "Mul": _binary("multiply"),
     "Div": _div,
+    "Mod": lambda at, a, b: _np().asarray((_np().fmod if at.get("fmod") else _np().mod)(a, b)),
     "Neg": _binary("negative"),
     "Abs": _binary("abs"),
     "Floor": _binary("floor"),

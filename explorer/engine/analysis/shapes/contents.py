@@ -224,7 +224,6 @@ _EACH: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
     "Sub": lambda v, _: v[0] - v[1],
     "Mul": lambda v, _: 0 if 0 in (v[0], v[1]) else v[0] * v[1],
     "Div": _divide,
-    "Mod": lambda v, _: dims.remainder(v[0], v[1]),
     "Neg": lambda v, _: -v[0],
     "Floor": lambda v, _: dims.floored(v[0]),
     "Ceil": lambda v, _: dims.ceiled(v[0]),

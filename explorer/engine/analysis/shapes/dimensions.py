@@ -17,7 +17,6 @@ from explorer.engine.analysis.shapes.expressions import (
     less,
     lifted,
     made_of,
-    remainder,
     truncated,
 )
 from explorer.engine.analysis.shapes.notation import canonical, display, parsed
@@ -48,7 +47,6 @@ __all__ = [
     "parsed",
     "product",
     "quotient",
-    "remainder",
     "substituted",
     "subtract",
     "truncated",

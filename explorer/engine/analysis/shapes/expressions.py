@@ -30,7 +30,6 @@ __all__ = [
     "less",
     "lifted",
     "made_of",
-    "remainder",
     "truncated",
 ]
 
@@ -404,11 +403,6 @@ def truncated(a: Expression | int, b: Expression | int) -> Expression:
     if (least_value(below) or 0) < 1 or least_value(top) is None or (least_value(top) or 0) < 0:
         _undecided(top)
     return floor(top, below)
-
-
-def remainder(a: Expression | int, b: Expression | int) -> Expression:
-    """A - b floor(a / b), the sign that of b (Mod of integers)."""
-    return lifted(a) - lifted(b) * floor(lifted(a), b)
 
 
 def _text(value: Expression) -> str:
