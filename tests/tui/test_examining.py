@@ -77,6 +77,16 @@ async def test_the_cursor_of_the_tree_is_followed_and_enter_leads_back_to_it() -
         assert hands.main.tab == "memory"
 
 
+async def test_a_click_moves_the_cursor_of_a_plot() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("5")
+        width = plot(hands).size.width
+        await hands.pilot.click("#memory", offset=(width - 4, 8))
+        assert "Step 13 of 13" in words(hands, "memory")
+        await hands.pilot.click("#memory", offset=(2, 30))
+        assert "Step 13 of 13" in words(hands, "memory")
+
+
 async def test_p_leads_to_the_peak_from_anywhere() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("p")

@@ -11,9 +11,9 @@ from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.tui.lines import Line, flow, line_text, line_width
-from explorer.tui.pages.memory import memory_page, step_of
+from explorer.tui.pages.memory import memory_page, step_at, step_of
 from explorer.tui.pages.plot import area, columns_of, framed, log_ticks, overlay, spark
-from explorer.tui.pages.roofline import Ranked, points_of, ranked, roofline_page
+from explorer.tui.pages.roofline import Ranked, point_at, points_of, ranked, roofline_page
 from explorer.tui.pages.training import layer_training_lines, model_training_lines
 from explorer.tui.pages.values import activation_lines, weight_lines
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
@@ -124,6 +124,33 @@ def test_a_layer_is_found_on_the_timeline_and_a_group_by_its_first_step() -> Non
     assert fact.steps[step_of(fact, 3, 3) or 0].path == "features.3"
     assert step_of(fact, 0, 10) == 1
     assert step_of(fact, 99, 99) is None
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_click_on_the_timeline_finds_the_step_drawn_there(width: int, height: int) -> None:
+    fact = memory(alexnet())
+    for at in range(len(fact.steps)):
+        page = memory_page(fact, at, width, height, exact=False)
+        y, line = next((y, line_text(x)) for y, x in enumerate(page) if "▲" in line_text(x))
+        found = step_at(fact, (line.index("▲"), y - 2), width, height, False)
+        assert found is not None
+        # where steps share a column the click finds one of them
+        assert abs(found - at) <= (width < 30)
+        assert step_at(fact, (line.index("▲"), y + 2), width, height, False) is None
+        assert step_at(fact, (0, y), width, height, False) is None
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_click_on_the_list_finds_the_layer_written_there(width: int, height: int) -> None:
+    shown = ranked(roofline(alexnet(), MACHINE))
+    for at, chosen in ((0, [0]), (5, [5, 6]), (12, [12])):
+        page = roofline_page(shown, at, chosen, width, height)
+        top = next(y for y, line in enumerate(page) if line_text(line).endswith(" bound"))
+        assert point_at(shown, at, chosen, top, width, height) is None
+        for y in range(top + 1, len(page)):
+            found = point_at(shown, at, chosen, y, width, height)
+            assert found is not None
+            assert shown.points[found].path[-4:] in line_text(page[y])
 
 
 def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:

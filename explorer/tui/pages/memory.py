@@ -13,7 +13,7 @@ from explorer.tui.pages.plot import area, columns_of, framed
 if TYPE_CHECKING:
     from explorer.facts.memory import Lifetime, Memory
 
-__all__ = ["memory_page", "step_of"]
+__all__ = ["memory_page", "step_at", "step_of"]
 
 _MOST = 200
 
@@ -28,13 +28,29 @@ def step_of(memory: Memory, first: int, last: int) -> int | None:
 def memory_page(memory: Memory, at: int, width: int, height: int, exact: bool) -> list[Line]:
     """The figures, the timeline with its cursor at step `at`, and the tensors alive there."""
     width -= 1
-    lines = _figures(memory, width, exact)
+    lines, rows = _above(memory, width, height, exact)
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
     at = max(0, min(at, len(memory.steps) - 1))
-    rows = max(3, min(12, (height - len(lines)) // 2 - 2))
-    lines += [*([BLANK] if height > 18 else []), *_timeline(memory, at, width, rows, exact)]
+    lines += _timeline(memory, at, width, rows)
     return [*lines, *_step(memory, at, width, exact)]
+
+
+def step_at(memory: Memory, place: tuple[int, int], width: int, height: int, exact: bool) -> int | None:
+    """The step whose column of the timeline is at a column and row of the page."""
+    above, rows = _above(memory, width - 1, height, exact)
+    across = _across(memory, width - 1)
+    column, row = place[0] - (width - 2 - across), place[1] - len(above)
+    if not memory.steps or not 0 <= column < across or not 0 <= row < rows + 2:
+        return None
+    return min(len(memory.steps) - 1, (2 * column + 1) * len(memory.steps) // (2 * across))
+
+
+def _above(memory: Memory, width: int, height: int, exact: bool) -> tuple[list[Line], int]:
+    """What stands above the timeline, and the rows that it takes."""
+    lines = _figures(memory, width, exact)
+    rows = max(3, min(12, (height - len(lines)) // 2 - 2))
+    return lines + ([BLANK] if height > 18 else []), rows
 
 
 def _figures(memory: Memory, width: int, exact: bool) -> list[Line]:
@@ -57,10 +73,10 @@ def _figures(memory: Memory, width: int, exact: bool) -> list[Line]:
     return lines
 
 
-def _timeline(memory: Memory, at: int, width: int, rows: int, exact: bool) -> list[Line]:
+def _timeline(memory: Memory, at: int, width: int, rows: int) -> list[Line]:
     peak, steps = memory.peak_step, len(memory.steps)
     top = units.bytes_text(memory.peak_bytes)
-    across = max(4, width - len(top) - 3)
+    across = _across(memory, width)
     plot = area(
         [step.live_bytes for step in memory.steps],
         across,
@@ -78,6 +94,11 @@ def _timeline(memory: Memory, at: int, width: int, rows: int, exact: bool) -> li
     at_mark = len(top) + 2 + mark
     lines[-1] = ((under[:at_mark], "dim"), ("▲", "accent"), (under[at_mark + 1 :], "dim"))
     return lines
+
+
+def _across(memory: Memory, width: int) -> int:
+    """Cells of the timeline beside its scale."""
+    return max(4, width - len(units.bytes_text(memory.peak_bytes)) - 3)
 
 
 def _step(memory: Memory, at: int, width: int, exact: bool) -> list[Line]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from explorer.facts.roofline import Roofline, RooflinePoint
 
-__all__ = ["Ranked", "no_machine_page", "points_of", "ranked", "roofline_page"]
+__all__ = ["Ranked", "no_machine_page", "point_at", "points_of", "ranked", "roofline_page"]
 
 _LIMITS = {"compute": "good", "memory": "bar", "unknown": "warn"}
 
@@ -75,22 +75,52 @@ def roofline_page(shown: Ranked, at: int, chosen: Collection[int], width: int, h
         height: In cells; the list is cut to it and follows the cursor.
     """
     width -= 1
-    lines = _figures(shown.roofline, width, brief=height < 14)
     if not shown.points:
-        return [*lines, BLANK, ((" No layer takes time", "dim"),)]
+        return [*_figures(shown.roofline, width), BLANK, ((" No layer takes time", "dim"),)]
     at = max(0, min(at, len(shown.points) - 1))
     marked = set(chosen) | {at}
-    airy = height > 18
-    # around the plot: a unit, an axis of two lines, the heading of the list and what is chosen
-    rows = max(3, min(12, (height - len(lines) - 5 - airy) * 5 // 8))
-    lines += [*([BLANK] if airy else []), *_plot(shown, at, marked, width, rows)]
-    room = max(3, height - len(lines) - 1 - (len(chosen) > 1))
+    lines, rows = _above(shown, width, height)
+    lines += _plot(shown, at, marked, width, rows)
+    room = _room(len(lines), height, len(chosen))
     if len(chosen) > 1:
         lines.append(_together([shown.points[i] for i in chosen], shown.roofline, width))
     return [*lines, *_list(shown, at, marked, width, room)]
 
 
-def _figures(roofline: Roofline, width: int, *, brief: bool) -> list[Line]:
+def point_at(
+    shown: Ranked, at: int, chosen: Collection[int], row: int, width: int, height: int
+) -> int | None:
+    """The layer in a row of the page that `roofline_page` makes of the same."""
+    above, rows = _above(shown, width - 1, height)
+    lines = len(above) + rows + _AROUND
+    room = _room(lines, height, len(chosen))
+    found = _first(at, room, len(shown.points)) + row - lines - (len(chosen) > 1) - 1
+    return found if _first(at, room, len(shown.points)) <= found < len(shown.points) else None
+
+
+_AROUND = 3
+"""Lines around the plot: its unit, and the axis with the words under it."""
+
+
+def _above(shown: Ranked, width: int, height: int) -> tuple[list[Line], int]:
+    """What stands above the plot, and the rows that it takes."""
+    lines = _figures(shown.roofline, width, brief=height < 14)
+    lines += [BLANK] if height > 18 else []
+    # below are the heading of the list and what is chosen
+    return lines, max(3, min(12, (height - len(lines) - _AROUND - 2) * 5 // 8))
+
+
+def _room(lines: int, height: int, chosen: int) -> int:
+    """Rows of the list under so many lines."""
+    return max(3, height - lines - 1 - (chosen > 1))
+
+
+def _first(at: int, room: int, count: int) -> int:
+    """The first layer in the list's window around the cursor."""
+    return max(0, min(at - room // 2, count - room))
+
+
+def _figures(roofline: Roofline, width: int, *, brief: bool = False) -> list[Line]:
     """The machine, the bounds of the time, and how many layers each limit holds back."""
     least = "" if roofline.coverage >= 1 else "≥ "
     role = "number" if roofline.coverage >= 1 else "warn"
@@ -234,7 +264,7 @@ def _list(shown: Ranked, at: int, marked: Collection[int], width: int, room: int
     columns = fit("time", 8, right=True) + " " * gauge + fit("share", part, right=True)
     count = fit(f" {at + 1:,} of {len(points):,} by time", name + 3 + kind)
     lines: list[Line] = [((count, "head"), (columns + fit("bound", 9, right=True), "dim"))]
-    start = max(0, min(at - room // 2, len(points) - room))
+    start = _first(at, room, len(points))
     for i in range(start, min(start + room, len(points))):
         point = points[i]
         filled, track = bar(point.share, max(0, gauge - 1))

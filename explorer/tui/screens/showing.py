@@ -227,7 +227,7 @@ class Showing(Examining):
         if memory is None:
             self._waiting()
             return
-        from explorer.tui.pages.memory import memory_page
+        from explorer.tui.pages.memory import memory_page, step_at
 
         view = self._plot()
         fresh = view.count != len(memory.steps)
@@ -235,10 +235,11 @@ class Showing(Examining):
             lambda at, width, height: memory_page(memory, at, width, height, exact),
             len(memory.steps),
             memory.peak_step if fresh else view.cursor,
+            lambda x, y, width, height: step_at(memory, (x, y), width, height, exact),
         )
 
     def _paint_roofline(self) -> None:
-        from explorer.tui.pages.roofline import no_machine_page, roofline_page
+        from explorer.tui.pages.roofline import no_machine_page, point_at, roofline_page
 
         shown = self.seen.roofline
         if shown is None:
@@ -252,6 +253,9 @@ class Showing(Examining):
             lambda at, width, height: roofline_page(shown, at, self._chosen_points(at), width, height),
             len(shown.points),
             0 if fresh else view.cursor,
+            lambda x, y, width, height: point_at(
+                shown, view.cursor, self._chosen_points(view.cursor), y, width, height
+            ),
         )
         if fresh:
             self._follow()

@@ -15,6 +15,9 @@ from explorer.tui.widgets.line_view import LineView
 
 __all__ = ["PlotView"]
 
+Draw = Callable[[int, int, int], Sequence[Line]]
+Pick = Callable[[int, int, int, int], "int | None"]
+
 
 class PlotView(LineView):
     """A page made for a width, a height and a cursor."""
@@ -39,11 +42,16 @@ class PlotView(LineView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.cursor = self.count = 0
-        self._draw: Callable[[int, int, int], Sequence[Line]] = lambda cursor, width, height: ()
+        self._pick: Pick = lambda x, y, width, height: None
+        self._draw: Draw = lambda cursor, width, height: ()
 
-    def show_plot(self, draw: Callable[[int, int, int], Sequence[Line]], count: int, cursor: int) -> None:
-        """Show `draw(cursor, width, height)`, whose cursor goes from 0 to `count` - 1."""
+    def show_plot(self, draw: Draw, count: int, cursor: int, pick: Pick | None = None) -> None:
+        """Show `draw(cursor, width, height)`, whose cursor goes from 0 to `count` - 1.
+
+        `pick(column, row, width, height)` is where a click puts the cursor, if anywhere.
+        """
         self._draw, self.count = draw, count
+        self._pick = pick or (lambda x, y, width, height: None)
         self.cursor = max(0, min(cursor, count - 1))
         self._again()
 
@@ -63,6 +71,11 @@ class PlotView(LineView):
         """Put the cursor elsewhere; draw again even if it is there, for what it stands for may differ."""
         self.cursor = max(0, min(cursor, self.count - 1))
         self._again()
+
+    async def _on_click(self, event: events.Click) -> None:
+        found = self._pick(event.x, event.y + self.scroll_offset.y, self.size.width, self.size.height)
+        if found is not None:
+            self.move_to(found)
 
     def action_step(self, step: int) -> None:
         """One to the left or right."""
