@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import analysis as analyses
 from tests.bench import screen
 
 ROOT = Path(__file__).parent.parent.parent
@@ -151,6 +152,16 @@ def module(models: Models, rounds: int) -> Iterator[Row]:
         yield Row(f"{name}: analysis / torch's flop counter", ms(b), ms(a), 1, b / a)
 
 
+def analysis(models: Models, rounds: int) -> Iterator[Row]:
+    for lines in (
+        analyses.torch_models(rounds),
+        analyses.process(models.folder, rounds),
+        analyses.onnx_files(models, models.folder, rounds),
+        analyses.onnx_large(models.folder, rounds),
+    ):
+        yield from (Row(*line) for line in lines)
+
+
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "paint": paint,
     "line": line,
@@ -158,6 +169,7 @@ GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "tile": tile,
     "layers": layers,
     "module": module,
+    "analysis": analysis,
 }
 
 
