@@ -20,6 +20,7 @@ from explorer.engine.analysis.gradients import Gradient, Want
 from explorer.engine.analysis.module_rows import Row, Trace, tensors
 from explorer.engine.analysis.training import Kept, Part, Step
 from explorer.engine.analysis.tree import Leaf
+from explorer.errors import Misuse
 from explorer.facts import Analysis, Progress
 
 if TYPE_CHECKING:
@@ -247,7 +248,14 @@ def step(
     examine = partial(
         module.examine, loaded, input_shapes=input_shapes, dims=bound, on_progress=on_progress, cancel=cancel
     )
-    analysis = examine(gradients=watch).analysis
+    try:
+        analysis = examine(gradients=watch).analysis
+    except Misuse as error:
+        if batch is None or error.where != "--dim":
+            raise
+        raise Misuse(
+            "its sizes are fixed, and the batch with them", where="--batch", hint=error.hint
+        ) from None
     notes = ["as in evaluation mode: dropout, auxiliary heads and batch statistics are not in it"]
     if watch.failed:
         plain = examine().analysis

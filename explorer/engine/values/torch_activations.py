@@ -25,6 +25,7 @@ from explorer.engine.values.weights import chosen
 from explorer.engine.verify.inputs import Drawn, draw
 from explorer.errors import BadModel, ExplorerError, Misuse
 from explorer.facts import Layer, TensorInfo
+from explorer.units import printable, shape_text
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_inputs import Bound
@@ -58,41 +59,68 @@ def run(
         Cancelled: From `asked.step`.
     """
     shapes = dict(input_shapes or {})
-    try:
+    if asked.given is None:
         bound = loaded.bind(shapes, dims or {})
-    except Misuse:
-        # a module that does not say what it takes is told by the file
-        if asked.given is None:
-            raise
-        bound = loaded.bind({**shapes, **_told(loaded, asked.given)}, {})
-    if asked.given is not None:
-        # sizes are the file's own: a module takes any that its layers can work on
-        arrays = asked.given.fit([Wanted(i.name, i.dtype, None) for i in bound.inputs])
-        shapes.update({name: (str(array.dtype), array.shape) for name, array in arrays.items()})
-        if not bound.images:
-            bound = loaded.bind(shapes, {})
-        texts = tuple(asked.given.text(name, array) for name, array in arrays.items())
+        given, texts = _made(loaded, bound, asked.seed)
     else:
-        heights = _heights(loaded, bound)
-        drawn = [_drawn(info, heights.get(info.name, 0)) for info in bound.inputs]
-        arrays = draw(tuple(drawn), asked.seed)
-        texts = tuple(
-            f"{replace(item, dtype=info.dtype or item.dtype).text()}, seed {asked.seed}"
-            for item, info in zip(drawn, bound.inputs, strict=True)
-        )
+        bound, given, texts = _read(loaded, asked.given, shapes, dims or {})
     module = materialised(loaded)
     home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    given = [
-        torch.from_numpy(np.array(arrays[info.name])).to(home, getattr(torch, info.dtype or "float32"))
-        for info in bound.inputs
-    ]
-    args, kwargs = bound.call(given)
+    args, kwargs = bound.call([tensor.to(home) for tensor in given])
     with loaded.quiet():
         skipped = record(module, args, kwargs, asked, layers=layers, source=loaded.source)
-    return Ran(texts, skipped)
+    return Ran(tuple(texts), skipped)
 
 
-_NUMPY = frozenset(("float16", "float32", "float64", "complex64", "complex128"))
+def _made(loaded: LoadedModule, bound: Bound, seed: int) -> tuple[list[torch.Tensor], list[str]]:
+    """The inputs that came with the module, where they have the size that is asked for; else drawn ones."""
+    heights = _heights(loaded, bound)
+    drawn = [_drawn(info, heights.get(info.name, 0)) for info in bound.inputs]
+    arrays = draw(tuple(drawn), seed)
+    own = bound.example.tensors() if bound.example is not None else [None] * len(drawn)
+    made: list[torch.Tensor] = []
+    texts: list[str] = []
+    for info, item, mine in zip(bound.inputs, drawn, own, strict=True):
+        if mine is not None and tuple(mine.shape) == info.shape and dtype_name(mine.dtype) == info.dtype:
+            made.append(mine.detach())
+            texts.append(f"{printable(info.name)}: {info.dtype} {shape_text(info.shape)}, as given")
+        else:
+            made.append(torch.from_numpy(arrays[info.name]).to(_kind(info)))
+            texts.append(f"{replace(item, dtype=info.dtype or item.dtype).text()}, seed {seed}")
+    return made, texts
+
+
+def _read(
+    loaded: LoadedModule, given: Given, shapes: InputShapes, dims: Mapping[str, int]
+) -> tuple[Bound, list[torch.Tensor], list[str]]:
+    """The inputs that a file holds; sizes are the file's own: a module takes any that its layers can."""
+    try:
+        bound = loaded.bind(shapes, dims)
+    except Misuse:
+        # a module that does not say what it takes is told by the file
+        bound = loaded.bind({**shapes, **_told(loaded, given)}, {})
+    # numpy's files have no bfloat16: what comes in another type is rounded by torch
+    wanted = [Wanted(i.name, i.dtype if _kind(i) in _IN_FILES else None, None) for i in bound.inputs]
+    arrays = given.fit(wanted)
+    if not bound.images:
+        sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound.inputs}
+        bound = loaded.bind({**shapes, **sizes}, {})
+    made = [torch.from_numpy(np.array(arrays[i.name])).to(_kind(i)) for i in bound.inputs]
+    return bound, made, [given.text(name, array) for name, array in arrays.items()]
+
+
+def _kind(info: TensorInfo) -> torch.dtype:
+    kind: torch.dtype = getattr(torch, info.dtype or "float32")
+    return kind
+
+
+_IN_FILES = frozenset(
+    getattr(torch, name)
+    for name in (
+        "float16", "float32", "float64", "complex64", "complex128", "bool",
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    )
+)  # fmt: skip
 
 
 def _drawn(info: TensorInfo, height: int) -> Drawn:
@@ -102,11 +130,11 @@ def _drawn(info: TensorInfo, height: int) -> Drawn:
         info: The input.
         height: Rows of the table that it indexes; 0 if it indexes none.
     """
-    kind = getattr(torch, info.dtype or "float32")
+    kind = _kind(info)
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
     if kind.is_floating_point or kind.is_complex:
         # what numpy has no type for is drawn in float32 and rounded by torch
-        name = dtype_name(kind) if dtype_name(kind) in _NUMPY else "float32"
+        name = dtype_name(kind) if kind in _IN_FILES else "float32"
         return Drawn(info.name, name, shape, why="standard normal")
     if kind == torch.bool:
         return Drawn(info.name, "bool", shape, 0, 2, "at random")
@@ -130,7 +158,7 @@ def _told(loaded: LoadedModule, given: Given) -> dict[str, tuple[str, tuple[int,
 
 def _heights(loaded: LoadedModule, bound: Bound) -> dict[str, int]:
     """For inputs that go into an embedding as they are: the fewest rows of any such table."""
-    if all(getattr(torch, info.dtype or "float32").is_floating_point for info in bound.inputs):
+    if all(_kind(info).is_floating_point for info in bound.inputs):
         return {}
     args, kwargs = bound.arguments(device="meta")
     given = [t for _, t in tensors([list(args), dict(kwargs)])]

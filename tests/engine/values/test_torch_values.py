@@ -165,6 +165,28 @@ def test_weights_need_no_input_and_activations_take_its_shape_from_the_file(
             session.activations()
 
 
+def test_a_module_object_runs_on_the_inputs_that_came_with_it() -> None:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU())
+    model[0].weight.data.copy_(torch.eye(3))
+    with Session(model, inputs=torch.full((2, 3), 7.0)) as session:
+        found = session.activations()
+        assert [(t.minimum, t.maximum) for t in found.tensors] == [(7, 7), (7, 7)]
+        assert found.inputs == ("input: float32 [2, 3], as given",)
+    with Session(model, inputs=torch.full((2, 3), 7.0), dims={"batch": 5}) as session:
+        found = session.activations()
+        assert found.tensors[0].tensor.shape == (5, 3)
+        assert "standard normal" in found.inputs[0]
+
+
+def test_a_model_in_bfloat16_takes_a_file_in_float32(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2).bfloat16()
+    given = str(tmp_path / "x.npy")
+    np.save(given, np.ones((4, 3), np.float32))
+    with Session(model, inputs=torch.zeros(1, 3, dtype=torch.bfloat16)) as session:
+        found = session.activations(input=given)
+        assert (found.tensors[0].tensor.shape, found.tensors[0].tensor.dtype) == ((4, 2), "bfloat16")
+
+
 def test_a_module_without_values_is_refused(module: str) -> None:
     with Session(f"{module}:hollow") as session, pytest.raises(Misuse, match="on the meta device"):
         session.weights()
