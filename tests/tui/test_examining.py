@@ -95,6 +95,15 @@ async def test_p_leads_to_the_peak_from_anywhere() -> None:
         assert "this is the peak" in words(hands, "memory")
 
 
+async def test_a_zoomed_pane_hands_its_width_to_the_one_that_is_gone_to() -> None:
+    async with screen() as hands:
+        await hands.press("z", "5")
+        assert plot(hands).size.width >= 79
+        await hands.press("end", "enter")
+        assert hands.main.query_one("#left").size.width == 80
+        assert hands.at() == "classifier.6"
+
+
 async def test_a_step_without_a_layer_says_so() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("5", "home", "enter")
@@ -282,6 +291,28 @@ async def test_the_model_is_run_for_the_activations_of_a_layer() -> None:
         text = words(hands, "layer")
         assert "Values of the activations" in text
         assert "input float32 (1, 3, 224, 224): random, seed 0" in text
+
+
+async def test_values_that_come_when_the_user_is_elsewhere_do_not_push_in() -> None:
+    async with screen() as hands:
+        hands.engine.hold.add("weights")
+        await hands.press("down", "n", "down")
+        hands.engine.release()
+        await hands.rest()
+        assert "Values of the weights of features.0 are on its page" in hands.strip(Status)
+        assert "Values" not in hands.text("#layer")
+        await hands.press("up")
+        assert "Values of the weights" in hands.text("#layer")
+
+
+async def test_exact_numbers_do_not_scroll_the_page_away() -> None:
+    async with screen() as hands:
+        await hands.press("down", "n")
+        view = hands.main.query_one("#layer", LineView)
+        before = view.scroll_offset.y
+        assert before > 0
+        await hands.press("e")
+        assert view.scroll_offset.y == before
 
 
 async def test_reading_values_is_a_job_that_esc_stops() -> None:

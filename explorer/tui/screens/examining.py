@@ -40,6 +40,7 @@ class Seen:
         weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
             there are in all.
         refused: Tab to the reason why it shows nothing; asked for again when its key is pressed.
+        asking: Tabs whose answer is on its way.
     """
 
     memory: Memory | None = None
@@ -48,6 +49,7 @@ class Seen:
     weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
     activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    asking: set[str] = field(default_factory=set)
 
 
 class Examining(Filtering):
@@ -91,17 +93,21 @@ class Examining(Filtering):
     def demand(self) -> None:
         """Ask for what the tab on show lacks, if it was not refused and nothing else runs."""
         tab, seen = self.tab, self.seen
-        if tab not in ON_DEMAND or getattr(seen, tab) is not None or tab in seen.refused:
+        if tab not in ON_DEMAND or getattr(seen, tab) is not None:
+            return
+        if tab in seen.refused or tab in seen.asking:
             return
         if self.analysis is None or self.jobs.current is not None:
             return
         if tab == "memory":
-            self.run_worker(self._get_memory(seen), group="job", exit_on_error=False)
-            return
-        if self.machine is None:
-            self.machine = _only_machine()
-        if self.machine is not None:
-            self.run_worker(self._get_roofline(seen, self.machine), group="job", exit_on_error=False)
+            work = self._get_memory(seen)
+        else:
+            self.machine = self.machine or _only_machine()
+            if self.machine is None:
+                return
+            work = self._get_roofline(seen, self.machine)
+        seen.asking.add(tab)
+        self.run_worker(work, group="job", exit_on_error=False)
 
     async def _get_memory(self, seen: Seen) -> None:
         seen.memory = await self._fetch("memory", seen, "following the tensors", "memory")
@@ -123,6 +129,8 @@ class Examining(Filtering):
             seen.refused[tab] = "stopped"
         except ExplorerError as error:
             seen.refused[tab] = str(error)
+        finally:
+            seen.asking.discard(tab)
         return None
 
     # the machine
@@ -189,7 +197,7 @@ class Examining(Filtering):
             self.say("no weights in this layer")
             return
         if self._chosen_path() in self.seen.weights:
-            self._show_values("Values of the weights")
+            self._show_values("Values of the weights", self._chosen_path())
             return
         self._start("Weights", self._do_weights(self._chosen_path(), having))
 
@@ -203,7 +211,7 @@ class Examining(Filtering):
             total, names = sum(len(layer.weights) for layer in having), _globs(x.path for x in having)
         found: Weights = await self.jobs.run("reading weights", "weights", names)
         seen.weights[path] = (found, total)
-        self._show_values("Values of the weights")
+        self._show_values("Values of the weights", path)
 
     def action_activations(self) -> None:
         """Run the model and tell what the chosen layer puts out."""
@@ -214,7 +222,7 @@ class Examining(Filtering):
             self.say("nothing runs in this layer")
             return
         if self._chosen_path() in self.seen.activations:
-            self._show_values("Values of the activations")
+            self._show_values("Values of the activations", self._chosen_path())
             return
         self._start("Activations", self._do_activations(self._chosen_path(), leaves))
 
@@ -223,10 +231,14 @@ class Examining(Filtering):
         names = _globs(layer.path for layer in leaves)
         found: Activations = await self.jobs.run("running the model", "activations", names)
         seen.activations[path] = (found, len(leaves))
-        self._show_values("Values of the activations")
+        self._show_values("Values of the activations", path)
 
-    def _show_values(self, title: str) -> None:
-        self.asked_path = self._chosen_path()
+    def _show_values(self, title: str, path: str) -> None:
+        """Show what was found, unless the user has gone to another layer meanwhile."""
+        if path != self._chosen_path():
+            self.say(f"{title} of {path} are on its page")
+            return
+        self.asked_path = path
         if self.tab != "layer":
             self.open_tab("layer", focus=False)
         self.paint_tab()

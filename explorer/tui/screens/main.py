@@ -17,7 +17,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
-from textual.widget import Widget
 
 from explorer.errors import Cancelled, ExplorerError
 from explorer.tui.commands import COMMANDS, TABS, in_scope
@@ -216,12 +215,7 @@ class MainScreen(Showing):
     def action_next_pane(self) -> None:
         """From the tree to the tab, and back."""
         tree = self.query_one(LayerTree)
-        panes = self.query_one("#panes")
-        target: Widget = self.pane(self.tab) if tree.has_focus else tree
-        zoomed = panes.has_class("zoom-left") or panes.has_class("zoom-right")
-        if zoomed:
-            panes.set_class(target is tree, "zoom-left").set_class(target is not tree, "zoom-right")
-        target.focus()
+        self.go_to(self.pane(self.tab) if tree.has_focus else tree)
         self.show_heads()
 
     def action_zoom(self) -> None:

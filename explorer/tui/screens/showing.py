@@ -13,7 +13,7 @@ from textual import on
 from textual.widget import Widget
 
 from explorer.tui.commands import TABS
-from explorer.tui.lines import BLANK, Line, fit, wrap
+from explorer.tui.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.pages.diff import diff_entries
 from explorer.tui.pages.layer import layer_page
 from explorer.tui.pages.model import model_page
@@ -62,6 +62,7 @@ class Showing(Examining):
         self.changes: Diff | None = None
         self.tab = "layer"
         self.exact = False
+        self._painted_path = ""
         self._paint: dict[str, Callable[[], None]] = {
             "layer": self._paint_layer,
             "model": self._paint_model,
@@ -103,10 +104,17 @@ class Showing(Examining):
                 widget.display = widget is shown
         self.paint_tab()
         if focus:
-            shown.focus()
+            self.go_to(shown)
         self.show_heads()
         if tab == "diff" and self.changes is None and self.can_compare():
             self.action_diff()
+
+    def go_to(self, target: Widget) -> None:
+        """Focus the tree or a tab; a pane that has the whole width hands it over."""
+        panes, tree = self.query_one("#panes"), self.query_one(LayerTree)
+        if panes.has_class("zoom-left") or panes.has_class("zoom-right"):
+            panes.set_class(target is tree, "zoom-left").set_class(target is not tree, "zoom-right")
+        target.focus()
 
     def paint_tab(self) -> None:
         """Draw the tab on show."""
@@ -131,7 +139,8 @@ class Showing(Examining):
             view.show(lambda width: _said("No layer matches the filter", width))
             return
         more = self._examined(chosen)
-        view.show(lambda width: layer_page(chosen, totals, width, exact, more), top=True)
+        another, self._painted_path = chosen[0].path != self._painted_path, chosen[0].path
+        view.show(lambda width: layer_page(chosen, totals, width, exact, more), top=another)
 
     def _examined(self, chosen: Sequence[Layer]) -> list[Callable[[int], list[Line]]]:
         """What was computed on demand of a layer, as parts of its page."""
@@ -308,7 +317,7 @@ class Showing(Examining):
         row = tree.model.reveal(layer)
         tree.rows_changed()
         tree.move_to(row)
-        tree.focus()
+        self.go_to(tree)
         self.show_heads()
 
     # the tree
@@ -329,4 +338,4 @@ def _dim(word: str, width: int) -> Line:
 
 
 def _said(text: str, width: int, role: str = "dim") -> list[Line]:
-    return [BLANK, *wrap(((" " + text, role),), width)]
+    return [BLANK, *wrap(((" " + safe(text), role),), width)]
