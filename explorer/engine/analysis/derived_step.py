@@ -59,6 +59,7 @@ class _Row:
     written: int = 0
     cached: int | None = None
     whole: bool = False
+    apart: bool = True
     macs_before: int = 0
     elementwise_before: int = 0
 
@@ -71,8 +72,11 @@ class _Derivation:
         self.tokens, self.length = tokens, length
         self.steps = list(long.schedule.steps)
         self.rows = list(long.schedule.rows)
-        if long.schedule.failed or other.schedule.failed:
-            raise Misuse(long.schedule.failed or other.schedule.failed, where=_WHERE, hint=_HINT)
+        for found, size in ((long, tokens), (other, length)):
+            if found.schedule.failed:
+                notes = found.analysis.info.model.notes
+                why = next((n for n in notes if n.startswith("the model failed")), found.schedule.failed)
+                raise Misuse(f"it does not run over {size:,} tokens: {why}", where=_WHERE, hint=_HINT)
         second = list(other.schedule.steps)
         same = [s.label for s in self.steps] == [s.label for s in second]
         same = same and [x.path for x in long.analysis.layers] == [x.path for x in other.analysis.layers]
@@ -86,6 +90,7 @@ class _Derivation:
         for at, pair in enumerate(self.pairs):
             for made in pair[0].made if pair else ():
                 self.makers.setdefault(made.key, []).append(at)
+        self.apart = self.without_text()
         self.cached: dict[int, list[_Cached]] = {}
         self.whole_reads: set[tuple[int, int]] = set()
         self.masks = 0
@@ -99,6 +104,19 @@ class _Derivation:
                 a, "it runs other operators inside" if a.leaf < 0 else "it has an inside of its own"
             )
         return a.detail, b.detail
+
+    def without_text(self) -> set[int]:
+        """Ids of the steps that work on nothing of the text: they number positions and make masks."""
+        text = {key for key, _, _ in self.steps[0].outputs} if self.steps else set()
+        found = set()
+        for step, pair in zip(self.steps, self.pairs, strict=True):
+            if pair is None:
+                continue
+            if any(m is not None and not m.stored and m.key in text for m in pair[0].reads):
+                text.update(m.key for m in pair[0].made)
+            else:
+                found.add(id(step))
+        return found
 
     def mixed(self, step: Step, how: str) -> Misuse:
         """The refusal that names a layer."""
@@ -117,18 +135,27 @@ class _Derivation:
                 return power
         return None
 
-    def one(self, a: int | None, b: int | None, step: Step) -> int:
-        """What one row takes of a figure."""
+    def one(self, a: int | None, b: int | None, step: Step, apart: bool = False) -> int:
+        """What one row takes of a figure; `apart` for a row that has nothing of the text."""
         power = self.degree(a, b)
+        if a is not None and b is not None and power is None and (apart or id(step) in self.apart):
+            # what is made of positions alone, such as the distance of each to the one before
+            return self.for_one(a, b)
         if a is None or power is None or (power and a % self.tokens):
             raise self.mixed(step, "how its figures grow with the text cannot be told")
         return a // self.tokens if power else a
+
+    def for_one(self, a: int, b: int) -> int:
+        """What grows evenly with the text, for a text of one position."""
+        return a - (a - b) * (self.tokens - 1) // (self.tokens - self.length)
 
     def power(self, a: Moved | None, b: Moved | None, step: Step) -> int:
         """With which power of the length a tensor grows."""
         if a is None or b is None:
             return 0
         power = self.degree(a.size, b.size)
+        if power is None and id(step) in self.apart and a.size is not None and b.size is not None:
+            return 1
         if power is None:
             unknown = a.size is None or b.size is None
             raise self.mixed(
@@ -149,6 +176,8 @@ class _Derivation:
         """Refuses what mixes positions, and notes where keys and values are."""
         step, pair = self.steps[at], self.pairs[at]
         if pair is None:
+            return
+        if id(step) in self.apart:
             return
         a, b = pair
         reads = [self.power(m, n, step) for m, n in zip(a.reads, b.reads, strict=True)]
@@ -183,8 +212,7 @@ class _Derivation:
     def product(self, at: int, a: Detail, b: Detail) -> None:
         """A matrix product: of rows with weights, of queries with keys, or of probabilities with values."""
         step = self.steps[at]
-        places = range(1 if a.op in ADDED_FIRST else 0, len(a.reads))
-        first, second = FACTORS.get(a.op, (places[0], places[min(1, len(places) - 1)]))
+        first, second = self.factors(a)
         powers = [self.power(a.reads[i], b.reads[i], step) for i in (first, second)]
         result = self.power(a.made[0], b.made[0], step)
         if sorted(powers) == [0, result]:
@@ -201,6 +229,11 @@ class _Derivation:
         if powers == [1, 1] and result == 1 and self.batched(a, b, first, second):
             return
         raise self.mixed(step, "it mixes the positions of the text")
+
+    def factors(self, detail: Detail) -> tuple[int, int]:
+        """Places of the two factors of a product among its reads."""
+        places = range(1 if detail.op in ADDED_FIRST else 0, len(detail.reads))
+        return FACTORS.get(detail.op, (places[0], places[min(1, len(places) - 1)]))
 
     def batched(self, a: Detail, b: Detail, first: int, second: int) -> bool:
         """Whether a product has the positions in its batch."""
@@ -241,7 +274,7 @@ class _Derivation:
             role = "each" if a.pointwise else ROLES.get(a.op)
             powers = [self.power(m, n, self.steps[maker]) for m, n in zip(a.reads, b.reads, strict=True)]
             square = [m for m, power in zip(a.reads, powers, strict=True) if power == 2]
-            if role == "product" and powers.count(1) == 2:
+            if role == "product" and [powers[i] for i in self.factors(a)] == [1, 1]:
                 masked = masked or any(self.hides(m, maker) for m in square if m is not None)
                 self.masks += masked
                 return masked
@@ -392,6 +425,7 @@ class _Derivation:
         for cached in self.cached.get(at, ()):
             row.cached = (row.cached or 0) + cached.size * (self.tokens - 1)
         row.whole = row.whole or whole
+        row.apart = row.apart and id(step) in self.apart
 
     def layers(self, rows: dict[int, _Row]) -> tuple[Layer, ...]:
         """The rows of the tree, groups summed anew."""
@@ -412,10 +446,11 @@ class _Derivation:
                 raise self.mixed(step, f"its cost is not known ({layer.reason})")
             elementwise = row.elementwise
             if layer.elementwise_ops != row.elementwise_before and not row.whole:
-                elementwise = self.one(layer.elementwise_ops, other.elementwise_ops, step)
+                elementwise = self.one(layer.elementwise_ops, other.elementwise_ops, step, row.apart)
             moved = layer.bytes_written or layer.bytes_read
             activation = layer.activation_bytes or 0
-            shrunk = activation if row.whole else self.outputs(layer, other, step)
+            ends = layer.activation_bytes, other.activation_bytes
+            shrunk = activation if row.whole else self.one(*ends, step, row.apart)
             done.append(
                 replace(
                     shown,
@@ -430,10 +465,6 @@ class _Derivation:
                 )
             )
         return _summed_up(done)
-
-    def outputs(self, layer: Layer, other: Layer, step: Step) -> int:
-        """Bytes of what a row puts out for one position."""
-        return self.one(layer.activation_bytes, other.activation_bytes, step)
 
     def formula(self, layer: Layer, row: _Row) -> str:
         if not layer.formula or not (layer.macs or layer.elementwise_ops):
@@ -469,8 +500,8 @@ class _Derivation:
         axes = self.growing(a, b)
         if a is None or not axes:
             return a
-        dim = a[axes[0]]
-        one = dim // self.tokens if isinstance(dim, int) and not dim % self.tokens else None
+        long, other = a[axes[0]], (b or ())[axes[0]]
+        one = self.for_one(long, other) if isinstance(long, int) and isinstance(other, int) else None
         return (*a[: axes[0]], one, *a[axes[0] + 1 :])
 
     def schedule(self, whole: set[int]) -> Schedule:

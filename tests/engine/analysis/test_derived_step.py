@@ -412,8 +412,8 @@ def step_of(
     def build() -> Any:
         return make(torch).to(getattr(torch, dtype))
 
-    ids = {"input_ids": torch.zeros(batch, length, dtype=torch.int64)}
-    loaded = LoadedModule("made here", build, "random", example=ids)
+    ids = torch.zeros(batch, length, dtype=torch.int64)
+    loaded = LoadedModule("made here", build, "random", example=(ids,))
     return step_of_module(loaded, past, {}, {})
 
 
@@ -459,8 +459,8 @@ def test_a_small_gpt_by_hand(past: int) -> None:
     assert totals.weight_bytes_read == 4 * (weights + biases + norms) + tables
 
 
-def test_a_text_longer_than_the_table_of_positions_is_refused() -> None:
-    with pytest.raises(Misuse, match="the model failed in"):
+def test_a_text_longer_than_the_model_takes_is_refused() -> None:
+    with pytest.raises(Misuse, match=r"does not run over 65 tokens: the model failed in h\.0"):
         step_of(gpt, 64)
 
 
@@ -549,6 +549,56 @@ def test_the_graph_that_a_module_is_exported_to_has_the_same_step(tmp_path: Path
         assert session.memory().peak_bytes == graph.activation_bytes_peak
     assert (graph.macs, graph.kv_cache_bytes) == (module.macs, module.kv_cache_bytes)
     assert graph.coverage == module.coverage == 1.0
+
+
+def with_cache(torch: Any) -> Any:
+    """A decoder that runs over a text, or over its last token with the keys and values of the others.
+
+    It numbers positions by the distance of each to the one before and has a bias for every distance, as
+    BLOOM has: neither says anything of the text.
+    """
+    nn, d = torch.nn, WIDTH // HEADS
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.norm = nn.Embedding(WORDS, WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+        def forward(self, ids: Any, cache: Any = None) -> Any:
+            b, n = ids.shape
+            x = self.embed(ids)
+            parts = self.qkv(self.norm(x)).chunk(3, -1)
+            q, k, v = (t.view(b, n, HEADS, d).transpose(1, 2).reshape(b * HEADS, n, d) for t in parts)
+            if cache is not None:
+                k, v = torch.cat((cache[0], k), 1), torch.cat((cache[1], v), 1)
+            at = torch.arange(k.shape[1], device=ids.device)
+            number = torch.cat((at[:1] - 1, at)).diff().cumsum(0)
+            alibi = number.to(x.dtype).view(1, 1, -1).expand(b * HEADS, 1, -1)
+            scores = alibi.baddbmm(q, k.transpose(1, 2))
+            later = at[None, :] > at[-n:, None]
+            y = scores.masked_fill(later, float("-inf")).softmax(-1) @ v
+            y = self.out(y.view(b, HEADS, n, d).transpose(1, 2).reshape(b, n, WIDTH))
+            logits = self.head(x + y)
+            return logits if cache is None else (logits, k, v)
+
+    return Decoder()
+
+
+@pytest.mark.parametrize("past", [1, 5, 30])
+def test_a_step_costs_what_torch_counts_when_it_runs_with_a_cache(past: int) -> None:
+    """The derived figures against a real step, counted by torch's own counter."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    totals = step_of(with_cache, past).analysis.info.totals
+    model = with_cache(torch)
+    cache = tuple(torch.zeros(HEADS, past, WIDTH // HEADS) for _ in range(2))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 1, dtype=torch.int64), cache)
+    assert totals.macs == counter.get_total_flops() // 2
+    assert totals.kv_cache_bytes == sum(t.numel() * t.element_size() for t in cache)
 
 
 def test_torch_s_own_encoder_layer_with_a_causal_mask() -> None:
