@@ -40,6 +40,7 @@ MAX_DEPTH = 96
 """Bodies within bodies that are followed."""
 
 _RULES = {**rules.RULES, **movement.RULES, **products.RULES}
+_DOMAINS = frozenset(domain for domain, _ in _RULES)
 _KNOWN_OPS = frozenset(folding.FOLDABLE) | {"Constant"}
 
 
@@ -421,7 +422,7 @@ class Inference:
         functions = self.model.functions
         get = types.get
         open_: list[Node] = []
-        versions = {domain: opsets.get(domain, 1) for domain in ("", rules.MS)}
+        versions = {domain: opsets.get(domain, 1) for domain in _DOMAINS}
         first = (None, None)
         for node in nodes:
             outputs = node.outputs

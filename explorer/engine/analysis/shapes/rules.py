@@ -530,6 +530,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "TopK"): Rule(_top_k, (1,), True),
     # onnxruntime's own, of which onnx's inference knows nothing
     **{(MS, op): Rule(_first) for op in _names("Gelu FastGelu QuickGelu BiasGelu RotaryEmbedding Inverse")},
+    **{(MS, op): Rule(_first) for op in _names("MoE QMoE GroupNorm")},
+    (MS, "SkipGroupNorm"): Rule(_first),
     (MS, "BiasSoftmax"): Rule(_first),
     (MS, "BiasAdd"): Rule(_first),
     (MS, "SkipLayerNormalization"): Rule(_skip_norm),

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, shape_inference
 
-from explorer.engine.analysis.shapes import Inference, infer
+from explorer.engine.analysis.shapes import Inference, infer, observed
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Model
 from explorer.engine.validate import validate
@@ -129,3 +129,21 @@ def test_names_agree_with_the_symbolic_inference_of_onnxruntime(tmp_path: Path) 
         assert list(ours[value.name].shape or ()) == shape, value.name
         compared += 1
     assert compared > 150
+
+
+@pytest.mark.parametrize("name", ["lenet", "mobilenet_small", "bert_tiny", "three_inputs"])
+def test_a_model_that_the_runtime_has_optimised_has_the_shapes_of_a_run(tmp_path: Path, name: str) -> None:
+    """The runtime writes operators of its own: blocked convolutions, fused products, fused activations."""
+    ort = pytest.importorskip("onnxruntime")
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 4
+    source = Path(__file__).parents[4] / "sample_models" / f"{name}.onnx"
+    ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    model = validate(onnx_reader.read(options.optimized_model_filepath))
+    sizes = {d: 3 for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)}
+    ours = infer(model, sizes).values
+    seen, _ = observed.observe(model, ours, sizes)
+    assert seen
+    for value, kind in seen.items():
+        assert (ours[value].dtype, ours[value].shape) == kind, value
