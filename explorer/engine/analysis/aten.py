@@ -20,6 +20,7 @@ from explorer.engine.analysis import macs
 from explorer.engine.analysis.aten_algebra import ALGEBRA, four_real
 from explorer.engine.analysis.aten_losses import LOSSES
 from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis.packed_weights import COSTS
 
 __all__ = ["AUXILIARY", "FUNCTIONS", "GATHERS", "RULES", "Rule", "cost", "function_cost"]
 
@@ -405,6 +406,7 @@ RULES: dict[str, Rule] = {
     "aten::fake_quantize_per_channel_affine_cachemask": _unary("quantize, dequantize", 5),
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _unary("quantize, dequantize", 5),
     **LOSSES,
+    **COSTS,
     **ALGEBRA,
     **{f"aten::{name}": _reduction(name) for name in _REDUCTIONS},
     **{f"aten::{name}": _free for name in _MOVES},

@@ -22,17 +22,18 @@ from explorer.engine.analysis import memory, stand_ins, tree
 from explorer.engine.analysis.drafts import LayerDraft
 from explorer.engine.analysis.meta_twin import materialised
 from explorer.engine.analysis.module_rows import (
-    OPAQUE,
     Row,
     Stored,
     Trace,
     described,
     is_lazy,
     is_leaf,
+    is_opaque,
     plain,
     registered,
 )
 from explorer.engine.analysis.module_trace import trace
+from explorer.engine.analysis.packed_weights import is_packed
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
 
@@ -372,6 +373,12 @@ def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
             name = f"{owner}.{short}" if owner else short
             stored = seen.parameters.get(f"{row.path}.{name}") or seen.parameters[name]
             own[stored.identity] = stored
+    if is_packed(module):
+        holders = {-id(part) for _, part in registered(module)}
+        packed = [s for s in seen.parameters.values() if s.identity[0] in holders]
+        own.update((s.identity, s) for s in packed)
+        row.read += row.calls * sum(s.bytes for s in packed)
+        row.stored_read += row.calls * sum(s.bytes for s in packed)
     row.stored = own | {k: s for k, s in row.stored.items() if k not in own}
 
 
@@ -389,7 +396,7 @@ def _weight(stored: Stored, path: str) -> TensorInfo:
 def _silent(seen: Trace, rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
     """Paths of the leaf modules that have no row, in the order of their registration."""
     shown = {row.path for row in rows}
-    opaque = tuple(f"{path}." if path else "" for path, m in named.items() if isinstance(m, OPAQUE))
+    opaque = tuple(f"{path}." if path else "" for path, m in named.items() if is_opaque(m))
     expanded = {row.caller for row in rows if row.module is None}
     return [
         path

@@ -18,6 +18,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Detail
+from explorer.engine.analysis.packed_weights import is_packed, unpacked
 from explorer.facts import TensorInfo
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "function_inputs",
     "is_lazy",
     "is_leaf",
+    "is_opaque",
     "module_inputs",
     "named",
     "parameters",
@@ -194,9 +196,14 @@ def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
     )
 
 
+def is_opaque(module: nn.Module) -> bool:
+    """Whether a module computes as one although it has children."""
+    return isinstance(module, OPAQUE) or is_packed(module)
+
+
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one row of the tree: it has no children, or computes as one."""
-    return isinstance(module, OPAQUE) or not any(child is not None for child in module._modules.values())
+    return not any(child is not None for child in module._modules.values()) or is_opaque(module)
 
 
 def flat(values: Any) -> list[torch.Tensor]:
@@ -244,6 +251,14 @@ def parameters(model: nn.Module) -> dict[str, Stored]:
             info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
             found[path] = Stored(identity, p.numel(), p.nbytes, owner, name, info, p.requires_grad)
+        if is_packed(module):
+            for name, tensor in unpacked(module):
+                path = f"{owner}.{name}" if owner else name
+                kind = dtype_name(tensor.dtype)
+                info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
+                # its memory is native code's: no storage has the negative of an address
+                identity = (-id(module), len(found), tensor.numel())
+                found[path] = Stored(identity, tensor.numel(), tensor.nbytes, owner, name, info, False)
     return found
 
 

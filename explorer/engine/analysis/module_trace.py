@@ -22,7 +22,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explorer.engine.analysis import aten, aten_bounds, aten_memo, leaf_memo, macs
+from explorer.engine.analysis import aten, aten_bounds, aten_memo, leaf_memo, macs, packed_weights
 from explorer.engine.analysis.drafts import tensor as tensor_info
 from explorer.engine.analysis.memory import Detail, Moved
 from explorer.engine.analysis.module_rows import (
@@ -403,7 +403,8 @@ class _Watch:
         else:
             out = None if key is None or known is not None else aten_memo.answered(operator, args, kwargs)
             if out is None:
-                out = func(*args, **kwargs)
+                packed = packed_weights.ANSWERS.get(operator.name)
+                out = func(*args, **kwargs) if packed is None or not args[0].is_meta else packed(args)
         if known is None:
             parts = out if isinstance(out, (tuple, list)) else (out,)
             made = [t for t in parts if isinstance(t, torch.Tensor)]
