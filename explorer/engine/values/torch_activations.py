@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from explorer.engine.analysis.module_rows import OPAQUE, dtype_name, is_leaf, tensors
+from explorer.engine.analysis.module_rows import dtype_name, is_leaf, tensors
 from explorer.engine.formats.torch_module import said
 from explorer.engine.values.activations import Asked, Given, Ran, Wanted
 from explorer.engine.values.torch_tensors import materialised, numbers_of
@@ -64,7 +64,7 @@ def run(
         given, texts = _made(loaded, bound, asked.seed)
     else:
         bound, given, texts = _read(loaded, asked.given, shapes, dims or {})
-    module = materialised(loaded)
+    module = materialised(loaded, bound)
     home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     args, kwargs = bound.call([tensor.to(home) for tensor in given])
     with loaded.quiet():
@@ -292,9 +292,10 @@ def _wanted(
     named: Mapping[str, nn.Module], globs: Sequence[str], layers: Sequence[Layer]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Paths of the modules to watch; and of layers that cannot be watched, and why."""
-    opaque = tuple(f"{path}." for path, part in named.items() if isinstance(part, OPAQUE))
+    # what computes as one never calls what it is made of
+    whole = tuple(f"{path}." for path, part in named.items() if is_leaf(part))
     if not globs:
-        return [p for p, m in named.items() if is_leaf(m) and not p.startswith(opaque or "\0")], []
+        return [p for p, m in named.items() if is_leaf(m) and not p.startswith(whole)], []
     others = [layer.path for layer in layers if layer.path not in named]
     picked = chosen(globs, [(path, ()) for path in (*named, *others)], "layer")
     hit = [path for path, wanted in zip((*named, *others), picked, strict=True) if wanted]

@@ -6,33 +6,43 @@ slab at a time, so that statistics and files see plain arrays.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from explorer.engine.analysis.module_rows import dtype_name
+from explorer.engine.analysis.module_rows import dtype_name, is_lazy
+from explorer.engine.analysis.packed_weights import is_packed, unpacked
 from explorer.engine.values.statistics import SLAB, Array, Numbers
-from explorer.errors import Misuse
+from explorer.errors import BadModel, Misuse
 from explorer.units import bytes_text
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from explorer.engine.formats.torch_inputs import Bound
     from explorer.engine.formats.torch_module import LoadedModule
 
 __all__ = ["materialised", "numbers_of", "slabs", "stored"]
 
 
-def materialised(loaded: LoadedModule) -> nn.Module:
+def materialised(loaded: LoadedModule, bound: Bound | None = None) -> nn.Module:
     """The model with real weights.
 
+    Layers that get their weights from the first input that they see get them in a copy.
+
+    Args:
+        loaded: The model.
+        bound: Its inputs, if they are settled already; only such layers need them.
+
     Raises:
-        Misuse: They would take more memory than the machine has left, or the module has none.
+        Misuse: The weights would take more memory than the machine has left, or have no values.
         BadModel: The model cannot be built.
     """
-    needed = sum(t.numel() * t.element_size() for t in loaded.meta().parameters())
+    needed = sum(t.numel() * t.element_size() for t in loaded.meta().parameters() if not is_lazy(t))
     free = _free_memory()
     if free is not None and needed > free and not loaded.trained:
         raise Misuse(
@@ -41,12 +51,29 @@ def materialised(loaded: LoadedModule) -> nn.Module:
             hint="values need real weights; layers, memory and training do not",
         )
     module = loaded.materialise()
-    if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
+    held = [*module.parameters(), *module.buffers()]
+    if any(is_lazy(t) for t in held):
+        return _after_first_input(module, bound or loaded.bind(), loaded)
+    if any(t.is_meta for t in held):
         raise Misuse(
             "its tensors have no values: they are on the meta device",
             where=loaded.source,
             hint="build the module on the CPU",
         )
+    return module
+
+
+def _after_first_input(module: nn.Module, bound: Bound, loaded: LoadedModule) -> nn.Module:
+    """A copy of a module that has seen an input."""
+    module = copy.deepcopy(module)
+    args, kwargs = bound.arguments(device="cpu", seed=loaded.seed)
+    try:
+        with loaded.quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(loaded.seed)
+            module(*args, **kwargs)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise BadModel(f"the model failed on its first input: {reason}", where=loaded.source) from error
     return module
 
 
@@ -63,8 +90,21 @@ def _free_memory() -> int | None:
 
 
 def stored(module: nn.Module) -> list[Numbers]:
-    """Every parameter and buffer of a module, parameters first, under every name that it has."""
+    """Every parameter and buffer of a module, parameters first, under every name that it has.
+
+    What quantized layers keep in the handles of native code is opened; its integers are given as stored.
+    """
     found = [numbers_of(p, n, trainable=p.requires_grad) for n, p in _named(module.named_parameters)]
+    row = None
+    for path, part in module.named_modules():
+        if is_packed(part):
+            # the outermost is the layer, the others are its pieces
+            row = row if row is not None and path.startswith(f"{row}.") else path
+            for name, tensor in unpacked(part):
+                whole = f"{path}.{name}" if path else name
+                numbers = numbers_of(tensor, whole, layer=row, trainable=False)
+                # every look into a handle makes a tensor of its own
+                found.append(replace(numbers, identity=(path, name)))
     found += [numbers_of(b, n, trainable=False) for n, b in _named(module.named_buffers)]
     return found
 
@@ -91,7 +131,7 @@ def numbers_of(
 
     return Numbers(
         name,
-        dtype_name(tensor.dtype),
+        dtype_name(source.dtype),
         tuple(tensor.shape),
         source.numel() * source.element_size(),
         made,

@@ -187,6 +187,36 @@ def test_a_model_in_bfloat16_takes_a_file_in_float32(tmp_path: Path) -> None:
         assert (found.tensors[0].tensor.shape, found.tensors[0].tensor.dtype) == ((4, 2), "bfloat16")
 
 
+def test_layers_that_wait_for_their_first_input_get_it_in_a_copy() -> None:
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(5))
+    with Session(model, inputs=torch.randn(2, 3, 8, 8)) as session:
+        shapes = {t.tensor.name: t.tensor.shape for t in session.weights().tensors}
+        assert shapes == {
+            "0.weight": (4, 3, 3, 3),
+            "0.bias": (4,),
+            "2.weight": (5, 144),
+            "2.bias": (5,),
+        }
+        assert [t.tensor.shape for t in session.activations().tensors] == [(2, 4, 6, 6), (2, 144), (2, 5)]
+    assert isinstance(model[0].weight, nn.parameter.UninitializedParameter)
+
+
+def test_weights_in_the_handles_of_quantized_layers_are_opened() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
+        model = torch.ao.quantization.quantize_dynamic(plain, {nn.Linear})
+    with Session(model, inputs=torch.randn(2, 4)) as session:
+        weight, bias = session.weights().tensors
+        assert (weight.tensor.dtype, weight.tensor.shape, weight.layer) == ("int8", (5, 4), "0")
+        truth = model[0].weight().int_repr().double()
+        assert (weight.minimum, weight.mean) == (float(truth.min()), pytest.approx(float(truth.mean())))
+        assert bias.tensor.dtype == "float32"
+        found = session.activations()
+        assert [t.layer for t in found.tensors] == ["0", "1"]
+        assert not found.skipped
+
+
 def test_a_module_without_values_is_refused(module: str) -> None:
     with Session(f"{module}:hollow") as session, pytest.raises(Misuse, match="on the meta device"):
         session.weights()
