@@ -15,6 +15,7 @@ import os
 import pickle
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +93,8 @@ class Archive:
         stored = entry.compress_type == zipfile.ZIP_STORED
         if stored and (entry.file_size != entry.compress_size or entry.file_size > self.size):
             raise BadModel(f"'{printable(name)}' claims more bytes than the file has", where=self.path)
+        if not stored and entry.compress_type != zipfile.ZIP_DEFLATED:
+            raise BadModel(f"'{printable(name)}' is packed in a way that torch does not use", where=self.path)
         if not stored and entry.file_size > INFLATED:
             raise BadModel(
                 f"'{printable(name)}' would take {entry.file_size:,} bytes unpacked",
@@ -107,16 +110,18 @@ class Archive:
             BadModel: It is missing, broken, or too large.
         """
         size = self.size_of(name)
-        if self.entries[name].compress_type == zipfile.ZIP_STORED:
-            start = self._start(name)
-            return self.data[start : start + size]
-        try:
-            with zipfile.ZipFile(self.path) as archive, archive.open(self.entries[name]) as file:
-                content = file.read(size + 1)
-        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
-            raise BadModel(f"'{printable(name)}' cannot be read", where=self.path) from error
-        if len(content) != size:
-            raise BadModel(f"'{printable(name)}' is not as long as it says", where=self.path)
+        entry = self.entries[name]
+        start = self._start(name)
+        content = self.data[start : start + entry.compress_size]
+        if entry.compress_type != zipfile.ZIP_STORED:
+            try:
+                content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
+            except zlib.error as error:
+                raise BadModel(f"'{printable(name)}' cannot be unpacked", where=self.path) from error
+        if len(content) != size or zlib.crc32(content) != entry.CRC:
+            raise BadModel(
+                f"'{printable(name)}' is damaged", where=self.path, hint="fetch or save the file again"
+            )
         return content
 
     def text(self, name: str) -> str:
@@ -143,14 +148,14 @@ class Archive:
         return memoryview(self.data)[start : start + size]
 
     def _start(self, name: str) -> int:
-        """Where the bytes of an uncompressed entry begin: behind its own header."""
+        """Where the bytes of an entry begin: behind its own header."""
         entry = self.entries[name]
         at = entry.header_offset
         if not 0 <= at <= self.size - _LOCAL.size:
             raise BadModel(f"'{printable(name)}' lies outside the file", where=self.path)
         magic, *_, name_length, extra_length = _LOCAL.unpack_from(self.data, at)
         start: int = at + _LOCAL.size + name_length + extra_length
-        if magic != b"PK\x03\x04" or start + entry.file_size > self.size:
+        if magic != b"PK\x03\x04" or start + entry.compress_size > self.size:
             raise BadModel(f"'{printable(name)}' lies outside the file", where=self.path)
         return start
 
@@ -407,7 +412,7 @@ class Storages:
         try:
             _checked(spec)
         except (ValueError, TypeError, AttributeError) as error:
-            raise BadModel("it describes a tensor that cannot be", where=self.archive.path) from error
+            raise BadModel(f"it describes what cannot be: {error}", where=self.archive.path) from error
         kind = getattr(torch, spec.dtype, None)
         if not isinstance(kind, torch.dtype):
             raise BadModel(f"torch has no type '{printable(spec.dtype)}'", where=self.archive.path)

@@ -123,6 +123,7 @@ class _Builder:
         self.path = archive.path
         self.storages = Storages(archive, lambda key: f"data/{key}", meta)
         self.constants_from = Storages(archive, lambda key: f"constants/{key}", meta)
+        self.values_from = Storages(archive, lambda key: f"constants/{key}", False)
         self.twins: dict[int, Any] = {}
         self.host = _Host(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
@@ -136,7 +137,7 @@ class _Builder:
             if not isinstance(value, TensorSpec):
                 self.host.constants[f"c{at}"] = self.value(value)
                 continue
-            tensor = self.constants_from.tensor(value)
+            tensor = (self.values_from if _is_value(value) else self.constants_from).tensor(value)
             name = f"CONSTANTS_c{at}"
             add_tensor(made, name, tensor, parameter=frozen and tensor.is_floating_point())
             self.host.constants[f"c{at}"] = getattr(made, name)
@@ -200,6 +201,11 @@ class _Builder:
         if isinstance(value, dict):
             return {k: self.value(v) for k, v in value.items()}
         return value
+
+
+def _is_value(spec: TensorSpec) -> bool:
+    """Whether a constant is a number that code computes sizes with: then it is needed, not only its shape."""
+    return not spec.shape or (spec.extent <= 16 and not spec.dtype.startswith(("float", "bfloat", "complex")))
 
 
 def _arguments(kind: Class) -> tuple[str, ...]:
