@@ -81,6 +81,8 @@ def test_memory_tells_peak_arena_sum_and_who_is_alive_largest_first() -> None:
 def test_away_from_the_peak_only_its_culprits_are_marked() -> None:
     fact = chain(100, 300, 200, 50)
     text = said(memory_page(fact, 1, 60, 34, exact=True))
+    assert "as much" not in text
+    assert "alive: as much as at the peak" in said(memory_page(chain(100, 100, 100), 2, 60, 34, exact=True))
     assert " ◆ t1" in text
     assert " ◆ t0" not in text
     assert "400 B alive, 80.0 % of the peak" in text
@@ -170,6 +172,8 @@ def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     assert first.split()[1] == "classifier.1"
     assert "1.5 ms" in first
     assert first.split()[-1] == "memory"
+    relu = next(i for i, p in enumerate(shown.points) if p.kind == "Relu")
+    assert "this layer has no MACs" in said(roofline_page(shown, relu, [relu], 100, 50))
 
 
 def test_the_cursor_of_the_roofline_stays_in_view() -> None:

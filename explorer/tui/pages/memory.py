@@ -109,8 +109,9 @@ def _step(memory: Memory, at: int, width: int, exact: bool) -> list[Line]:
         (bytes_figure(step.live_bytes, exact), "number"),
         (f" alive, {share} of the peak", "dim"),
     ]
-    if at == memory.peak_step:
-        live = [(bytes_figure(step.live_bytes, exact), "number"), (" alive: this is the peak", "warn")]
+    if step.live_bytes == memory.peak_bytes:
+        said = "this is the peak" if at == memory.peak_step else "as much as at the peak"
+        live = [(bytes_figure(step.live_bytes, exact), "number"), (f" alive: {said}", "warn")]
     lines = [
         *wrap(
             (

@@ -228,6 +228,8 @@ def _plot(shown: Ranked, at: int, marked: Collection[int], width: int, rows: int
         (scale.dot(power, peak)[0] // 2, _power(power)) for power in log_ticks(low, high, scale.across // 8)
     ]
     unit = " " * (margin + 2) + "FLOPs/s over FLOPs a byte"
+    if here is None:  # 0 has no logarithm
+        unit += "; this layer has no MACs" if shown.points[at].macs == 0 else "; this layer is not known"
     return [((fit(unit, width), "dim"),), *framed(picture, labels, below)]
 
 

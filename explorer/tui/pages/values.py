@@ -142,11 +142,11 @@ def _histogram(histogram: Histogram, width: int) -> list[Line]:
 
 def _brief(stats: TensorStats, width: int, exact: bool) -> list[Line]:
     counts = stats.histogram.counts if stats.histogram is not None else ()
-    drawn = spark(counts, max(0, min(32, width // 3)))
-    said = f"{number(stats.mean)} ± {number(stats.std)}  {number(stats.minimum)} … {number(stats.maximum)}"
-    zeros = f"  {_share(stats.zeros, exact)} 0" if stats.zeros else ""
-    lines: list[Line] = [_name(stats, width)]
-    gap = "  " if drawn else ""
-    spans = (("   ", "text"), (drawn, "bar"), (gap, "text"), (said, "number"), (zeros, "dim"))
-    lines += wrap(spans, width, 3)
-    return [*lines, *_odd(stats, width)]
+    pieces: list[Line] = []
+    if drawn := spark(counts, max(0, min(32, width // 3))):
+        pieces.append(((drawn, "bar"),))
+    pieces.append(((f"{number(stats.mean)} ± {number(stats.std)}", "number"),))
+    pieces.append(((f"{number(stats.minimum)} … {number(stats.maximum)}", "number"),))
+    if stats.zeros:
+        pieces.append(((f"{_share(stats.zeros, exact)} 0", "dim"),))
+    return [_name(stats, width), *flow(pieces, width, 3), *_odd(stats, width)]

@@ -217,7 +217,8 @@ class Examining(Filtering):
         """Run the model and tell what the chosen layer puts out."""
         if not self._ready():
             return
-        leaves = [layer for layer in self._inside() if not layer.group]
+        # a constant is stored, not computed
+        leaves = [layer for layer in self._inside() if not layer.group and layer.kind != "Constant"]
         if not leaves:
             self.say("nothing runs in this layer")
             return
