@@ -265,6 +265,8 @@ def record(
         # the fast path computes whole encoder layers without calling their modules
         torch.backends.mha.set_fastpath_enabled(False)
         for path, part in named.items():
+            if isinstance(part, torch.jit.ScriptModule):
+                continue
             if id(part) in watch.wanted:
                 stack.callback(part.register_forward_hook(watch.leave).remove)
             stack.callback(part.register_forward_hook(watch.fail(path), always_call=True).remove)
@@ -278,7 +280,9 @@ def record(
             place = f" in {where}" if where else ""
             raise BadModel(f"the model failed{place}: {said(error)}", where=source) from error
     for path in wanted:
-        if not watch.calls[path]:
+        if isinstance(named[path], torch.jit.ScriptModule):
+            skipped.append((path, "it is compiled, and what compiled code calls cannot be watched"))
+        elif not watch.calls[path]:
             skipped.append((path, "it does not run in evaluation mode"))
     return (*skipped, *watch.barren.items())
 

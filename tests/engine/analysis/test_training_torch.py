@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
@@ -187,6 +189,46 @@ def test_backward_is_what_torch_multiplies_when_it_runs_backward(name: str) -> N
     found = on_meta(make, *inputs)
     assert found.coverage == 1
     assert found.backward_macs == backward(make, *inputs)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_any_convolution_agrees_with_torch(
+    rank: int,
+    groups: int,
+    channels: tuple[int, int],
+    kernel: int,
+    stride: int,
+    dilation: int,
+    padding: int,
+    transposed: bool,
+) -> None:
+    """Whatever its groups, strides and dilations; two in a row, so that one has a gradient of its input."""
+    plain = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[rank - 1] if transposed else plain
+    wide, deep = channels[0] * groups, channels[1] * groups
+    options = {"stride": stride, "dilation": dilation, "groups": groups}
+    if not transposed:
+        options["padding"] = padding
+
+    def make() -> Any:
+        return nn.Sequential(plain(2, wide, 1), kind(wide, deep, kernel, **options))
+
+    found = on_meta(make, (2, 2, *[7] * rank))
+    second = row(found, "1")
+    assert second.backward_input_macs == second.backward_weight_macs == second.forward_macs
+    # see test_grouped_convolutions_are_not_taken_for_dense_ones
+    surplus = (second.forward_macs or 0) * (groups - 1)
+    assert backward(make, (2, 2, *[7] * rank)) == (found.backward_macs or 0) + surplus
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16", "densenet121", "googlenet"])

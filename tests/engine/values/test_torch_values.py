@@ -288,6 +288,15 @@ def test_what_did_not_run_or_gave_no_tensor_says_so() -> None:
     }
 
 
+def test_compiled_parts_are_named_as_what_they_are() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.jit.script(nn.Linear(3, 3))
+    found = watched(nn.Sequential(nn.Linear(3, 3), compiled, nn.ReLU()), torch.randn(2, 3))
+    assert [t.layer for t in found.tensors] == ["0", "2"]
+    assert dict(found.skipped).keys() == {"1"}
+
+
 def test_the_model_is_left_as_it_was() -> None:
     """Whatever happens: no hooks, the same training state, weights untouched, attention's fast path back."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4))
