@@ -5,7 +5,6 @@ A quantized operator counts as its float form, with the conversions as elementwi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from explorer.engine.analysis import macs
@@ -185,7 +184,7 @@ def _gemm_gelu(call: Call) -> Cost:
 
 
 def _packed_matmul(*, bias: int = -1, per_weight: int = _DEQUANTIZE) -> Rule:
-    """X W, W (K, N) packed and scaled by block: K and N are attributes or follow from input and output."""
+    """A product with a weight (K, N) packed by block; K and N are attributes or follow from the shapes."""
 
     def rule(call: Call) -> Cost:
         source = call.shape(0)
@@ -293,16 +292,18 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], bits: Sequence[str])
         tokens: Shape = source[:-1]
         chosen = at.get("k", 1)
         wide = next((at[name] for name in bits if at.get(name)), 4 if bits else 8)
-        costs = []
-        for place in weights:
-            if not call.has(place):
-                continue
-            matrix = call.shape(place)[1:]
-            if bits and all(isinstance(d, int) for d in matrix):
-                # two matrices of 4 bits lie in a byte along one axis or the other
-                matrix = (math.prod(d for d in matrix if isinstance(d, int)) * 8 // wide,)
-            costs.append(macs.counted([("tokens", tokens), ("experts each", (chosen,)), ("expert", matrix)]))
-        cost = macs.total(costs)
+        stored = [call.shape(place) for place in weights if call.has(place)]
+        if bits:
+            # several values lie in a byte, along one axis or the other
+            stored = [(shape[0], _unpacked(shape[1:], wide)) for shape in stored]
+        cost = macs.total(
+            [
+                macs.counted([("tokens", tokens), ("experts each", (chosen,)), ("expert", shape[1:])])
+                for shape in stored
+            ]
+        )
+        for shape in stored if bits else ():
+            cost = macs.adding(cost, "dequantize", shape, _DEQUANTIZE)
         for place in biases:
             if call.has(place):
                 cost = macs.adding(cost, "bias", (*tokens, chosen, *call.shape(place)[1:]))
@@ -314,9 +315,18 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], bits: Sequence[str])
             cost, "activate, multiply" if gated else "activate", (*tokens, chosen, inner), 1 + gated
         )
         cost = macs.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
-        return macs.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
+        cost = macs.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
+        # the products are exact: every token has its experts, whichever they are
+        reason = "which experts are needed depends on the data; dequantized are all of them"
+        return macs.bounded(cost, reason) if bits else cost
 
     return rule
+
+
+def _unpacked(shape: Shape, bits: int) -> Dim:
+    """Values of `bits` bits in bytes of that shape."""
+    size = macs.count(shape)
+    return None if size is None else size * 8 // bits
 
 
 _fused_conv = conv(residual=3, activation=True)

@@ -170,8 +170,9 @@ ADDED: list[Any] = [
     *((op, MS, given, (6, 8), {}, name, shape, products, more) for op, given in (("MoE", MOE), ("QMoE", QMOE))
       for name, shape, products, more in (
         ("fc1_experts_bias", (4, 10), 0, 60), ("fc2_experts_bias", (4, 8), 0, 48),
-        ("fc3_experts_weights", (4, 10, 8 if op == "MoE" else 4), 6 * 80, 60), ("fc3_experts_bias", (4, 10),
-     0, 60))),
+        ("fc3_experts_bias", (4, 10), 0, 60))),
+    ("MoE", MS, MOE, (6, 8), {}, "fc3_experts_weights", (4, 10, 8), 6 * 80, 60),
+    ("QMoE", MS, QMOE, (6, 8), {}, "fc3_experts_weights", (4, 10, 4), 6 * 80, 60 + 2 * 320),
     ("LSTM", "", {"X": (5, 2, 3), "W": (1, 16, 3), "R": (1, 16, 4)}, None, {}, "B", (1, 32), 0, 40 * 4 * 2),
     ("LSTM", "", {"X": (5, 2, 3), "W": (1, 16, 3), "R": (1, 16, 4)}, None, {}, "P", (1, 12), 0, 40 * 6),
     ("DynamicQuantizeLSTM", MS, {"X": (5, 2, 3), "W": (1, 3, 16), "R": (1, 4, 16)}, None, {}, "B", (1, 32),

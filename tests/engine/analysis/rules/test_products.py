@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from explorer.engine.analysis import macs
@@ -84,10 +84,6 @@ HAND = [
      6 * 240, 2 * 60 + 120 + 2 * 48),
     ("MoE", MS, [(6, 8), (6, 4), (4, 20, 8), None, (4, 8, 10)], (6, 8), {"swiglu_fusion": 1},
      6 * (160 + 80), 2 * 60 + 120 + 2 * 48),
-    ("QMoE", MS, [(6, 8), (6, 4), (4, 10, 4), (4, 10), None, (4, 8, 5), (4, 8)], (6, 8), {"k": 1},
-     6 * 160, 60 + 120 + 2 * 48),
-    ("QMoE", MS, [(6, 8), (6, 4), (4, 10, 8), (4, 10), None, (4, 8, 10), (4, 8)], (6, 8),
-     {"expert_weight_bits": 8}, 6 * 160, 60 + 120 + 2 * 48),
 ]  # fmt: skip
 
 
@@ -99,6 +95,18 @@ def test_a_product_is_counted_as_by_hand(
     assert (cost.macs, cost.elementwise_ops, cost.status) == (products, rest, "exact")
 
 
+@pytest.mark.parametrize(("columns", "bits"), [(4, None), (8, 8)])
+def test_packed_experts_multiply_as_many_values_as_their_bytes_hold(
+    count: Count, columns: int, bits: int | None
+) -> None:
+    """One of 4 experts for each of 6 tokens, 8 -> 10 -> 8; those of all experts are dequantized at most."""
+    given = [(6, 8), (6, 4), (4, 10, columns), (4, 10), None, (4, 8, columns * 10 // 8), (4, 8)]
+    cost = count("QMoE", given, (6, 8), MS, k=1, **({} if bits is None else {"expert_weight_bits": bits}))
+    assert (cost.macs, cost.status) == (6 * 160, "bound")
+    assert cost.elementwise_ops == 2 * 4 * 160 + 60 + 120 + 2 * 48
+    assert "experts" in cost.reason
+
+
 def test_a_sparse_operand_makes_a_bound(count: Count) -> None:
     cost = count("SparseToDenseMatMul", [(3, 4), (4, 6)], (3, 6), MS)
     assert (cost.macs, cost.status) == (72, "bound")
@@ -106,13 +114,16 @@ def test_a_sparse_operand_makes_a_bound(count: Count) -> None:
 
 # -- loops over every index ----------------------------------------------------------------------
 
+#: a drawn case may have an output of no size, which onnx refuses
+FILTERING = [HealthCheck.filter_too_much]
+
 sizes = st.integers(1, 3)
 
 
 @st.composite
-def convolutions(draw: Any) -> dict[str, Any]:
-    """A convolution of one to three dimensions that fits its input."""
-    rank = draw(st.integers(1, 3))
+def convolutions(draw: Any, ranks: tuple[int, int] = (1, 3)) -> dict[str, Any]:
+    """A convolution of one to three dimensions that fits its input, mostly."""
+    rank = draw(st.integers(*ranks))
     groups, inner, outer = draw(sizes), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     kernel = [draw(st.integers(1, 3)) for _ in range(rank)]
     strides = [draw(st.integers(1, 3)) for _ in range(rank)]
@@ -158,7 +169,7 @@ def _arguments(case: dict[str, Any]) -> dict[str, Any]:
     return kept | ({"pads": case["pads"]} if case["auto_pad"] == "NOTSET" else {})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=FILTERING)
 @given(convolutions())
 def test_a_convolution_counts_every_tap_of_every_output_element(count: Any, case: dict[str, Any]) -> None:
     output = _inferred("Conv", [case["x"], case["w"]], _arguments(case))
@@ -174,7 +185,7 @@ def test_a_convolution_counts_every_tap_of_every_output_element(count: Any, case
     assert count("Conv", [case["x"], case["w"]], output, **_arguments(case)).macs == taken
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=FILTERING)
 @given(convolutions())
 def test_a_transposed_convolution_scatters_every_input_through_the_whole_kernel(
     count: Any, case: dict[str, Any]
@@ -230,10 +241,9 @@ def test_einsum_of_two_operands_counts_every_product(count: Any, equation: str, 
     assert cost.macs == (int(result.sum()) if summed else 0)
 
 
-@settings(max_examples=30, deadline=None)
-@given(convolutions())
+@settings(max_examples=30, deadline=None, suppress_health_check=FILTERING)
+@given(convolutions(ranks=(2, 2)))
 def test_a_deformed_convolution_costs_the_products_of_a_plain_one(count: Any, case: dict[str, Any]) -> None:
-    assume(len(case["x"]) == 4)
     plain = _inferred("Conv", [case["x"], case["w"]], {**_arguments(case), "auto_pad": "NOTSET"})
     assume(plain is not None)
     assert plain is not None

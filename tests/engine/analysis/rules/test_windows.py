@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from explorer.engine.analysis.macs import Cost
@@ -33,6 +33,8 @@ EXACT = [
     ("MaxPool", NHWC, [(1, 4, 4, 2)], (1, 2, 2, 2), KERNEL, 8 * 9),
     ("AveragePool", NHWC, [(1, 4, 4, 2)], (1, 2, 2, 2), KERNEL, 8 * 9),
     ("GlobalAveragePool", NHWC, [(1, 4, 4, 2)], (1, 1, 1, 2), {}, 32),
+    ("LpPool", NHWC, [(1, 4, 4, 2)], (1, 2, 2, 2), KERNEL, 2 * 8 * 9),
+    ("GlobalLpPool", NHWC, [(1, 4, 4, 2)], (1, 1, 1, 2), {}, 64),
     ("LRN", NHWC, [(1, 2, 2, 4)], (1, 2, 2, 4), {"size": 5}, 16 * 9),
     ("NhwcMaxPool", MS, [(1, 4, 4, 2)], (1, 2, 2, 2), KERNEL, 8 * 9),
     ("MaxpoolWithMask", MS, [(1, 2, 4, 4), (1, 1, 4, 4)], (1, 2, 2, 2), KERNEL, 8 * 9 + 32),
@@ -103,7 +105,7 @@ def pools(draw: Any) -> tuple[Shape, dict[str, Any]]:
     return (draw(st.integers(1, 2)), draw(st.integers(1, 2)), *sides), attributes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(pools(), st.sampled_from(["MaxPool", "AveragePool"]))
 def test_a_pooling_looks_at_every_tap_of_every_window(count: Any, case: Any, op: str) -> None:
     """The shape of the output is onnxruntime's, from a run."""
