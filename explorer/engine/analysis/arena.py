@@ -13,8 +13,6 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 __all__ = ["Arena", "Block", "place"]
 
 PAIRS = 4_000_000
@@ -147,6 +145,8 @@ def _lowest(offsets: Sequence[int], ends: Sequence[int], others: Sequence[int], 
                 break
             at = max(at, stop)
         return at
+    import numpy as np  # most models are read without it
+
     starts = np.array([offsets[other] for other in others])
     in_order = np.argsort(starts)
     # up to each block everything is taken to the highest end so far

@@ -161,7 +161,7 @@ class _Reader:
         self.decoders: dict[bytes, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
 
     def text(self, start: int, stop: int) -> str:
-        return str(self.data[start:stop], "utf-8", "backslashreplace")
+        return _text(self.data[start:stop])
 
     def span(self, start: int, stop: int) -> Span:
         return Span(self.source, start, stop - start)
@@ -285,24 +285,27 @@ class _Reader:
                 at = first + data[at + 1]
                 if at > end:
                     self.field(start + first - 2, stop)  # says what is wrong
-            if number == 1:
-                inputs.append(str(data[first:at], "utf-8", "backslashreplace"))
-            elif number == 2:
-                outputs.append(str(data[first:at], "utf-8", "backslashreplace"))
-            elif number == 3:
-                name = str(data[first:at], "utf-8", "backslashreplace")
-            elif number == 4:
-                op = str(data[first:at], "utf-8", "backslashreplace")
-            elif number == 5:
+            if number == 5:
                 attributes.append((first, at))
-            elif number == 7:
-                domain = str(data[first:at], "utf-8", "backslashreplace")
-            elif number == 8:
-                overload = str(data[first:at], "utf-8", "backslashreplace")
-            elif number == 9:
+                continue
+            if number == 9:
                 key, value = self.pair(start + first, start + at)
                 metadata = metadata or {}
                 metadata[key] = value
+                continue
+            text = _text(data[first:at])
+            if number == 1:
+                inputs.append(text)
+            elif number == 2:
+                outputs.append(text)
+            elif number == 3:
+                name = text
+            elif number == 4:
+                op = text
+            elif number == 7:
+                domain = text
+            elif number == 8:
+                overload = text
         alike: bytes | None = b""
         decode: Callable[[], Mapping[str, Any]] | None = None
         if attributes:
@@ -515,33 +518,35 @@ class _Reader:
                 located = at
         if code not in DTYPES:
             raise BadModel(f"tensor '{name}' has the unknown element type {code}")
-        dtype = DTYPES[code].name
-        shape = tuple(signed(d) for d in dims)
-        if len(shape) > MAX_RANK or any(d < 0 for d in shape):
+        dtype, bits = DTYPES[code].name, DTYPES[code].bits
+        shape = tuple([signed(d) if d >> 63 else d for d in dims])
+        if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
-        tensor = Tensor(name, dtype, shape, None, self.span(start, stop))
+        count = math.prod(shape)
         # an empty tensor may have absurd other dimensions, which no array can
-        claimed = math.prod(d for d in shape if d)
+        claimed = count or math.prod(d for d in shape if d)
         if claimed > _MAX_ELEMENTS:
             raise BadModel(f"tensor '{name}' claims {claimed:,} elements")
+        nbytes = (count * bits + 7) // 8
+        record = Span(self.source, start, stop - start)
         payload: Payload | None = raw
         where = ""
         if located == 1:
-            payload, where = self.external(name, external, tensor.nbytes)
+            payload, where = self.external(name, external, nbytes)
         elif payload is None and typed:
-            payload = self.typed(tensor, typed)
+            payload = self.typed(dtype, typed)
         elif strings:
             payload = Inline(b"\0" * strings)
-        elif payload is None and tensor.nbytes == 0:
+        elif payload is None and nbytes == 0:
             payload = Inline(b"")
-        if payload is not None and code != 8 and payload.size != tensor.nbytes:
+        if payload is not None and code != 8 and payload.size != nbytes:
             raise BadModel(
-                f"tensor '{name}' of shape {list(shape)} and type {dtype} needs {tensor.nbytes:,} bytes"
+                f"tensor '{name}' of shape {list(shape)} and type {dtype} needs {nbytes:,} bytes"
                 f" and has {payload.size:,}"
             )
-        return Tensor(name, dtype, shape, payload, tensor.record, where)
+        return Tensor(name, dtype, shape, payload, record, where)
 
-    def typed(self, tensor: Tensor, parts: list[tuple[int, int, int, int]]) -> Payload:
+    def typed(self, dtype: str, parts: list[tuple[int, int, int, int]]) -> Payload:
         """The data of a tensor that uses a typed field instead of raw_data.
 
         float_data and double_data are little-endian already when packed; varints must be decoded,
@@ -552,7 +557,7 @@ class _Reader:
             return self.span(at, end)
         if number in (4, 10):
             return Inline(b"".join(bytes(self.data[a:b]) for _, _, a, b in parts))
-        width = DTYPES[dtype_code(tensor.dtype)].bits
+        width = DTYPES[dtype_code(dtype)].bits
         unit = max(width // 8, 1)
         mask = (1 << (8 * unit)) - 1
 
@@ -608,6 +613,14 @@ class _Reader:
                 where=where,
             )
         return Span(source, offset, length), location
+
+
+def _text(data: bytes) -> str:
+    """Bytes as text; those that are no UTF-8 stay readable."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "backslashreplace")
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:
