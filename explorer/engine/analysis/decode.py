@@ -169,7 +169,7 @@ def _detail(leaf: Leaf) -> Detail | None:
     grouped = node.op == "GroupQueryAttention" and bool(node.attributes.get("causal", 1))
     made = [Moved(key, info.shape, size) for key, info, size in moved.made]
     return Detail(
-        f"{node.op} backwards" if _backwards(frame, node) else node.op,
+        _operator(frame, node),
         leaf.layer.macs,
         leaf.layer.elementwise_ops,
         tuple(reads),
@@ -187,6 +187,13 @@ def _axes(node: Node, rank: int, opset: int) -> tuple[int, ...]:
     axis = node.attributes.get("axis", 1 if "Softmax" in node.op and opset < 13 else -1)
     first = axis % rank if isinstance(axis, int) else 0
     return (first,) if alone or node.op == "LpNormalization" else tuple(range(first, rank))
+
+
+def _operator(frame: Frame, node: Node) -> str:
+    """The operator's type, told apart from others of the same name that work otherwise along a text."""
+    if node.domain not in ("", "com.microsoft") or (node.domain and node.op == "Attention"):
+        return f"{node.domain}.{node.op}"
+    return f"{node.op} backwards" if _backwards(frame, node) else node.op
 
 
 def _backwards(frame: Frame, node: Node) -> bool:

@@ -91,6 +91,11 @@ class _Derivation:
             for made in pair[0].made if pair else ():
                 self.makers.setdefault(made.key, []).append(at)
         self.apart = self.without_text()
+        # with which power of the length a tensor grows, and the bytes of one of its positions
+        self.held: dict[Hashable, tuple[int, int]] = {}
+        for (key, _, m), (_, _, n) in zip(self.steps[0].outputs, second[0].outputs, strict=True):
+            power = self.degree(m, n) or 0
+            self.held[key] = power, (m or 0) // self.tokens if power else m or 0
         self.cached: dict[int, list[_Cached]] = {}
         self.whole_reads: set[tuple[int, int]] = set()
         self.masks = 0
@@ -112,7 +117,8 @@ class _Derivation:
         for step, pair in zip(self.steps, self.pairs, strict=True):
             if pair is None:
                 continue
-            if any(m is not None and not m.stored and m.key in text for m in pair[0].reads):
+            # what only asks for a shape reads nothing
+            if any(m is not None and m.size != 0 and not m.stored and m.key in text for m in pair[0].reads):
                 text.update(m.key for m in pair[0].made)
             else:
                 found.add(id(step))
@@ -175,13 +181,18 @@ class _Derivation:
     def check(self, at: int) -> None:
         """Refuses what mixes positions, and notes where keys and values are."""
         step, pair = self.steps[at], self.pairs[at]
-        if pair is None:
-            return
-        if id(step) in self.apart:
+        if pair is None or id(step) in self.apart:
             return
         a, b = pair
         reads = [self.power(m, n, step) for m, n in zip(a.reads, b.reads, strict=True)]
         made = [self.power(m, n, step) for m, n in zip(a.made, b.made, strict=True)]
+        for tensor, power in zip(a.reads, reads, strict=True):
+            if tensor is not None and tensor.size and not tensor.stored:
+                self.whole_or_one(step, tensor, power)
+        for tensor, power in zip(a.made, made, strict=True):
+            held = self.held.get(tensor.key, (0, 0))
+            size = tensor.size or 0
+            self.held[tensor.key] = max(held, (power, size // self.tokens if power else size))
         if not any(reads) and not any(made):
             return
         role: Role | None = "each" if a.pointwise else ROLES.get(a.op)
@@ -197,12 +208,25 @@ class _Derivation:
                 raise self.mixed(step, "it mixes the positions of the text")
         elif a.op in LOOKUPS and result and self.looks_up(a, reads):
             raise self.mixed(step, "it looks up positions of the text")
+        elif result < highest and role in ("each", "move") and not self.picks_one(a, reads):
+            raise self.mixed(step, "it works on several positions of the text at once")
         elif role == "reduce" and result < highest:
             raise self.mixed(step, "it sums over the positions of the text")
         elif role == "product":
             self.product(at, a, b)
         elif role == "attention":
             self.attention(at, a, b, reads)
+
+    def whole_or_one(self, step: Step, tensor: Moved, power: int) -> None:
+        """Refuses what reads a part of a text: neither all of it nor a single position."""
+        held, row = self.held.get(tensor.key, (0, 0))
+        if power < held and (held > 1 or (tensor.size or 0) > row):
+            raise self.mixed(step, "it works on several positions of the text at once")
+
+    def picks_one(self, a: Detail, reads: Sequence[int]) -> bool:
+        """Whether what comes out of a text is one of its positions, such as the last, or its shape."""
+        row = max((m.size or 0) // self.tokens for m, p in zip(a.reads, reads, strict=True) if m and p)
+        return max(reads) == 1 and all((m.size or 0) <= row for m in a.made)
 
     def looks_up(self, a: Detail, reads: Sequence[int]) -> bool:
         """Whether positions are looked up among what was made of the text, not in a stored table."""

@@ -80,6 +80,8 @@ def decoder(build: Build, *, cache: bool, mask: str = "Trilu", extra: Node | Non
         "kernel": (E, E, 3),
         "axis": np.array([1]),
         "first": np.array(1),
+        "first3": np.array([0]),
+        "far3": np.array([3]),
         "end": np.array([-1]),
         "far": np.array([-(1 << 31)]),
         "backwards": np.array([-1]),
@@ -150,6 +152,11 @@ def test_the_cache_is_alive_from_the_start_to_the_end(build: Build) -> None:
         (Node("LayerNormalization", ["y", "one"], ["z"], name="norm", attributes={"axis": 1}), r"norm \(Lay"),
         (Node("CumSum", ["y", "first"], ["z"], name="sum", attributes={"reverse": 1}), r"sum \(CumSum back"),
         (Node("Slice", ["y", "end", "far", "axis", "backwards"], ["z"], name="flip"), r"flip \(Slice back"),
+        (
+            Node("Slice", ["y", "first3", "far3", "axis"], ["z"], name="few"),
+            r"few \(Slice\).*several positions",
+        ),
+        (Node("Add", ["y", "y"], ["z"], name="mine", domain="my.own"), r"mine \(my.own.Add\)"),
         (Node("TopK", ["y", "one"], ["z", "at"], name="top", attributes={"axis": 1}), r"top \(TopK\)"),
     ],
 )
@@ -159,6 +166,14 @@ def test_what_mixes_the_text_otherwise_is_refused_by_name(
     model = decoder(build, cache=False, extra=extra)
     with pytest.raises(Misuse, match=says):
         step(model, 9)
+
+
+def test_a_head_on_the_last_position_alone_is_the_same_step(build: Build) -> None:
+    """Picking one position is no mixing: the head works on one row either way."""
+    last = Node("Gather", ["y", "end"], ["z"], name="last", attributes={"axis": 1})
+    picked = step(decoder(build, cache=False, extra=last), 9).analysis.info.totals
+    every = step(decoder(build, cache=False), 9).analysis.info.totals
+    assert (picked.macs, picked.kv_cache_bytes) == (every.macs, every.kv_cache_bytes)
 
 
 def test_attention_without_a_mask_is_refused(build: Build) -> None:
@@ -521,13 +536,25 @@ def test_modules_that_mix_the_text_otherwise_are_refused_by_name() -> None:
 
         return Flipped()
 
+    def windowed(torch: Any) -> Any:
+        class Windowed(torch.nn.Module):
+            """Attention inside windows of four, the text filled up to a multiple of them."""
+
+            def forward(self, x: Any) -> Any:
+                n = x.shape[1]
+                y = torch.nn.functional.pad(x, (0, 0, 0, -n % 4)).view(x.shape[0], -1, 4, WIDTH)
+                y = (y @ y.transpose(2, 3)).softmax(-1) @ y
+                return y.reshape(x.shape[0], -1, WIDTH)[:, :n]
+
+        return Windowed()
+
     def encoder(torch: Any) -> Any:
         return torch.nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True)
 
     def recurrent(torch: Any) -> Any:
         return torch.nn.LSTM(WIDTH, WIDTH, batch_first=True, bidirectional=True)
 
-    for make in (convolution, pooled, flipped, encoder, recurrent):
+    for make in (convolution, pooled, flipped, windowed, encoder, recurrent):
         with pytest.raises(Misuse, match=r"^mix.*no decode step can be derived"):
             step_of(with_layer(make), 9)
 
