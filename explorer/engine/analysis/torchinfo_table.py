@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -179,7 +179,7 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     found: list[TorchinfoDifference] = []
     reasons: Counter[str] = Counter()
     for layer, ours in _comparable(analysis, seen):
-        one = seen.get(layer.path) or seen.get("") if _is_model(layer, seen) else seen.get(layer.path)
+        one = seen.get("" if layer.path == _whole(seen) else layer.path)
         theirs = one.macs if one is not None and one.leaf else 0
         if ours is None:
             found.append(TorchinfoDifference(layer.path, layer.kind, "macs", theirs, None, layer.reason))
@@ -196,13 +196,18 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     return (*found, *_total_macs(summary, analysis, reasons), *_totals(summary, model, analysis, seen))
 
 
-def _is_model(layer: Layer, seen: Mapping[str, _Seen]) -> bool:
-    """Whether a row is the model itself, which is a single leaf module."""
-    return layer.path not in seen and "" in seen and seen[""].leaf and layer.parent is None
+def _whole(seen: Mapping[str, _Seen]) -> str:
+    """What a model is called that is a single leaf module: torchinfo has one row for all of it."""
+    return type(seen[""].module).__name__ if "" in seen and seen[""].leaf else ""
 
 
 def _comparable(analysis: Analysis, seen: Mapping[str, _Seen]) -> Iterator[tuple[Layer, int | None]]:
     """The rows to compare: leaf modules, modules that we take as one, operators of no module's own."""
+    whole = _whole(seen)
+    if whole and analysis.layers:
+        row = replace(analysis.layers[0], path=whole, kind=whole, reason="")
+        yield row, analysis.info.totals.macs
+        return
     inside: set[int] = set()
     for layer in analysis.layers:
         if layer.parent in inside:
