@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from explorer.facts import TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
@@ -340,3 +342,47 @@ def test_figures_beside_each_other_are_never_torn_apart() -> None:
     assert [line_text(line) for line in flow(pieces, 24)] == [" peak 1.31 MiB", " sum 2 MiB  x"]
     assert [line_text(line) for line in flow(pieces, 40)] == [" peak 1.31 MiB  sum 2 MiB  x"]
     assert flow([], 40) == []
+
+
+@given(
+    peak=st.floats(1e-3, 1e24),
+    bandwidth=st.floats(1e-3, 1e24),
+    width=st.integers(20, 140),
+    height=st.integers(1, 60),
+    at=st.integers(0, 12),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_machine_however_odd_breaks_the_roofline(
+    peak: float, bandwidth: float, width: int, height: int, at: int
+) -> None:
+    shown = ranked(roofline(alexnet(), Machine("", peak, bandwidth)))
+    page = roofline_page(shown, at, [at], width, height)
+    assert max(map(line_width, page)) <= max(width, 29)
+    assert any("◆" in line_text(line) for line in page)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 10**12), min_size=1, max_size=300),
+    at=st.integers(0, 400),
+    width=st.integers(20, 140),
+    height=st.integers(1, 60),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_model_however_odd_breaks_the_timeline(sizes: list[int], at: int, width: int, height: int) -> None:
+    page = memory_page(chain(*sizes), at, width, height, exact=False)
+    assert max(map(line_width, page)) <= max(width, 38)
+    assert sum(line_text(line).count("▲") for line in page) == 1
+
+
+@given(
+    counts=st.lists(st.integers(0, 10**9), min_size=1, max_size=64),
+    low=st.floats(-1e30, 1e30),
+    width=st.integers(20, 140),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_tensor_however_odd_breaks_its_statistics(counts: list[int], low: float, width: int) -> None:
+    edges = tuple(low + i for i in range(len(counts) + 1))
+    odd = stats(histogram=Histogram(edges, tuple(counts)), minimum=low, maximum=float("-inf"))
+    for brief in (False, True):
+        page = weight_lines(Weights("m", (odd,)), 1, width, exact=True, brief=brief)
+        assert max(map(line_width, page)) <= max(width, 45)
