@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from explorer import Session, TileSpec
-from explorer.engine.analysis import onnx_model, walker
-from explorer.engine.analysis.memory import Examined, Step, live_peak, memory
+from explorer.engine.analysis import onnx_model, tree, walker
+from explorer.engine.analysis.memory import Examined, Schedule, Step, live_peak, memory
 from explorer.engine.formats.onnx_reader import read
 from explorer.engine.graph import Function, Graph, Model, Node, Value
-from explorer.facts import TensorInfo
+from explorer.facts import Analysis, Info, ModelInfo, TensorInfo
 from explorer.facts.memory import Memory
 
 Build = Callable[..., Model]
@@ -216,6 +218,45 @@ def test_figures_of_the_timeline_are_those_of_the_totals(sample: Callable[[str],
         assert found.peak_bytes <= found.arena_bytes <= found.sum_bytes
         assert all(s.layer is None or both.analysis.layers[s.layer].path == s.path for s in found.steps)
         assert sum(s.layer is None for s in found.steps) == 1, "the inputs come before the first layer"
+
+
+steps_of_any_kind = st.lists(
+    st.tuples(st.lists(st.integers(0, 9), max_size=3), st.integers(0, 9), st.integers(0, 50)), max_size=12
+)
+
+
+@given(steps_of_any_kind, st.frozensets(st.integers(0, 9), max_size=4))
+@settings(deadline=None, max_examples=300)
+def test_the_timeline_is_what_its_definition_says(
+    plan: list[tuple[list[int], int, int]], keep: frozenset[int]
+) -> None:
+    """A tensor is alive from the step that makes it first to the last step that reads it or makes it anew."""
+    steps = [
+        Step(f"s{i}", reads, [(key, TensorInfo(str(key), "uint8", (size,)), size)])
+        for i, (reads, key, size) in enumerate(plan)
+    ]
+    uses = [{*reads, key} for reads, key, _ in plan]
+    sizes: dict[int, int] = {}
+    for _, key, size in plan:
+        sizes.setdefault(key, size)
+
+    def alive_at(key: int, at: int) -> bool:
+        made = next(i for i, (_, k, _) in enumerate(plan) if k == key)
+        return made <= at and (key in keep or any(key in used for used in uses[at:]))
+
+    by_hand = [sum(size for key, size in sizes.items() if alive_at(key, at)) for at in range(len(plan))]
+    analysis = Analysis(Info(ModelInfo("m", "onnx", (), ()), {}, tree.totals([])), ())
+    found = memory(Examined(analysis, Schedule(steps, keep, [None] * len(steps))))
+    assert [s.live_bytes for s in found.steps] == by_hand
+    peak = live_peak(steps, keep)
+    assert peak.bytes == found.peak_bytes == max(by_hand, default=0)
+    if by_hand:
+        assert peak.label == found.steps[found.peak_step].path == f"s{by_hand.index(max(by_hand))}"
+    for a in found.lifetimes:
+        for b in found.lifetimes:
+            if a is not b and a.born <= b.dies and b.born <= a.dies:
+                assert a.offset + a.bytes <= b.offset or b.offset + b.bytes <= a.offset
+    assert found.peak_bytes <= found.arena_bytes <= found.sum_bytes
 
 
 # -- branches, loops, functions ------------------------------------------------------------------
