@@ -206,6 +206,33 @@ def test_a_rule_for_a_local_function_goes_before_its_body(
     assert [(x.path, x.macs) for x in found.values()] == [("call", 9)]
 
 
+def test_the_example_in_the_documentation_works(tmp_path: Path, write: Callable[[str], str]) -> None:
+    import textwrap
+
+    from onnx import TensorProto, helper, save
+
+    from explorer import rules
+
+    text = rules.__doc__ or ""
+    lines = [line for line in text.splitlines() if line.startswith("    ") or not line]
+    path = write(textwrap.dedent("\n".join(lines)))
+    nodes = [
+        helper.make_node("MyLinear", ["x", "w", "b"], ["t"], name="linear", domain="my.ops"),
+        helper.make_node("MyHardware", ["x"], ["y"], name="hardware", domain="my.ops", N=7),
+    ]
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", (2, 3)), ("w", (3, 4)), ("b", (4,)), ("y", (2, 7)), ("t", (2, 4)))
+    ]
+    graph = helper.make_graph(nodes, "g", infos[:3], infos[3:4], value_info=infos[4:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.ops", 1)]
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    with Session(tmp_path / "m.onnx", rules=path, trust=True) as session:
+        found = rows(session)
+    assert (found["linear"].macs, found["linear"].elementwise_ops) == (2 * 3 * 4, 8)
+    assert (found["hardware"].macs, found["hardware"].formula) == (42, "2 x 3 x N")
+
+
 def test_outside_of_a_session_a_rule_is_a_function_that_a_test_can_call() -> None:
     from explorer.facts import TensorInfo
 
