@@ -257,6 +257,9 @@ def step(
             "its sizes are fixed, and the batch with them", where="--batch", hint=error.hint
         ) from None
     notes = ["as in evaluation mode: dropout, auxiliary heads and batch statistics are not in it"]
+    compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    if compiled:
+        notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
     if watch.failed:
         plain = examine().analysis
         if not any(layer.reason.startswith("failed here") for layer in plain.layers):

@@ -33,7 +33,7 @@ from explorer.engine.graph import (
     Value,
     dtype_code,
 )
-from explorer.engine.wire import fields, packed_varints, signed
+from explorer.engine.wire import Buffer, fields, packed_varints, signed
 from explorer.errors import BadModel, nearest
 from explorer.facts import Dim
 
@@ -563,11 +563,10 @@ class _Reader:
 
         def make() -> Iterator[memoryview]:
             for _, wire_, a, b in parts:
-                numbers = packed_varints(self.data, a, b) if wire_ == 2 else [a]
-                out = bytearray()
-                for value in numbers:
-                    out += (value & mask).to_bytes(unit, "little")
-                yield memoryview(out)
+                if wire_ == 2:
+                    yield from _unpacked(self.data, a, b, unit)
+                else:
+                    yield memoryview((a & mask).to_bytes(unit, "little"))
 
         count = 0
         for _, wire_, a, b in parts:
@@ -621,6 +620,37 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         return data.decode("utf-8", "backslashreplace")
+
+
+_DECODED = 1 << 18
+"""Bytes of packed varints that are decoded together."""
+
+
+def _unpacked(data: Buffer, start: int, end: int, unit: int) -> Iterator[memoryview]:
+    """The integers of a packed varint field, each as `unit` little-endian bytes, a piece at a time."""
+    import numpy as np
+
+    at = start
+    while at < end:
+        piece = np.frombuffer(data, np.uint8, min(_DECODED, end - at), at)
+        last = np.flatnonzero(piece < 128)
+        if not last.size:
+            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
+        first = np.concatenate(([0], last[:-1] + 1))
+        length = last - first + 1
+        if length.max() > _VARINT:
+            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
+        values = np.zeros(last.size, np.uint64)
+        for index in range(int(length.max())):
+            longer = length > index
+            part = (piece[first[longer] + index] & 127).astype(np.uint64)
+            values[longer] |= part << np.uint64(7 * index)
+        at += int(last[-1]) + 1
+        yield values.astype(f"<u{unit}").view(np.uint8).data
+
+
+_VARINT = 10
+"""Bytes of the longest varint: 64 bits, 7 in each."""
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from explorer.engine.graph import Computed, Tensor
 from explorer.engine.validate import validate
 from explorer.engine.values import onnx_tensors
 from explorer.engine.values.onnx_tensors import stored
-from explorer.engine.values.statistics import Numbers, measure
+from explorer.engine.values.statistics import SLAB, Numbers, measure
 from explorer.errors import BadModel
 
 
@@ -174,3 +175,22 @@ def test_one_place_in_a_file_is_one_identity(tmp_path: Path) -> None:
     path.write_bytes(helper.make_model(graph).SerializeToString())
     a, b, c = stored(validate(read(str(path))))
     assert a.identity == b.identity != c.identity
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.UINT64, TensorProto.INT8])
+def test_numbers_of_any_length_are_decoded_a_piece_at_a_time(kind: int, tmp_path: Path) -> None:
+    """Typed integers take 1 to 10 bytes each: pieces end between numbers, and no list of all is made."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    limits = np.iinfo(dtype)
+    generator = np.random.default_rng(kind)
+    values = generator.integers(limits.min, limits.max, 200_003, dtype=dtype, endpoint=True)
+    values[::3] = generator.integers(0, 100, values[::3].size)
+    found = tensors(tmp_path, helper.make_tensor("w", kind, values.shape, values))["w"]
+    np.testing.assert_array_equal(whole(found), values)
+    tracemalloc.start()
+    try:
+        measure(found)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < SLAB
