@@ -338,3 +338,42 @@ def test_a_size_below_zero_gives_no_count_below_zero(
     cost = cost_of(call(op, inputs, inputs[0], domain, **attributes))
     assert cost.status == "unknown"
     assert cost.macs is None or cost.macs >= 0
+
+
+def _strange(random: Any) -> Any:
+    """A value that a file may hold where a rule expects something else."""
+    return random.choice(
+        [0, 1, -1, 3, 10**18, 2.5, float("nan"), float("inf"), "", "linear", "SAME_UPPER", b"\xff", None,
+         (), (0,), (1, 2, 3), (10**18,) * 3, (-1, "x"), ("LEAF", "LEAF"), (2.0,) * 9]
+    )  # fmt: skip
+
+
+def test_no_rule_falls_over_stalls_or_invents_on_whatever_a_file_says() -> None:
+    """Random shapes and attributes of the names that each operator has, for every rule."""
+    import random as source
+
+    import numpy as np
+    from onnx import defs
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names: dict[tuple[str, str], set[str]] = {}
+    for schema in (*state.get_all_operator_schema(), *defs.get_all_schemas_with_history()):
+        names.setdefault((schema.domain, schema.name), set()).update(schema.attributes)
+    random = source.Random(5)
+    dims = [0, 1, 2, 3, 8, 10**12, None, "n"]
+
+    def info(name: str) -> TensorInfo | None:
+        if random.random() < 0.1:
+            return None
+        shape = tuple(random.choice(dims) for _ in range(random.randrange(6)))
+        return TensorInfo(name, "float32", None if random.random() < 0.1 else shape)
+
+    arrays = [np.array(1), np.array([5, 5]), np.array(True), np.array([], np.int64), np.array("x")]
+    for (domain, op), attributes in names.items():
+        for _ in range(12):
+            inputs = tuple(info(f"i{k}") for k in range(random.randrange(12)))
+            outputs = tuple(i for k in range(random.randrange(3)) if (i := info(f"y{k}")) is not None)
+            given = {name: _strange(random) for name in attributes if random.random() < 0.7}
+            contents = {f"i{k}": random.choice(arrays) for k in range(12) if random.random() < 0.3}
+            cost = cost_of(Call(op, domain, given, inputs, outputs, contents, random.choice([0, 13, 20])))
+            assert not nonsense(cost), (op, inputs, outputs, given, cost)
