@@ -622,7 +622,7 @@ def _text(data: bytes) -> str:
         return data.decode("utf-8", "backslashreplace")
 
 
-_DECODED = 1 << 18
+_DECODED = 1 << 16
 """Bytes of packed varints that are decoded together."""
 
 
