@@ -227,10 +227,10 @@ def _plot(shown: Ranked, at: int, marked: Collection[int], width: int, rows: int
     below = [
         (scale.dot(power, peak)[0] // 2, _power(power)) for power in log_ticks(low, high, scale.across // 8)
     ]
-    unit = " " * (margin + 2) + "FLOPs/s over FLOPs a byte"
+    unit = "FLOPs/s over FLOPs a byte"
     if here is None:  # 0 has no logarithm
-        unit += "; this layer has no MACs" if shown.points[at].macs == 0 else "; this layer is not known"
-    return [((fit(unit, width), "dim"),), *framed(picture, labels, below)]
+        unit = "this layer has no MACs" if shown.points[at].macs == 0 else "this layer is not known"
+    return [((fit(" " * (margin + 2) + unit, width), "dim"),), *framed(picture, labels, below)]
 
 
 def _spots(shown: Ranked, indices: Iterable[int]) -> set[tuple[str, int]]:
