@@ -21,6 +21,8 @@ EXACT = [
     ("LinearRegressor", (5, 3), {"coefficients": (0.0,) * 12}, 5 * 12, 0),
     # a softmax of 5 operations on each of 3 scores, then the largest
     ("LinearClassifier", (5,), {"coefficients": (0.0,) * 12, "post_transform": "SOFTMAX"}, 60, 15 * 6),
+    ("LinearClassifier", (5,), {"coefficients": (0.0,) * 12, "post_transform": "LOGISTIC"}, 60, 15 * 2),
+    ("LinearClassifier", (5,), {"coefficients": (0.0,) * 12, "post_transform": "PROBIT"}, 60, 15 * 2),
     # 6 support vectors: a product with each, weighed; one constant
     ("SVMRegressor", (5, 1), {"support_vectors": (0.0,) * 24, "rho": (0.1,)}, 5 * 24 + 5 * 6, 5),
     ("SVMRegressor", (5, 1), {"support_vectors": (0.0,) * 24, "kernel_type": "RBF"}, 150, 5 * 24 + 2 * 30),

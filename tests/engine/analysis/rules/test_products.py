@@ -27,8 +27,8 @@ HAND = [
     # operator, domain, inputs, output, attributes, MACs, elementwise
     ("Conv", NHWC, [(1, 8, 8, 3), (4, 3, 3, 3), (4,)], (1, 6, 6, 4), {"activation": "Relu"},
      CONV, 2 * PIXELS),
-    ("Conv", NCHWC, [(1, 8, 8, 8), (8, 3, 3, 3), (8,), (1, 8, 6, 6)], (1, 8, 6, 6), {},
-     8 * 36 * 27, 2 * 8 * 36),
+    ("Conv", NCHWC, [(1, 8, 8, 8), (8, 3, 3, 3), (8,), (1, 8, 6, 6)], (1, 8, 6, 6), {"activation": "Relu"},
+     8 * 36 * 27, 3 * 8 * 36),
     ("NhwcConv", MS, [(1, 8, 8, 3), (4, 3, 3, 3), (4,)], (1, 6, 6, 4), {}, CONV, PIXELS),
     ("NhwcFusedConv", MS, [(1, 8, 8, 3), (4, 3, 3, 3), (4,), (1, 6, 6, 4)], (1, 6, 6, 4),
      {"activation": "Relu"}, CONV, 3 * PIXELS),
