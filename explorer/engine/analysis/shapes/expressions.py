@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 MAX_TERMS = 24
+MAX_POWER = 16
 MAX_TEXT = 160
 """An expression beyond these says nothing to a reader; the dimension is unknown then."""
 
@@ -178,6 +179,8 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
     powers = dict(a)
     for atom, power in b:
         powers[atom] = powers.get(atom, 0) + power
+    if max(powers.values()) > MAX_POWER:
+        raise Undecided("a power too high")
     return tuple(sorted(powers.items()))
 
 

@@ -39,6 +39,9 @@ ROUNDS = 24
 MAX_DEPTH = 96
 """Bodies within bodies that are followed."""
 
+MAX_BODIES = 20_000
+"""Bodies that are inferred, each once per kinds of arguments: loops in loops can ask for billions."""
+
 _RULES = {**rules.RULES, **movement.RULES, **products.RULES}
 _DOMAINS = frozenset(domain for domain, _ in _RULES)
 _KNOWN_OPS = frozenset(folding.FOLDABLE) | {"Constant"}
@@ -126,6 +129,7 @@ class Inference:
         self._bodies: dict[Any, tuple[Any, tuple[Node, ...], _Table]] = {}
         self._finished: dict[int, Shapes] = {}
         self._open: set[Any] = set()
+        self._full = False
         self._onnx = OnnxPass(model.ir_version, self.notes)
         self._dims = bound
         self._trusted = not overruled
@@ -299,7 +303,12 @@ class Inference:
         contents: Contents,
     ) -> _Table:
         """A body inferred; nothing is known of one that is entered again from within."""
-        if key in self._open or len(self._open) >= MAX_DEPTH:
+        if len(self._bodies) >= MAX_BODIES and not self._full:
+            self._full = True
+            self.notes.append(
+                f"shapes are followed into {MAX_BODIES:,} bodies of functions and loops, no further"
+            )
+        if key in self._open or len(self._open) >= MAX_DEPTH or self._full:
             return _Table({v.name: (v.dtype, v.shape) for v in graph.inputs}, contents)
         self._open.add(key)
         try:
@@ -493,8 +502,9 @@ class Inference:
         }
         call = Call(node.op, node.attributes, kinds, inside, len(node.outputs), version, self._fresh)
         try:
-            return rule.handler(call)
-        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
+            answer = rule.handler(call)
+            return answer if answer is None or all(map(_possible, answer)) else None
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
             # a node that is not as its definition says; onnx will tell how
             return None
 
@@ -677,6 +687,14 @@ def _finished(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
             one = dims.upper(one, limits)
         result.append(dims.display(one) if isinstance(one, str) else one)
     return tuple(result), bound
+
+
+def _possible(kind: Type) -> bool:
+    """Whether a rule's answer is a type: an attribute that is not what it should be may have got into it."""
+    shape = kind[1]
+    if shape is None:
+        return True
+    return all(d is None or isinstance(d, str) or (isinstance(d, int) and d >= 0) for d in shape)
 
 
 def _complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:

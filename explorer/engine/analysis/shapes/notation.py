@@ -6,7 +6,14 @@ import math
 import re
 from functools import lru_cache
 
-from explorer.engine.analysis.shapes.expressions import MAX_TEXT, Expression, Undecided, compared, floor
+from explorer.engine.analysis.shapes.expressions import (
+    MAX_POWER,
+    MAX_TEXT,
+    Expression,
+    Undecided,
+    compared,
+    floor,
+)
 
 __all__ = ["canonical", "display", "parsed"]
 
@@ -115,7 +122,7 @@ class _Parser:
         if self.peek() == "^":
             self.at += 1
             exponent = self.single().constant
-            if exponent is None or not 0 <= exponent <= 16:
+            if exponent is None or not 0 <= exponent <= MAX_POWER:
                 raise ValueError("power")
             base, value = value, Expression({(): 1})
             for _ in range(exponent):
