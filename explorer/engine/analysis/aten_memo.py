@@ -169,6 +169,9 @@ def read(values: Any, key: list[Any], given: list[torch.Tensor]) -> bool:
             else:
                 key.append(len(value))
                 decided = read(value, key, given) and decided
+        elif kind is torch.ScriptObject:
+            # handles of native code refuse to be compared
+            decided = False
         else:
             key += (kind, value)
     return decided
