@@ -62,6 +62,12 @@ def test_a_hole_is_used_again() -> None:
     assert not overlaps(blocks, found.offsets)
 
 
+def test_a_hole_at_the_end_is_no_hole() -> None:
+    """What is freed last in the arena can be grown over by something larger."""
+    assert arena._by_birth([Block(10, 0, 0), Block(20, 1, 1)])[0] == Arena(20, (0, 0))
+    assert arena._by_birth([Block(5, 0, 2), Block(10, 0, 0), Block(20, 1, 2)])[0] == Arena(25, (0, 5, 5))
+
+
 def test_where_birth_order_fragments_placing_by_size_does_better() -> None:
     # in order of birth: a 0-2, b 2-4, then c (4) fits behind b only: 8; by size: c 0-4, b 4-6, a 0-2
     blocks = [Block(2, 0, 0), Block(2, 0, 1), Block(4, 1, 1)]

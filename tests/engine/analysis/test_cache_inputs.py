@@ -249,6 +249,11 @@ def test_a_buffer_of_a_fixed_size_holds_what_it_holds(build: Build) -> None:
         step(model, 100)
 
 
+def test_a_cache_that_does_not_grow_by_one_token_is_refused(build: Build) -> None:
+    with pytest.raises(Misuse, match="'present_key' would hold 99 tokens behind one step, not 32"):
+        step(grouped(build, present=99), 31)
+
+
 @pytest.mark.parametrize("rank", [3, 4])
 def test_attention_of_onnx_with_its_cache(build: Build, rank: int) -> None:
     three = dict.fromkeys("qkv", ("batch", "seq", 16))

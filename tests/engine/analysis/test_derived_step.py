@@ -536,6 +536,13 @@ def test_modules_that_mix_the_text_otherwise_are_refused_by_name() -> None:
 
         return Flipped()
 
+    def prefixed(torch: Any) -> Any:
+        class Prefixed(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return x + x[:, :2].amax(1, keepdim=True)
+
+        return Prefixed()
+
     def windowed(torch: Any) -> Any:
         class Windowed(torch.nn.Module):
             """Attention inside windows of four, the text filled up to a multiple of them."""
@@ -554,7 +561,7 @@ def test_modules_that_mix_the_text_otherwise_are_refused_by_name() -> None:
     def recurrent(torch: Any) -> Any:
         return torch.nn.LSTM(WIDTH, WIDTH, batch_first=True, bidirectional=True)
 
-    for make in (convolution, pooled, flipped, windowed, encoder, recurrent):
+    for make in (convolution, pooled, flipped, prefixed, windowed, encoder, recurrent):
         with pytest.raises(Misuse, match=r"^mix.*no decode step can be derived"):
             step_of(with_layer(make), 9)
 
