@@ -85,7 +85,8 @@ class Call:
     def content(self, index: int) -> Any:
         """What the input at `index` holds, as an array; None if that is not known before a run.
 
-        A rule that asks must stand in `rules.READERS`: the costs of all others are kept by shape.
+        Our rules that ask stand in `rules.READERS`: the costs of all others are kept by shape. A rule of the
+        user's may always ask.
         """
         info = self.inputs[index] if index < len(self.inputs) else None
         return None if info is None else self.contents.get(info.name)

@@ -66,6 +66,9 @@ EXACT = [
      [(2, 1, 32), (2, 4, 5, 8)], {"num_heads": 4}, 2 * 4 * 5 * 16, 2 * 4 * 5 * 6 + 2 * 96),
     ("DecoderMaskedMultiHeadAttention", MS, [(2, 1, 32), (2, 4, 7, 8), (2, 4, 7, 8), (2, 7)], (2, 1, 32),
      {"num_heads": 4}, 2 * 4 * 7 * 16, 2 * 4 * 7 * 7),
+    # the first token has no cache
+    ("DecoderMaskedMultiHeadAttention", MS, [(2, 1, 32), (2, 1, 32), (2, 1, 32)], (2, 1, 32), {"num_heads": 4},
+     2 * 4 * 16, 2 * 4 * 6),
     ("GroupQueryAttention", MS, [(2, 5, 32), (2, 5, 16), (2, 5, 16)], (2, 5, 32),
      {"num_heads": 4, "kv_num_heads": 2}, CORE, REST),
     # (4 + 2 x 2) heads of 8 side by side, rotated: 3 operations on each element of Q and K
@@ -124,7 +127,16 @@ BOUNDS = [
      {**HEADS, "attention_mode": "local_plus_selected", "local_window_size": 4}, 4 * 7 * 10 * 16, "selected"),
     ("GroupQueryAttention", [(2, 5, 32), (2, 5, 16), (2, 5, 16), (2, 2, 64, 8), (2, 2, 64, 8), (2,), (1,)],
      [(2, 5, 32), (2, 2, 64, 8)], HEADS, 2 * 4 * 5 * 64 * 16, "buffer"),
+    # a cache that does not grow is a buffer, whether the node says so or not
     ("Attention", [(2, 5, 32), (32, 96), None, None, (2, 2, 4, 64, 8)], [(2, 5, 32), (2, 2, 4, 64, 8)],
+     {"num_heads": 4}, PROJECTION + 2 * 4 * 5 * 64 * 16, "buffer"),
+    ("DecoderMaskedMultiHeadAttention",
+     [(2, 1, 32), (2, 1, 32), (2, 1, 32), None, None, (2, 4, 64, 8), (2, 4, 64, 8)],
+     [(2, 1, 32), (2, 4, 64, 8)], {"num_heads": 4}, 2 * 4 * 64 * 16, "buffer"),
+    ("MultiHeadAttention",
+     [(2, 5, 32), (2, 5, 32), (2, 5, 32), None, None, None, (2, 4, 64, 8), (2, 4, 64, 8)],
+     [(2, 5, 32), (2, 4, 64, 8)], {"num_heads": 4}, 2 * 4 * 5 * 64 * 16, "buffer"),
+    ("Attention", [(2, 5, 32), (32, 96), None, None, (2, 2, 4, 64, 8)], (2, 5, 32),
      {"num_heads": 4, "past_present_share_buffer": 1}, PROJECTION + 2 * 4 * 5 * 64 * 16, "buffer"),
 ]  # fmt: skip
 
