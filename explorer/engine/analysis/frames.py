@@ -268,7 +268,10 @@ def traffic(
             sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
     stored = [size for name, size in sizes.items() if name in frame.stored or name in constants]
     made = [(frame.key(info.name), info, size) for info, size in zip(outputs, written, strict=True)]
-    return Traffic(_sum(sizes.values()), _sum(stored), _sum(written), made, sizes)
+    read = _sum(sizes.values())
+    # a part of what is not known would add up to more than the whole
+    weights = None if read is None else _sum(stored)
+    return Traffic(read, weights, _sum(written), made, sizes)
 
 
 def view_of(node: Node) -> str:

@@ -399,6 +399,15 @@ def test_reads_of_weights_and_of_activations_are_told_apart(build: Build) -> Non
     assert analysis.info.totals.weight_bytes_read == 160 + 128
 
 
+def test_what_is_read_of_weights_is_never_more_than_what_is_read(build: Build) -> None:
+    """Where the whole is not known, its part is in no sum either."""
+    nodes = [Node("MatMul", ["x", "w"], ["h"], name="open"), Node("MatMul", ["k", "w"], ["y"], name="closed")]
+    model = build(nodes, inputs={"x": ("n", 4), "k": (1, 4)}, outputs=["h", "y"], weights={"w": (4, 4)})
+    analysis = examined(model).analysis
+    assert [x.weight_bytes_read for x in analysis.layers] == [None, 64]
+    assert (analysis.info.totals.weight_bytes_read, analysis.info.totals.bytes_read) == (64, 80)
+
+
 def test_a_function_that_is_not_opened_reads_the_same_weights(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
