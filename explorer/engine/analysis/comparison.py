@@ -172,6 +172,8 @@ def _elementwise(first: Analysis, other: Analysis, at: int, folds: bool) -> list
         biases = _bias_work(other) - _bias_work(first)
         if right["convolution"] - left["convolution"] == biases:
             amounts.append((_BIASES, biases))
+    if not left["quantization"] or not right["quantization"]:
+        amounts.append((_QUANTIZED, right["quantization"] - left["quantization"]))
     amounts += _rewritten(first, other, {"batch norm", "convolution"} if folds else set())
     found = [Difference(at, figure, n, n, why) for why, n in amounts if n]
     rest = b - a - sum(n for _, n in amounts)
@@ -181,6 +183,7 @@ def _elementwise(first: Analysis, other: Analysis, at: int, folds: bool) -> list
 
 
 _FOLDED = "scale and shift of batch normalisations that are folded into the weights before them"
+_QUANTIZED = "values that are quantized or dequantized: a scale, and a shift"
 _BIASES = "biases of convolutions that come with folding: one addition for every output"
 
 

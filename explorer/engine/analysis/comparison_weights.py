@@ -364,9 +364,8 @@ _FOLDS = ("convolution", "transposed convolution", "matrix product")
 
 
 def _is_scale(tensor: Tensor) -> bool:
-    kinds = {owner.kind for owner in tensor.owners}
-    quantizes = any("Quantize" in k or k.startswith("QLinear") or k.endswith("Integer") for k in kinds)
-    said = any("scale" in n.lower() or "zero_point" in n.lower() for n in tensor.names)
-    return (quantizes and len(tensor.shape) <= 1 and said) or (
-        quantizes and math.prod(tensor.shape) == 1 and len(tensor.shape) <= 1
-    )
+    """Whether it is what an operator of quantization scales or shifts by: one number, or one a channel."""
+    kinds = [owner.kind.lower() for owner in tensor.owners]
+    quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)
+    said = any("scale" in n.lower() or "zero" in n.lower() for n in tensor.names)
+    return quantizes and len(tensor.shape) <= 1 and (said or tensor.elements == 1)

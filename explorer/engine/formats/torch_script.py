@@ -125,6 +125,7 @@ class _Builder:
         self.constants_from = Storages(archive, lambda key: f"constants/{key}", meta)
         self.values_from = Storages(archive, lambda key: f"constants/{key}", False)
         self.twins: dict[int, Any] = {}
+        self.tied: dict[TensorSpec, torch.Tensor] = {}
         self.host = _Host(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
 
@@ -173,8 +174,11 @@ class _Builder:
                     raise BadModel(f"no layer can be called '{printable(name)}'", where=self.path) from error
                 return
         if isinstance(value, TensorSpec):
-            tensor = self.storages.tensor(value)
+            tensor = self.tied.get(value)
+            tensor = self.storages.tensor(value) if tensor is None else tensor
             add_tensor(twin, name, tensor, parameter=name in kind.parameters, trained=value.requires_grad)
+            if name in twin._parameters:
+                self.tied[value] = getattr(twin, name)
         elif name == "training":
             twin.training = bool(value)
         else:

@@ -104,13 +104,16 @@ def add_tensor(
 ) -> None:
     """Registers a tensor under the name that the file gives it, as a parameter or a buffer.
 
+    A parameter that is one already stays what it is: tied weights are the same object.
+
     Raises:
         BadModel: No module can have an attribute of this name.
     """
     try:
         if parameter:
             able = tensor.is_floating_point() or tensor.is_complex()
-            module.register_parameter(name, nn.Parameter(tensor, trained and able))
+            made = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, trained and able)
+            module.register_parameter(name, made)
         else:
             module.register_buffer(name, tensor)
     except (KeyError, TypeError) as error:

@@ -1,0 +1,302 @@
+"""Models side by side: what differs is explained to the last number, or said to be open."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from explorer.errors import Misuse
+from explorer.facts.comparison import Comparison, Difference
+from explorer.session import Session, compare_files
+
+Floats = tuple[int, ...]
+
+
+def written(
+    path: Path,
+    nodes: list[Any],
+    weights: dict[str, Floats | np.ndarray[Any, Any]],
+    given: Floats,
+    out: str = "y",
+) -> str:
+    """An ONNX file of nodes and float weights (by shape, or the array itself), input x."""
+    stored = [
+        numpy_helper.from_array(w if isinstance(w, np.ndarray) else np.ones(w, np.float32), name)
+        for name, w in weights.items()
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, given)],
+        [helper.make_tensor_value_info(out, TensorProto.FLOAT, None)],
+        stored,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))
+    return str(path)
+
+
+def node(kind: str, inputs: str, output: str, **attributes: Any) -> Any:
+    return helper.make_node(kind, inputs.split(), [output], name=f"{kind}_{output}", **attributes)
+
+
+def of(found: Comparison, figure: str, model: int = 1) -> list[Difference]:
+    return [d for d in found.differences if d.figure == figure and d.model == model]
+
+
+def settled(found: Comparison, figure: str, delta: int) -> str:
+    """Why a figure differs by `delta`, when all of it is explained."""
+    parts = of(found, figure)
+    assert sum(d.delta or 0 for d in parts) == delta
+    assert all(d.delta == d.explained for d in parts)
+    return "; ".join(d.why for d in parts)
+
+
+NORM = {"scale": (4,), "shift": (4,), "mean": (4,), "var": (4,)}
+
+
+def normed(path: Path, batch: int = 1) -> str:
+    """A convolution 3 -> 4 without bias, its batch norm, a ReLU."""
+    nodes = [
+        node("Conv", "x w", "c", kernel_shape=[3, 3]),
+        node("BatchNormalization", "c scale shift mean var", "n"),
+        node("Relu", "n", "y"),
+    ]
+    return written(path, nodes, {"w": (4, 3, 3, 3), **NORM}, (batch, 3, 6, 6))
+
+
+def folded(path: Path) -> str:
+    nodes = [node("Conv", "x w b", "c", kernel_shape=[3, 3]), node("Relu", "c", "y")]
+    return written(path, nodes, {"w": (4, 3, 3, 3), "b": (4,)}, (1, 3, 6, 6))
+
+
+# -- what is explained
+
+
+def test_the_same_model_twice_differs_in_nothing(tmp_path: Path) -> None:
+    found = compare_files(normed(tmp_path / "a.onnx"), normed(tmp_path / "b.onnx"))
+    assert found.agree
+    assert found.differences == ()
+    assert ("Conv", (1, 1)) in found.operators
+
+
+def test_a_folded_batch_norm_is_counted_exactly(tmp_path: Path) -> None:
+    found = compare_files(normed(tmp_path / "a.onnx"), folded(tmp_path / "b.onnx"))
+    # scale, shift, mean and variance of 4 channels go, a bias of 4 comes
+    assert sorted(d.delta or 0 for d in of(found, "params")) == [-16, 4]
+    why = settled(found, "params", -12)
+    assert "1 batch normalisation folded" in why
+    assert "1 bias that comes with folding" in why
+    settled(found, "weight_bytes", -48)
+    # 4 x 4x4 outputs: two operations of the norm each, one addition of the bias
+    assert sorted(d.delta or 0 for d in of(found, "elementwise_ops")) == [-128, 64]
+    settled(found, "elementwise_ops", -64)
+    assert any(d.delta == -1 and "folded" in d.why for d in of(found, "operators"))
+    assert not of(found, "macs")
+    assert found.agree
+
+
+def test_it_is_explained_the_other_way_round_too(tmp_path: Path) -> None:
+    found = compare_files(folded(tmp_path / "a.onnx"), normed(tmp_path / "b.onnx"))
+    assert sorted(d.delta or 0 for d in of(found, "params")) == [-4, 16]
+    assert found.agree
+
+
+def test_another_batch_is_named_and_multiplies_the_work(tmp_path: Path) -> None:
+    found = compare_files(normed(tmp_path / "a.onnx"), normed(tmp_path / "b.onnx", batch=5))
+    assert settled(found, "macs", 4 * 4 * 16 * 27) == "batch 5 instead of 1"
+    assert found.agree
+
+
+def _classifier(path: Path, *, dropout: bool, twice: bool = False) -> str:
+    """A table whose rows are multiplied by the table again: tied, or stored a second time."""
+    nodes = [node("Gather", "table ids", "e")]
+    if dropout:
+        nodes.append(node("Dropout", "e", "d"))
+    nodes.append(node("MatMul", f"{'d' if dropout else 'e'} {'again' if twice else 'turned'}", "m"))
+    if not twice:
+        nodes.insert(0, node("Transpose", "table", "turned", perm=[1, 0]))
+    nodes.append(node("Add", "m x", "y"))
+    weights: dict[str, Any] = {"table": (10, 4), "ids": np.array([1, 2], np.int64)}
+    if twice:
+        weights["again"] = (4, 10)
+    return written(path, nodes, weights, (2, 10))
+
+
+def test_a_dropped_dropout_is_named(tmp_path: Path) -> None:
+    a = _classifier(tmp_path / "a.onnx", dropout=True)
+    found = compare_files(a, _classifier(tmp_path / "b.onnx", dropout=False))
+    assert [(d.delta, d.explained) for d in of(found, "operators")] == [(-1, -1)]
+    assert "evaluation mode" in of(found, "operators")[0].why
+    assert found.agree
+
+
+def test_a_tied_weight_that_is_stored_twice_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    import torch
+    from torch import nn
+
+    from tests.engine.formats.torch_nets import saved_program
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+            self.head = nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(tokens))
+
+    path = saved_program(Tied(), (torch.zeros(2, 3, dtype=torch.int64),), tmp_path / "tied.pt2")
+    with Session(path) as session:
+        exported = session.save(str(tmp_path / "tied.onnx"))
+    found = compare_files(path, exported)
+    assert "shared in the first" in settled(found, "params", 40)
+    assert found.agree
+
+
+def test_other_types_of_the_same_weights_are_named(tmp_path: Path) -> None:
+    a = written(tmp_path / "a.onnx", [node("MatMul", "x w", "y")], {"w": (8, 4)}, (2, 8))
+    nodes = [node("DequantizeLinear", "w scale zero", "f"), node("MatMul", "x f", "y")]
+    weights: dict[str, Any] = {
+        "w": np.ones((8, 4), np.int8),
+        "scale": np.array(0.5, np.float32),
+        "zero": np.array(0, np.int8),
+    }
+    b = written(tmp_path / "b.onnx", nodes, weights, (2, 8))
+    found = compare_files(a, b)
+    assert "2 scales and zero points" in settled(found, "params", 2)
+    # 32 elements of 1 byte instead of 4, a scale of 4 bytes and a zero point of 1
+    assert "stored as int8 instead of float32" in settled(found, "weight_bytes", -3 * 32 + 5)
+    assert found.agree
+
+
+# -- what is not
+
+
+def test_a_missing_layer_stays_open_and_is_named(tmp_path: Path) -> None:
+    a = written(
+        tmp_path / "a.onnx",
+        [node("MatMul", "x w", "h"), node("MatMul", "h v", "y")],
+        {"w": (8, 4), "v": (4, 3)},
+        (2, 8),
+    )
+    b = written(tmp_path / "b.onnx", [node("MatMul", "x w", "y")], {"w": (8, 4)}, (2, 8))
+    found = compare_files(a, b)
+    (params,) = of(found, "params")
+    assert (params.delta, params.explained) == (-12, 0)
+    assert "v [4, 3]" in params.why
+    (macs,) = of(found, "macs")
+    assert (macs.delta, macs.explained) == (-24, 0)
+    assert not found.agree
+
+
+def test_two_models_with_other_weights_are_no_folding(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w b", "c", kernel_shape=[3, 3]), node("Relu", "c", "y")]
+    other = written(tmp_path / "b.onnx", nodes, {"w": (5, 3, 3, 3), "b": (5,)}, (1, 3, 6, 6))
+    found = compare_files(normed(tmp_path / "a.onnx"), other)
+    assert not any("fold" in d.why for d in found.differences)
+    assert not found.agree
+
+
+def test_other_sizes_are_named_and_the_work_stays_open(tmp_path: Path) -> None:
+    nodes = [node("Conv", "x w", "c", kernel_shape=[3, 3]), node("Relu", "c", "y")]
+    a = written(tmp_path / "a.onnx", nodes, {"w": (4, 3, 3, 3)}, (1, 3, 6, 6))
+    b = written(tmp_path / "b.onnx", nodes, {"w": (4, 3, 3, 3)}, (1, 3, 8, 6))
+    found = compare_files(a, b)
+    (macs,) = of(found, "macs")
+    assert (macs.delta, macs.explained) == (4 * 8 * 27, None)
+    assert "[1, 3, 8, 6] instead of [1, 3, 6, 6]" in macs.why
+    assert not found.agree
+
+
+def test_work_that_is_not_known_is_not_taken_for_agreement(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Odd", ["x"], ["h"], domain="custom.ops"), node("MatMul", "x w", "y")]
+    path = written(tmp_path / "a.onnx", nodes, {"w": (8, 4)}, (2, 8))
+    model = onnx.load(path)
+    model.opset_import.append(helper.make_opsetid("custom.ops", 1))
+    onnx.save(model, path)
+    found = compare_files(path, path)
+    assert found.models[0].totals.coverage < 1
+    assert not found.agree
+    assert "no known cost" in of(found, "macs")[0].why
+
+
+def test_one_model_alone_is_not_compared(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="nothing to compare"):
+        compare_files(normed(tmp_path / "a.onnx"))
+
+
+# -- the ways to one model
+
+
+@pytest.mark.parametrize("name", ["small", "recurrent", "transformer"])
+def test_the_ways_to_a_model_agree(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from tests.engine.formats.torch_nets import (
+        Recurrent,
+        Small,
+        Transformer,
+        by_module,
+        saved_program,
+        saved_script,
+    )
+
+    made: dict[str, tuple[Any, Any]] = {
+        "small": (Small, torch.zeros(2, 1, 8, 8)),
+        "recurrent": (Recurrent, torch.zeros(2, 7, dtype=torch.int64)),
+        "transformer": (Transformer, torch.zeros(2, 7, dtype=torch.int64)),
+    }
+    make, x = made[name]
+    module = make().eval()
+    script = saved_script(module, (x,), tmp_path / "net.pt")
+    program = saved_program(module, (x,), tmp_path / "net.pt2")
+    with Session(program) as session:
+        exported = session.save(str(tmp_path / "net.onnx"))
+    found = compare_files(script, program, exported)
+    assert found.agree, [d for d in found.differences if d.delta != d.explained]
+    macs = {info.totals.macs for info in found.models}
+    assert macs == {by_module(module, x).info.totals.macs}
+    assert not [d for d in found.differences if d.figure == "macs"]
+
+
+def test_torchs_own_export_with_folded_norms_is_explained(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from tests.engine.formats.torch_nets import Small, saved_program
+
+    module, x = Small().eval(), torch.zeros(2, 1, 8, 8)
+    program = saved_program(module, (x,), tmp_path / "net.pt2")
+    path = str(tmp_path / "net.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (x,), path, dynamo=False, opset_version=17)
+    found = compare_files(program, path)
+    # the module's 4 scales and 4 shifts go, 4 biases come
+    assert sorted(d.delta or 0 for d in of(found, "params")) == [-8, 4]
+    assert found.agree
+
+
+def test_activations_that_are_several_operators_are_counted_exactly(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch import nn
+
+    from tests.engine.formats.torch_nets import saved_program
+
+    module = nn.Sequential(nn.Linear(6, 5), nn.SiLU(), nn.Linear(5, 4), nn.GELU()).eval()
+    program = saved_program(module, (torch.zeros(3, 6),), tmp_path / "net.pt2")
+    with Session(program) as session:
+        exported = session.save(str(tmp_path / "net.onnx"))
+    found = compare_files(program, exported)
+    totals = [info.totals.elementwise_ops or 0 for info in found.models]
+    why = settled(found, "elementwise_ops", totals[1] - totals[0])
+    assert totals[1] != totals[0]
+    assert "SiLU written as Sigmoid, Mul" in why
+    assert "GELU written as" in why
+    assert found.agree
