@@ -41,8 +41,21 @@ def _at(args: Sequence[Any], kwargs: Mapping[str, Any], index: int, name: str, d
     return args[index] if index < len(args) else kwargs.get(name, default)
 
 
+def _of_one_type(*operands: Any) -> None:
+    """Raises what torch would: on the meta device a product of float16 with float32 goes unnoticed.
+
+    Raises:
+        RuntimeError: The operands have different types.
+    """
+    kinds = {t.dtype: None for t in operands if isinstance(t, torch.Tensor)}
+    if len(kinds) > 1:
+        names = " and ".join(str(kind).removeprefix("torch.") for kind in kinds)
+        raise RuntimeError(f"the operands of a product have to be of one type, not of {names}")
+
+
 def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     source, weight, bias = args[:3]
+    _of_one_type(source, weight, bias)
     transposed = _at(args, kwargs, 6, "transposed", False)
     if transposed:
         return macs.conv_transpose(_shape(source), _shape(weight), _shape(out), bias=bias is not None)
@@ -70,10 +83,12 @@ def _deform_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 
 
 def _product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    _of_one_type(*args[:2])
     return four_real(macs.matmul(_shape(args[0]), _shape(args[1])), *args[:2])
 
 
 def _added_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    _of_one_type(*args[:3])
     result = four_real(macs.matmul(_shape(args[1]), _shape(args[2])), *args[1:3])
     shape = _shape(out)
     if kwargs.get("alpha", 1) != 1:
@@ -302,7 +317,7 @@ RULES: dict[str, Rule] = {
     "aten::vdot": _product,
     "aten::matmul": _product,
     "aten::_int_mm": _product,
-    "aten::_scaled_mm": _product,
+    "aten::_scaled_mm": _packed_product,
     "aten::_grouped_mm": _grouped_product,
     "aten::_scaled_grouped_mm": _grouped_product,
     "aten::_weight_int8pack_mm": _packed_product,

@@ -445,9 +445,7 @@ class _Watch:
             if number < len(self.decisions) and not self.decisions[number]:
                 value, text = False, aten_bounds.REFUSED
             self.decided.append(value)
-        # what only checks the value goes on as before
-        if self.function != "_assert":
-            self.asked = text
+        self.asked = text
         return value, text
 
     def record(

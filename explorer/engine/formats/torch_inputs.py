@@ -180,6 +180,9 @@ def bind(
     for name in dims:
         if name != "batch":
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=nearest(name, ["batch"]))
+        # an input's shape may be empty (a cache before the first step), but what has a name is there
+        if dims[name] < 1:
+            raise Misuse(f"a dimension cannot be {dims[name]}", where=f"--dim {name}")
     model = loaded.meta()
     required, optional, variadic = _parameters(model)
     known = [*required, *optional]
@@ -189,9 +192,10 @@ def bind(
         if name not in known and not variadic:
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, known))
     found = _own(loaded, model, required)
+    usual = _floating(model)
     own_shapes = not input_shapes
     for name, (dtype, shape) in input_shapes.items():
-        found[name] = TensorInfo(name, _dtype(name, dtype, found), _shape(name, shape), "declared")
+        found[name] = TensorInfo(name, _dtype(name, dtype, found, usual), _shape(name, shape), "declared")
     notes: tuple[str, ...] = ()
     missing = [n for n in required if n not in found]
     if missing:
@@ -235,7 +239,7 @@ def _exactly(
     for name, (dtype, shape) in input_shapes.items():
         if name not in found:
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, found))
-        found[name] = TensorInfo(name, _dtype(name, dtype, found), _shape(name, shape), "declared")
+        found[name] = TensorInfo(name, _dtype(name, dtype, found, "float32"), _shape(name, shape), "declared")
     if "batch" in dims:
         for name, info in found.items():
             if info.shape:
@@ -269,11 +273,11 @@ def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
     return required, optional, variadic
 
 
-def _dtype(name: str, dtype: str | None, found: Mapping[str, TensorInfo]) -> str:
+def _dtype(name: str, dtype: str | None, found: Mapping[str, TensorInfo], usual: str) -> str:
     import torch
 
     if dtype is None:
-        return (found[name].dtype if name in found else None) or "float32"
+        return (found[name].dtype if name in found else None) or usual
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         kinds = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
         raise Misuse(
@@ -282,9 +286,16 @@ def _dtype(name: str, dtype: str | None, found: Mapping[str, TensorInfo]) -> str
     return dtype
 
 
+def _floating(model: nn.Module) -> str:
+    """The type of a model's weights, which its inputs have to have too; float32 if it has none."""
+    from explorer.engine.analysis.module_rows import dtype_name
+
+    return next((dtype_name(p.dtype) for p in model.parameters() if p.is_floating_point()), "float32")
+
+
 def _shape(name: str, shape: Sequence[Any]) -> Size:
-    if any(not isinstance(d, int) or d < 1 for d in shape):
-        raise Misuse("every dimension must be a positive number", where=f"--input-shape {name}")
+    if any(not isinstance(d, int) or d < 0 for d in shape):
+        raise Misuse("every dimension must be a whole number of 0 or more", where=f"--input-shape {name}")
     return tuple(shape)
 
 
@@ -430,6 +441,7 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
 
     first = next((m for m in model.modules() if next(m.children(), None) is None and _candidates(m)[1]), None)
     dtype, shapes = _candidates(first)
+    dtype = _floating(model) if dtype == "float32" else dtype
     tried = ""
     for shape in shapes:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
