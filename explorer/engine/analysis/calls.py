@@ -186,13 +186,14 @@ def _sum_up(
     stored = (*entries.values(), *closed.stored)
     origin = frame, node, ()
     out.leaves.append(Leaf(scopes, layer, stored, nodes=closed.nodes * (scale or 1), origin=origin))
-    keys = [(frame.key(n), frame.info(n)) for n in node.inputs if n and n not in frame.stored]
-    walker.edges.append((scopes, keys, [k for k, _, _ in made]))
+    read = [n for n in node.inputs if n and n not in frame.stored]
+    keys = [frame.key(n) for n in read]
+    walker.edges.append((scopes, keys, [frame.info(n) for n in read], [k for k, _, _ in made]))
     # at its peak the body holds its outputs, or what becomes them, among the rest
     more = None if closed.peak is None else max(closed.peak - sum(s or 0 for _, _, s in made), 0)
     made.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), more))
     bound = "a function that is not opened is taken to hold its inputs to its end"
-    walker.step(out, path, [k for k, _ in keys], made, leaf=len(out.leaves) - 1, bound=bound)
+    walker.step(out, path, keys, made, leaf=len(out.leaves) - 1, bound=bound)
 
 
 @dataclass(frozen=True, slots=True)

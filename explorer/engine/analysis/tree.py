@@ -241,21 +241,20 @@ def build(
 def _leaf_row(
     leaf: Leaf, at: int, parent: int | None, depth: int, path: str, users: Mapping[Hashable, Sequence[str]]
 ) -> Layer:
-    row = draft_of(leaf.layer)
-    fill(row, id=at, parent=parent, path=path, depth=depth, counted=leaf.counted, params=0, weight_bytes=0)
+    row: Any = draft_of(leaf.layer)
+    row.id, row.parent, row.path, row.depth, row.counted = at, parent, path, depth, leaf.counted
+    row.params = row.weight_bytes = 0
     if leaf.stored:
         others: dict[str, None] = {}
-        for identity, _, _ in leaf.stored:
+        for identity, elements, size in leaf.stored:
+            row.params += elements
+            row.weight_bytes += size
             if len(users[identity]) > 1:
                 others.update(dict.fromkeys(users[identity][: SHARERS + 1]))
         others.pop(path, None)
-        fill(
-            row,
-            params=sum(elements for _, elements, _ in leaf.stored),
-            weight_bytes=sum(size for _, _, size in leaf.stored),
-            shared_with=tuple(others)[:SHARERS],
-        )
-    return row
+        row.shared_with = tuple(others)[:SHARERS]
+    result: Layer = row
+    return result
 
 
 def _group_paths(root: _Group) -> Iterable[str]:

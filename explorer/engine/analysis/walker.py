@@ -42,6 +42,8 @@ __all__ = ["Walker", "walk"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
+Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]
+"""The groups around a node, keys and descriptions of what it reads, keys of what it makes."""
 
 MAX_LEAVES = 60_000
 """Rows that calls may open into, all together; the largest bodies stay closed beyond it."""
@@ -108,7 +110,7 @@ class Walker:
         self.closed: dict[tuple[int, frozenset[str]], tuple[Shapes, calls.Closed]] = {}
         self.sequences: dict[Hashable, Elements] = {}
         self.views: dict[Hashable, Hashable] = {}
-        self.edges: list[tuple[tuple[Scope, ...], list[tuple[Hashable, TensorInfo]], list[Hashable]]] = []
+        self.edges: list[Edge] = []
 
     # -- bodies ---------------------------------------------------------------------------------
 
@@ -202,11 +204,12 @@ class Walker:
         hand_on(frame, node)
         count = frame.trips if isinstance(frame.trips, int) else 1
         path = frame.path(node)
-        entries: Mapping[Hashable, tuple[Hashable, int, int]] = {}
-        weights: Mapping[str, TensorInfo] = {}
+        entries: tuple[tuple[Hashable, int, int], ...] = ()
+        weights: tuple[TensorInfo, ...] = ()
         if stored:
-            weights = {s.name: tensor(s.name, s.dtype, s.shape, "declared") for s in stored}
-            entries = {s.identity: (s.identity, s.elements, s.size) for s in stored}
+            weights = tuple({s.name: tensor(s.name, s.dtype, s.shape, "declared") for s in stored}.values())
+            entries = tuple({s.identity: (s.identity, s.elements, s.size) for s in stored}.values())
+        cost = figures.cost
         layer = LayerDraft(
             id=0,
             parent=None,
@@ -218,39 +221,44 @@ class Walker:
             calls=count,
             inputs=tuple([i for i in inputs if i is not None and i.name not in params]),
             outputs=tuple(outputs),
-            weights=tuple(weights.values()),
-            macs=figures.cost.macs,
-            formula=figures.cost.formula,
-            elementwise_ops=figures.cost.elementwise_ops,
+            weights=weights,
+            macs=cost.macs,
+            formula=cost.formula,
+            elementwise_ops=cost.elementwise_ops,
             bytes_read=figures.read,
             bytes_written=figures.written,
             activation_bytes=figures.written,
             weight_bytes_read=figures.weights,
             attributes=figures.attributes,
-            status=figures.cost.status,
-            reason=figures.cost.reason,
+            status=cost.status,
+            reason=cost.reason,
         )
         scopes = self.scopes(frame, spot)
-        origin = frame, node, extra or ()
         at = len(out.leaves)
-        out.leaves.append(Leaf(scopes, layer, tuple(entries.values()), count, True, origin))
-        key = frame.key
-        stored_names = frame.stored
-        read: list[tuple[Hashable, TensorInfo]] = []
+        out.leaves.append(Leaf(scopes, layer, entries, count, True, (frame, node, extra or ())))
+        still = frame.stored
+        keys: list[Hashable] = []
+        infos: list[TensorInfo] = []
         for name, info in zip(node.inputs, inputs, strict=True):
-            if info is not None and name not in stored_names and not (extra and name in extra):
-                read.append((key(name), info))
-        made = [(key(i.name), i, size) for i, size in zip(outputs, figures.sizes, strict=False)]
-        self.edges.append((scopes, read, [k for k, _, _ in made]))
+            if info is not None and name not in still and not (extra and name in extra):
+                keys.append(name)
+                infos.append(info)
+        made_keys: list[Hashable] = [i.name for i in outputs]
+        if frame.number or frame.keys:
+            # in a body, a value may be the caller's under another name
+            keys = [frame.key(str(name)) for name in keys]
+            made_keys = [frame.key(i.name) for i in outputs]
+        made = [*zip(made_keys, outputs, figures.sizes, strict=False)]
+        self.edges.append((scopes, keys, infos, made_keys if made else ()))
         if node.op in sequences.MAKERS and not node.domain:
             sequences.remember(self.sequences, frame, node)
         source = view_of(node)
         if source and node.outputs[0]:
-            if source in stored_names:
+            if source in frame.stored:
                 del made[0]
             else:
-                self.views[key(node.outputs[0])] = self.memory_of(key(source))
-        self.step(out, path, [k for k, _ in read], made, leaf=at)
+                self.views[frame.key(node.outputs[0])] = self.memory_of(frame.key(source))
+        self.step(out, path, keys, made, leaf=at)
 
     def figures(
         self,
@@ -396,24 +404,24 @@ class Walker:
         """The moment at which a node with a body has its outputs; values of keys `also` are alive then."""
         outputs = [frame.info(n) for n in node.outputs if n]
         made = [(frame.key(o.name), o, nbytes(o)) for o in outputs]
-        read = [(frame.key(n), frame.info(n)) for n in node.inputs if n and n not in frame.stored]
-        self.step(out, scopes[-1].path, (*(k for k, _ in read), *also), made)
-        self.edges.append((scopes, read, [k for k, _, _ in made]))
+        read = [n for n in node.inputs if n and n not in frame.stored]
+        keys = [frame.key(n) for n in read]
+        self.step(out, scopes[-1].path, (*keys, *also), made)
+        self.edges.append((scopes, keys, [frame.info(n) for n in read], [k for k, _, _ in made]))
 
     # -- groups ---------------------------------------------------------------------------------
 
     def boundaries(self, out: Walk, graph: Graph, frame: Frame) -> None:
         """What goes into and out of every group that is there by name only."""
         made: dict[Hashable, tuple[Scope, ...]] = {}
-        for scopes, _, keys in self.edges:
+        for scopes, _, _, keys in self.edges:
             for key in keys:
                 made.setdefault(key, scopes)
         ins: dict[str, dict[Hashable, TensorInfo]] = {}
         outs: dict[str, dict[Hashable, TensorInfo]] = {}
-        uses = [(scopes, read) for scopes, read, _ in self.edges]
-        uses.append(((), [(frame.key(v.name), frame.info(v.name)) for v in graph.outputs]))
-        for scopes, read in uses:
-            for key, info in read:
+        ends = [frame.key(v.name) for v in graph.outputs], [frame.info(v.name) for v in graph.outputs]
+        for scopes, keys, infos, _ in (*self.edges, ((), *ends, ())):
+            for key, info in zip(keys, infos, strict=True):
                 origin = made.get(key, ())
                 if origin is scopes:
                     continue
