@@ -7,7 +7,8 @@ A multiply-accumulate (MAC) is counted where products are summed: convolution, m
 attention products, recurrent gates. Everything else that computes is an elementwise operation: one per
 arithmetic operation on an element (a bias adds one to each output element, an activation is one
 whatever its function, see `ELEMENTWISE` for those that take several). Moving data costs neither.
-Padding taps count: it is the algorithm's cost, not the kernel's.
+Padding taps count: it is the algorithm's cost, not the kernel's. Where the algorithm is not unique (a
+Fourier transform, a determinant) the definition is counted, as a labelled bound.
 
 A dimension may be a name (symbolic) or None (unknown). Then the count is None, never a guess, and the
 formula keeps the name.

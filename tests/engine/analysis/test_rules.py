@@ -255,6 +255,12 @@ def test_every_operator_of_onnxruntime_has_a_rule_or_a_reason() -> None:
 
 
 def test_every_row_is_of_an_operator_that_exists() -> None:
+    import onnx
+    import onnxruntime
+
+    installed = [tuple(map(int, m.__version__.split(".")[:2])) for m in (onnx, onnxruntime)]
+    if installed[0] < (1, 23) or installed[1] < (1, 31):
+        pytest.skip("older releases do not know the newest operators")
     known = _known_to_onnx() | _known_to_onnxruntime()
     assert set(rules.RULES) <= known
     assert set(rules.SETTINGS) <= {op for _, op in known}

@@ -217,6 +217,8 @@ def test_an_optional_input_adds_what_it_adds(
     products: int,
     more: int,
 ) -> None:
+    if name not in _places().get((domain, op), ()):
+        pytest.skip("the installed release does not know this input")
     plain = count(op, _by_name(op, domain, given), output, domain, **attributes)
     whole = count(op, _by_name(op, domain, {**given, name: shape}), output, domain, **attributes)
     assert plain.macs is not None
