@@ -363,9 +363,14 @@ def _is_size(tensor: Tensor) -> bool:
 _FOLDS = ("convolution", "transposed convolution", "matrix product")
 
 
+_NARROW = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e5m2")
+
+
 def _is_scale(tensor: Tensor) -> bool:
     """Whether it is what an operator of quantization scales or shifts by: one number, or one a channel."""
     kinds = [owner.kind.lower() for owner in tensor.owners]
     quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)
+    # what a product reads through a dequantization is shown as the product's own
+    quantizes = quantizes or any(w.dtype in _NARROW for o in tensor.owners for w in o.weights if w.shape)
     said = any("scale" in n.lower() or "zero" in n.lower() for n in tensor.names)
     return quantizes and len(tensor.shape) <= 1 and (said or tensor.elements == 1)
