@@ -8,7 +8,7 @@ attention products, recurrent gates. Everything else that computes is an element
 arithmetic operation on an element (a bias adds one to each output element, an activation is one
 whatever its function, see `ELEMENTWISE` for those that take several). Moving data costs neither.
 Padding taps count: it is the algorithm's cost, not the kernel's. Where the algorithm is not unique (a
-Fourier transform, a determinant) the definition is counted, as a labelled bound.
+Fourier transform, a determinant) its definition or the usual way is counted, as a labelled bound.
 
 A dimension may be a name (symbolic) or None (unknown). Then the count is None, never a guess, and the
 formula keeps the name.
