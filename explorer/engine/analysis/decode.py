@@ -23,7 +23,7 @@ from explorer.facts import Dim
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["step_of_graph", "step_of_module"]
+__all__ = ["Examine", "step_of_graph", "step_of_module"]
 
 Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
 Look = Callable[[Sequence[Leaf], Mapping[int, int]], None]
