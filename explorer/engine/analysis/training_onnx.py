@@ -15,7 +15,7 @@ from explorer.engine.analysis.frames import Frame
 from explorer.engine.analysis.gradients import Gradient, Want, of_onnx
 from explorer.engine.analysis.training import Kept, Part, Step
 from explorer.engine.analysis.tree import Leaf
-from explorer.engine.graph import Model, Node
+from explorer.engine.graph import Model, Node, subgraphs
 from explorer.errors import Misuse
 from explorer.facts import Progress, Shape, Status
 
@@ -108,7 +108,8 @@ def step(
     def look(leaves: Sequence[Leaf], rows_of: Mapping[int, int]) -> None:
         if batch is not None:
             _check_sizes(leaves, batch)
-        parts.extend(_parts(leaves, rows_of, {v.name for v in model.graph.feeds}))
+        feeds = {v.name for v in model.graph.feeds}
+        parts.extend(_parts(leaves, rows_of, feeds, _idle(model, leaves)))
 
     options: dict[str, Any] = {"rules": own} if own else {}
     examined = onnx_model.examine(
@@ -186,11 +187,35 @@ def _floats(dtype: str | None) -> bool:
     return dtype is None or dtype.startswith(("float", "bfloat", "complex"))
 
 
-def _parts(leaves: Sequence[Leaf], rows_of: Mapping[int, int], feeds: set[str]) -> list[Part]:
+def _idle(model: Model, leaves: Sequence[Leaf]) -> set[int]:
+    """Positions of the leaves that no output depends on: nothing asks them for a gradient.
+
+    What goes into a branch or loop under one name and comes out under another is not followed: in a graph
+    with bodies no leaf is taken for idle.
+    """
+    if any(subgraphs(node) for node in model.graph.nodes):
+        return set()
+    needed: set[Hashable] = {v.name for v in model.graph.outputs}
+    idle: set[int] = set()
+    for at in range(len(leaves) - 1, -1, -1):
+        origin = leaves[at].origin
+        if origin is None:
+            continue
+        frame, node, _ = origin
+        if any(name and frame.key(name) in needed for name in node.outputs):
+            needed.update(frame.key(name) for name in node.inputs if name)
+        else:
+            idle.add(at)
+    return idle
+
+
+def _parts(leaves: Sequence[Leaf], rows_of: Mapping[int, int], feeds: set[str], idle: set[int]) -> list[Part]:
     flow = _Flow(feeds)
     found: list[tuple[int, Leaf, Gradient | None, Status, str]] = []
     for at, leaf in enumerate(leaves):
         gradient, status, reason = _backward(leaf, flow)
+        if at in idle:
+            gradient, status, reason = Gradient(), "exact", ""
         found.append((rows_of[at], leaf, gradient, status, reason))
     return [
         Part(

@@ -153,6 +153,18 @@ def test_a_function_is_followed_into_its_body(build: Any) -> None:
     assert macs(found, "double/b") == (18, 18, 18)
 
 
+def test_what_no_output_depends_on_has_no_gradient(build: Any) -> None:
+    nodes = [
+        Node("MatMul", ["x", "w"], ["a"], name="used"),
+        Node("MatMul", ["a", "v"], ["b"], name="unused"),
+        Node("MatMul", ["b", "v"], ["c"], name="neither"),
+    ]
+    weights = {"w": (3, 3), "v": (3, 3)}
+    found = trained(build(nodes, inputs={"x": (2, 3)}, weights=weights, outputs=["a"]))
+    assert macs(found, "used") == (18, 0, 18)
+    assert macs(found, "unused") == macs(found, "neither") == (18, 0, 0)
+
+
 def test_what_a_loop_carries_is_a_bound(build: Any) -> None:
     body = Graph(
         "body",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -384,3 +386,26 @@ def test_analysis_and_training_leave_no_trace_on_each_other() -> None:
         found = session.training()
         assert found.forward_macs == session.info().totals.macs
         assert torch.is_grad_enabled()
+
+
+def test_a_module_and_its_export_are_trained_alike(tmp_path: Path) -> None:
+    """The file does not say what is trained; where everything is, it comes to the same."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, groups=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, groups=4),
+        nn.Flatten(),
+        nn.Linear(8 * 36, 10),
+    ).eval()
+    path = str(tmp_path / "m.onnx")
+    names = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch"}}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(model, (torch.zeros(1, 3, 10, 10),), path, dynamo=False, **names)
+    with Session(path) as graph, Session(model, inputs=torch.zeros(1, 3, 10, 10)) as module:
+        a, b = (session.training(batch=4, optimizer="adam") for session in (graph, module))
+    for name in (
+        "batch", "input_bytes", "activation_bytes", "param_bytes", "gradient_bytes", "optimizer_bytes",
+        "sum_bytes", "forward_macs", "backward_macs", "coverage",
+    ):  # fmt: skip
+        assert getattr(a, name) == getattr(b, name), name
