@@ -622,7 +622,6 @@ class Session:
 
     def _examine_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Examined:
         from explorer.engine.analysis import onnx_model
-        from explorer.engine.analysis.decode import step_of_graph
         from explorer.engine.formats import dims_of
 
         dims = dims_of(model, self._options["dims"])
@@ -631,6 +630,8 @@ class Session:
             onnx_model.examine, model, rules=self._rules, on_progress=on_progress, cancel=cancel
         )
         if self._options["past"] is not None:
+            from explorer.engine.analysis.decode import step_of_graph
+
             return step_of_graph(model, self._options["past"], dims, {}, analysed)
         return analysed(dims=dims)
 

@@ -52,6 +52,7 @@ def step_of_graph(
     Raises:
         Misuse: It has no step of one token, or a size has to be given.
     """
+    _check(past)
     cache = cache_inputs.find(model)
     if cache.slots:
         step = cache_inputs.bind(model, cache, past, dims, input_shapes)
@@ -65,6 +66,11 @@ def step_of_graph(
         return _detailed(found, leaves)
 
     return _step(of, past)
+
+
+def _check(past: int) -> None:
+    if past < 0:
+        raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")
 
 
 def _step(of: Callable[[int], Examined], past: int) -> Examined:
@@ -106,6 +112,7 @@ def step_of_module(
     """
     from explorer.engine.analysis import module
 
+    _check(past)
     inputs = loaded.bind(input_shapes, dims).inputs
     first = inputs[0].shape if inputs else None
     at = 1 if first is not None and len(first) > 1 else 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module import LoadedModule
     from explorer.engine.graph import Model
     from explorer.engine.values.activations import Asked, Ran
-    from explorer.engine.values.statistics import Numbers
+    from explorer.engine.values.numbers import Numbers
 
     Arrays = Sequence[np.ndarray]
 
@@ -134,7 +134,6 @@ class OnnxModel:
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         from explorer.engine.analysis import onnx_model
-        from explorer.engine.analysis.decode import step_of_graph
 
         analysed = partial(
             onnx_model.examine, self.model, rules=self.options.own, on_progress=on_progress, cancel=cancel
@@ -142,6 +141,8 @@ class OnnxModel:
         dims = dims_of(self.model, self.options.dims)
         shapes = {n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]}
         if self.options.past is not None:
+            from explorer.engine.analysis.decode import step_of_graph
+
             return step_of_graph(self.model, self.options.past, dims, shapes, analysed)
         return analysed(dims=dims, input_shapes=shapes)
 
@@ -204,10 +205,11 @@ class TorchModel:
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         from explorer.engine.analysis import module
-        from explorer.engine.analysis.decode import step_of_module
 
         dims, shapes = self.options.dims, self.options.input_shapes
         if self.options.past is not None:
+            from explorer.engine.analysis.decode import step_of_module
+
             return step_of_module(
                 self.loaded, self.options.past, dims, shapes, on_progress=on_progress, cancel=cancel
             )
@@ -304,12 +306,22 @@ class Format:
 
 
 def _is_file(source: str) -> bool:
-    return os.path.exists(source) or source.endswith(".onnx") or os.sep in source
+    if os.path.exists(source) or source.endswith(".onnx"):
+        return True
+    return os.sep in source and not _is_code(source)
 
 
 def _is_name(source: str) -> bool:
     module, _, attribute = source.partition(":")
+    if _is_code(source):
+        return True
     return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")) if part)
+
+
+def _is_code(source: str) -> bool:
+    """Whether it names something in a file of Python: path/file.py:callable."""
+    path, _, attribute = source.rpartition(":")
+    return path.endswith(".py") and all(part.isidentifier() for part in attribute.split("."))
 
 
 def _torch_file(*kinds: str) -> Callable[[str], bool]:

@@ -274,6 +274,20 @@ def test_products_written_as_einsum(build: Build) -> None:
     assert found["scores"].kv_cache_bytes == found["context"].kv_cache_bytes == 9 * 8 * 4
 
 
+@pytest.mark.parametrize("cache", [True, False])
+def test_less_than_nothing_in_the_cache_is_refused(build: Build, cache: bool) -> None:
+    with pytest.raises(Misuse, match="there cannot be -1 tokens in the cache"):
+        step(decoder(build, cache=cache), -1)
+
+
+def test_a_model_of_images_has_no_step() -> None:
+    pytest.importorskip("torch")
+    from explorer import Session
+
+    with Session("alexnet", past=5) as session, pytest.raises(Misuse, match="does not take a text"):
+        session.info()
+
+
 def test_a_text_of_fixed_length_has_no_step(build: Build) -> None:
     model = build(
         [Node("Gather", ["t", "ids"], ["y"])],
