@@ -23,13 +23,13 @@ from explorer.facts import Dim
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["Examine", "step_of_graph", "step_of_module"]
+__all__ = ["step_of_graph", "step_of_module"]
 
 Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
 Look = Callable[[Sequence[Leaf], Mapping[int, int]], None]
 
 
-class Examine(Protocol):
+class _Examine(Protocol):
     """Analyses an ONNX model at some sizes; `look` is shown the leaves."""
 
     def __call__(
@@ -38,7 +38,7 @@ class Examine(Protocol):
 
 
 def step_of_graph(
-    model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs, examine: Examine
+    model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs, examine: _Examine
 ) -> Examined:
     """Everything known of one decode step of an ONNX model.
 
