@@ -5,159 +5,38 @@ nn.Module is counted. Operators that carry multiply-accumulates have a row here;
 reductions are recognised by the tags that torch itself gives them; what only moves data is listed. An
 operator that is none of these is unknown, which is said and never taken for 0.
 
-Further rows are in `aten_losses` and `aten_algebra`. What an operator returns whose output size depends on
-values is the subject of `aten_bounds`.
+Those that multiply are in `aten_products`, further ones in `aten_losses` and `aten_algebra`. What an
+operator returns whose output size depends on values is the subject of `aten_bounds`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from explorer.engine.analysis import macs
-from explorer.engine.analysis.aten_algebra import ALGEBRA, four_real
+from explorer.engine.analysis.aten_algebra import ALGEBRA
+from explorer.engine.analysis.aten_calls import Rule, argument, leading, sizes
 from explorer.engine.analysis.aten_losses import LOSSES
+from explorer.engine.analysis.aten_products import PRODUCTS
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.packed_weights import COSTS
 
-__all__ = ["AUXILIARY", "FUNCTIONS", "GATHERS", "RULES", "Rule", "cost", "function_cost"]
-
-Rule = Callable[[Sequence[Any], Mapping[str, Any], Any], Cost]
-"""Arguments, keyword arguments and result of a call to its cost."""
-
-
-def _shape(tensor: Any) -> tuple[int, ...]:
-    return tuple(tensor.shape)
-
-
-def _first(out: Any) -> Any:
-    return out[0] if isinstance(out, (tuple, list)) else out
-
-
-def _at(args: Sequence[Any], kwargs: Mapping[str, Any], index: int, name: str, default: Any = None) -> Any:
-    """An argument given by position or by name."""
-    return args[index] if index < len(args) else kwargs.get(name, default)
-
-
-def _of_one_type(*operands: Any) -> None:
-    """Raises what torch would: on the meta device a product of float16 with float32 goes unnoticed.
-
-    Raises:
-        RuntimeError: The operands have different types.
-    """
-    kinds = {t.dtype: None for t in operands if isinstance(t, torch.Tensor)}
-    if len(kinds) > 1:
-        names = " and ".join(str(kind).removeprefix("torch.") for kind in kinds)
-        raise RuntimeError(f"the operands of a product have to be of one type, not of {names}")
-
-
-def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    source, weight, bias = args[:3]
-    _of_one_type(source, weight, bias)
-    transposed = _at(args, kwargs, 6, "transposed", False)
-    if transposed:
-        return macs.conv_transpose(_shape(source), _shape(weight), _shape(out), bias=bias is not None)
-    return macs.conv(_shape(out), _shape(weight), bias=bias is not None)
-
-
-def _sequence_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    """conv_tbc: time, batch and channels in that order, weight (kernel, Cin, Cout)."""
-    steps, batch, features = _shape(out)
-    kernel, channels, _ = _shape(args[1])
-    return macs.conv((batch, features, steps), (features, channels, kernel), bias=True)
-
-
-def _slow_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    return macs.conv(_shape(_first(out)), _shape(args[1]), bias=_at(args, kwargs, 3, "bias") is not None)
-
-
-def _deform_convolution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    # the bilinear sampling of every tap takes 7 operations, as an interpolation does
-    weight = _shape(args[1])
-    cost = macs.conv(_shape(out), weight, bias=True)
-    source = _shape(args[0])
-    taps = (source[0], source[1], *_shape(out)[2:], *weight[2:])
-    return macs.adding(cost, "bilinear samples", taps, 7)
-
-
-def _product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    _of_one_type(*args[:2])
-    return four_real(macs.matmul(_shape(args[0]), _shape(args[1])), *args[:2])
-
-
-def _added_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    _of_one_type(*args[:3])
-    result = four_real(macs.matmul(_shape(args[1]), _shape(args[2])), *args[1:3])
-    shape = _shape(out)
-    if kwargs.get("alpha", 1) != 1:
-        result = macs.adding(result, "alpha", shape)
-    beta = kwargs.get("beta", 1)
-    if beta not in (0, 1):
-        result = macs.adding(result, "beta", shape)
-    return macs.adding(result, "bias", shape) if beta != 0 else result
-
-
-def _summed_batch(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    """addbmm: the products of all batches, summed into one."""
-    batch, rows, depth = _shape(args[1])
-    result = macs.matmul((rows, batch * depth), (batch * depth, _shape(args[2])[2]))
-    result = four_real(result, *args[1:3])
-    return macs.adding(result, "bias", _shape(out))
-
-
-def _packed_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    """A product with a weight of few bits, whose own shape says nothing: (rows, in) by (in, out)."""
-    depth = int(args[0].shape[-1])
-    return macs.matmul(_shape(args[0]), (depth, int(out.shape[-1])))
-
-
-def _grouped_product(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    """Products of groups that share one dimension: every row (or column, or depth) belongs to one group."""
-    left, right = _shape(args[0]), _shape(args[1])
-    if len(left) == len(right) == 3:
-        return macs.matmul(left, right)
-    return macs.matmul(left[-2:], right[-2:])
-
-
-def _sampling_grid(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    """affine_grid: every point, with a 1 behind its coordinates, by the matrix of its image."""
-    batch, coordinates, homogeneous = _shape(args[0])
-    points = int(out.numel()) // (batch * coordinates) if batch else 0
-    return macs.matmul((batch, points, homogeneous), (batch, homogeneous, coordinates))
-
-
-def _linear(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    bias = _at(args, kwargs, 2, "bias") is not None
-    return macs.linear(_shape(args[0]), _shape(args[1])[0], bias=bias)
-
-
-def _fused_attention(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    query, key, value = (_shape(t) for t in args[:3])
-    causal = next((a for a in (*args[3:], kwargs.get("is_causal")) if isinstance(a, bool)), False)
-    return macs.attention(query[:-3], query[-3], query[-2], key[-2], query[-1], value[-1], causal=causal)
-
-
-def _trilinear(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    """nn.Bilinear, x1 W x2 for every output feature: first x1 W, then each row of it with x2."""
-    first, second, features = int(args[0].shape[-1]), int(args[2].shape[-1]), int(out.shape[-1])
-    batch = int(out.numel()) // features if features else 0
-    left = macs.matmul((batch, first), (first, features * second))
-    right = macs.matmul((batch, features, second), (batch, second, 1))
-    return macs.total([left, right])
+__all__ = ["AUXILIARY", "GATHERS", "RULES", "cost"]
 
 
 def _distances(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     """cdist: subtract, power and sum for every pair and coordinate; nothing is a product."""
-    return macs.elementwise("difference, power, sum", (*_shape(out), args[0].shape[-1]), 3)
+    return macs.elementwise("difference, power, sum", (*sizes(out), args[0].shape[-1]), 3)
 
 
 def _normalisation(kind: str) -> Rule:
     per_element = macs.ELEMENTWISE[kind][0]
 
     def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-        return macs.elementwise(kind.replace("_", " "), _shape(_first(out)), per_element)
+        return macs.elementwise(kind.replace("_", " "), sizes(leading(out)), per_element)
 
     return rule
 
@@ -171,18 +50,18 @@ def _batch_norm(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cos
 
 def _pool(name: str) -> Rule:
     def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-        kernel = _at(args, kwargs, 1, "kernel_size")
+        kernel = argument(args, kwargs, 1, "kernel_size")
         rank = int(name[-2])
         dims = tuple(kernel) if len(kernel) == rank else tuple(kernel) * rank
-        return macs.pooling(name, _shape(_first(out)), dims)
+        return macs.pooling(name, sizes(leading(out)), dims)
 
     return rule
 
 
 def _adaptive_pool(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     # windows overlap where sizes do not divide: their widths are summed, one axis at a time
-    wanted = tuple(_at(args, kwargs, 1, "output_size"))
-    source, target = _shape(args[0]), _shape(_first(out))
+    wanted = tuple(argument(args, kwargs, 1, "output_size"))
+    source, target = sizes(args[0]), sizes(leading(out))
     taps = 1
     for size, cells in zip(source[-len(wanted) :], target[-len(wanted) :], strict=True):
         taps *= sum(-(-((i + 1) * size) // cells) - (i * size) // cells for i in range(cells))
@@ -192,7 +71,7 @@ def _adaptive_pool(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> 
 
 def _interpolation(per_element: int) -> Rule:
     def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-        return macs.elementwise("interpolation", _shape(out), per_element)
+        return macs.elementwise("interpolation", sizes(out), per_element)
 
     return rule
 
@@ -200,48 +79,51 @@ def _interpolation(per_element: int) -> Rule:
 def _region_pool(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     """roi_align: bilinear samples averaged in every cell; an adaptive sampling ratio counts as 2."""
     ratio = next((a for a in args[5:6] if isinstance(a, int) and a > 0), 2)
-    return macs.elementwise("bilinear samples and mean", (*_shape(_first(out)), ratio * ratio), 8)
+    return macs.elementwise("bilinear samples and mean", (*sizes(leading(out)), ratio * ratio), 8)
 
 
 def _grid_sample(linear: int) -> Rule:
     """`linear` operations per element when it interpolates linearly, none for the nearest, 35 bicubic."""
 
     def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-        per_element = {0: linear, 1: 0, 2: 35}[_at(args, kwargs, 2, "interpolation_mode", 0)]
-        return macs.elementwise("interpolation", _shape(out), per_element) if per_element else macs.FREE
+        per_element = {0: linear, 1: 0, 2: 35}[argument(args, kwargs, 2, "interpolation_mode", 0)]
+        return macs.elementwise("interpolation", sizes(out), per_element) if per_element else macs.FREE
 
     return rule
 
 
 def _bags(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     """embedding_bag: every row that is looked up is added (or compared), after its weight if it has one."""
-    weighted = _at(args, kwargs, 6, "per_sample_weights") is not None
+    weighted = argument(args, kwargs, 6, "per_sample_weights") is not None
     return macs.elementwise(
-        "multiply, add" if weighted else "add", (*_shape(args[1]), args[0].shape[1]), 1 + weighted
+        "multiply, add" if weighted else "add", (*sizes(args[1]), args[0].shape[1]), 1 + weighted
     )
+
+
+def _renormalised(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
+    """Of embedding with max_norm: the norm of every row that is looked up, and the row scaled."""
+    return macs.elementwise("power, sum, scale", (*sizes(args[1]), args[0].shape[-1]), 3)
 
 
 def _folding(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     """fold: every column is added to the image."""
-    return macs.elementwise("add", _shape(args[0]))
+    return macs.elementwise("add", sizes(args[0]))
 
 
 def _accumulated(index: int, name: str) -> Rule:
     """As many additions as elements of the argument that is added."""
 
     def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-        source = _at(args, kwargs, index, name)
-        return macs.elementwise(
-            "add", _shape(source) if isinstance(source, torch.Tensor) else _shape(args[2])
-        )
+        source = argument(args, kwargs, index, name)
+        return macs.elementwise("add", sizes(source) if isinstance(source, torch.Tensor) else sizes(args[2]))
 
     return rule
 
 
 def _placed(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     """index_put: moves values, unless it adds them to what is there."""
-    adds = _at(args, kwargs, 3, "accumulate", False)
-    return macs.elementwise("add", _shape(args[2])) if adds else macs.FREE
+    adds = argument(args, kwargs, 3, "accumulate", False)
+    return macs.elementwise("add", sizes(args[2])) if adds else macs.FREE
 
 
 def _free(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
@@ -250,14 +132,14 @@ def _free(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
 
 def _unary(what: str, per_element: int = 1) -> Rule:
     def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-        return macs.elementwise(what, _shape(_first(out)), per_element)
+        return macs.elementwise(what, sizes(leading(out)), per_element)
 
     return rule
 
 
 def _reduction(what: str, per_element: int = 1) -> Rule:
     def rule(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-        return macs.elementwise(what, _shape(args[0]), per_element)
+        return macs.elementwise(what, sizes(args[0]), per_element)
 
     return rule
 
@@ -300,47 +182,9 @@ _REDUCTIONS = """
 """.split()  # noqa: SIM905
 
 RULES: dict[str, Rule] = {
-    "aten::convolution": _convolution,
-    "aten::_convolution": _convolution,
-    "aten::convolution_overrideable": _convolution,
-    "aten::cudnn_convolution": _slow_convolution,
-    "aten::mkldnn_convolution": _slow_convolution,
-    "aten::_slow_conv2d_forward": _slow_convolution,
-    "aten::_conv_depthwise2d": _slow_convolution,
-    "aten::conv_depthwise3d": _slow_convolution,
-    "aten::conv_tbc": _sequence_convolution,
-    "torchvision::deform_conv2d": _deform_convolution,
-    "aten::mm": _product,
-    "aten::bmm": _product,
-    "aten::mv": _product,
-    "aten::dot": _product,
-    "aten::vdot": _product,
-    "aten::matmul": _product,
-    "aten::_int_mm": _product,
-    "aten::_scaled_mm": _packed_product,
-    "aten::_grouped_mm": _grouped_product,
-    "aten::_scaled_grouped_mm": _grouped_product,
-    "aten::_weight_int8pack_mm": _packed_product,
-    "aten::_weight_int4pack_mm": _packed_product,
-    "aten::_weight_int4pack_mm_for_cpu": _packed_product,
-    "aten::addmm": _added_product,
-    "aten::addmm_": _added_product,
-    "aten::_addmm_activation": _added_product,
-    "aten::baddbmm": _added_product,
-    "aten::baddbmm_": _added_product,
-    "aten::addmv": _added_product,
-    "aten::addbmm": _summed_batch,
-    "aten::linear": _linear,
-    "aten::_trilinear": _trilinear,
     "aten::_cdist_forward": _distances,
     "aten::_euclidean_dist": _distances,
     "aten::_pdist_forward": _distances,
-    "aten::scaled_dot_product_attention": _fused_attention,
-    "aten::_scaled_dot_product_flash_attention": _fused_attention,
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _fused_attention,
-    "aten::_scaled_dot_product_efficient_attention": _fused_attention,
-    "aten::_scaled_dot_product_cudnn_attention": _fused_attention,
-    "aten::_scaled_dot_product_attention_math": _fused_attention,
     "aten::native_batch_norm": _batch_norm,
     "aten::cudnn_batch_norm": _batch_norm,
     "aten::_native_batch_norm_legit": _normalisation("batch_norm"),
@@ -380,7 +224,6 @@ RULES: dict[str, Rule] = {
     "aten::_upsample_bicubic2d_aa": _interpolation(35),
     "aten::grid_sampler_2d": _grid_sample(7),
     "aten::grid_sampler_3d": _grid_sample(15),
-    "aten::affine_grid_generator": _sampling_grid,
     "torchvision::roi_align": _region_pool,
     "torchvision::nms": _free,
     "aten::glu": _unary("gate, multiply", 2),
@@ -407,6 +250,7 @@ RULES: dict[str, Rule] = {
     "aten::col2im": _folding,
     "aten::unfold_backward": _folding,
     "aten::_embedding_bag": _bags,
+    "aten::embedding_renorm_": _renormalised,
     "aten::_embedding_bag_forward_only": _bags,
     "aten::_weight_norm_interface": _reduction("square, sum, scale", 3),
     "aten::renorm": _reduction("power, sum, scale", 3),
@@ -420,6 +264,7 @@ RULES: dict[str, Rule] = {
     "aten::fake_quantize_per_tensor_affine_cachemask": _unary("quantize, dequantize", 5),
     "aten::fake_quantize_per_channel_affine_cachemask": _unary("quantize, dequantize", 5),
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _unary("quantize, dequantize", 5),
+    **PRODUCTS,
     **LOSSES,
     **COSTS,
     **ALGEBRA,
@@ -488,7 +333,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) ->
         if rule is None or name in ("aten::max", "aten::min"):
             short = name.partition("::")[2].strip("_")
             extra = short in ("add", "sub", "rsub") and kwargs.get("alpha", 1) != 1
-            return macs.elementwise(short, _shape(_first(out)), 1 + extra)
+            return macs.elementwise(short, sizes(leading(out)), 1 + extra)
         return rule(args, kwargs, out)
     rule = RULES.get(name)
     if rule is None and torch.Tag.reduction in func.tags:
@@ -509,31 +354,3 @@ def _is_pointwise(func: Any) -> bool:
         return False
     twin = getattr(getattr(torch.ops.aten, name[:-1], None), func._overloadname, None)
     return twin is not None and torch.Tag.pointwise in twin.tags
-
-
-def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
-    query, key, value = (_shape(_at(args, kwargs, i, n)) for i, n in enumerate(("query", "key", "value")))
-    mask = _at(args, kwargs, 3, "attn_mask")
-    causal = bool(_at(args, kwargs, 5, "is_causal", False))
-    heads = query[-3] if len(query) > 2 else 1
-    # the tensors may be broadcast against each other; the output has the batch that results
-    return macs.attention(
-        _shape(out)[:-3],
-        heads,
-        query[-2],
-        key[-2],
-        query[-1],
-        value[-1],
-        causal=causal,
-        mask=mask is not None,
-    )
-
-
-FUNCTIONS: dict[str, Rule] = {"scaled_dot_product_attention": _attention}
-"""Functions whose formula is better said whole than as the sum of the operators below."""
-
-
-def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost | None:
-    """The cost of a function that `FUNCTIONS` knows, None of any other."""
-    rule = FUNCTIONS.get(name)
-    return rule(args, kwargs, out) if rule is not None and isinstance(out, torch.Tensor) else None

@@ -11,17 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorer.engine.analysis import macs
+from explorer.engine.analysis.aten_calls import leading, sizes
 from explorer.engine.analysis.macs import Cost
 
 __all__ = ["ALGEBRA", "four_real"]
-
-
-def _shape(tensor: Any) -> tuple[int, ...]:
-    return tuple(tensor.shape)
-
-
-def _first(out: Any) -> Any:
-    return out[0] if isinstance(out, (tuple, list)) else out
 
 
 def four_real(cost: Cost, *operands: Any) -> Cost:
@@ -37,7 +30,7 @@ def four_real(cost: Cost, *operands: Any) -> Cost:
 
 def _transforms(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     """One axis after the other; the first of a real signal makes it complex, half of which is enough."""
-    source, result = _shape(args[0]), _shape(out)
+    source, result = sizes(args[0]), sizes(out)
     # the last axis is the one of which a real signal keeps one side
     axes = [axis % len(source) for axis in args[1]][::-1]
     real_in, real_out = not args[0].is_complex(), not out.is_complex()
@@ -66,7 +59,7 @@ def _transforms(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cos
 
 
 def _side(args: Sequence[Any]) -> tuple[tuple[int, ...], int]:
-    *batch, rows, columns = _shape(args[0])
+    *batch, rows, columns = sizes(args[0])
     return tuple(batch), min(rows, columns)
 
 
@@ -89,7 +82,7 @@ def _solution(args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
     """Elimination, then a forward and a backward substitution of 2 M^2 for every right-hand side."""
     _, m = _side(args)
     eliminated = _elimination(args, kwargs, out)
-    right = int(_first(out).numel()) // m if m else 0
+    right = int(leading(out).numel()) // m if m else 0
     return macs.adding(eliminated, "substitution", (right, m, m), 2)
 
 

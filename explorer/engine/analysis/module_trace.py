@@ -22,7 +22,15 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explorer.engine.analysis import aten, aten_bounds, aten_memo, leaf_memo, macs, packed_weights
+from explorer.engine.analysis import (
+    aten,
+    aten_bounds,
+    aten_memo,
+    aten_products,
+    leaf_memo,
+    macs,
+    packed_weights,
+)
 from explorer.engine.analysis.drafts import tensor as tensor_info
 from explorer.engine.analysis.memory import Detail, Moved
 from explorer.engine.analysis.module_rows import (
@@ -280,7 +288,7 @@ class _Watch:
             return
         row.outputs = described(result, "output")
         row.inputs = function_inputs(args, kwargs, self.is_weight)
-        whole = aten.function_cost(name, args, kwargs, result)
+        whole = aten_products.function_cost(name, args, kwargs, result)
         # the formula of the function as a whole, where it gives what its operators added up to
         if whole is not None and whole.macs == row.macs:
             row.formulas = Counter({whole.formula: 1})

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from explorer.engine.formats.torch_inputs import moved
 from explorer.engine.formats.torch_module import said
 from explorer.errors import BadModel, ExplorerError
 from explorer.facts import Progress
@@ -62,7 +63,8 @@ def export(
     tell = on_progress or (lambda progress: None)
     tell(Progress("making the weights"))
     model = loaded.materialise()
-    args, kwargs = bound.arguments(device="cpu")
+    device = next((p.device for p in model.parameters()), None)
+    args, kwargs = moved(bound.arguments(device="cpu"), device)
     names = [info.name for info in bound.inputs]
     outputs = _output_names(loaded, bound)
     reasons: list[str] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["Bound", "Example", "bind"]
+__all__ = ["Bound", "Example", "bind", "moved"]
 
 Size = tuple[int, ...]
 
@@ -139,6 +139,13 @@ def _replaced(value: Any, by: Callable[[Any], Any]) -> Any:
             **{f.name: _replaced(getattr(value, f.name), by) for f in dataclasses.fields(value) if f.init},
         )
     return value
+
+
+def moved(arguments: Any, device: torch.device | None) -> Any:
+    """Arguments with their tensors on another device; None and the CPU leave them where they are made."""
+    return (
+        arguments if device is None or device.type == "cpu" else _replaced(arguments, lambda t: t.to(device))
+    )
 
 
 def _as_tensor(value: Any) -> Any:
@@ -265,7 +272,15 @@ def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
     required: list[str] = []
     optional: list[str] = []
     variadic = False
-    for p in inspect.signature(model.forward).parameters.values():
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except ValueError:
+        # a compiled forward has a schema of its own
+        schema = getattr(model.forward, "schema", None)
+        for argument in () if schema is None else schema.arguments[1:]:
+            (optional if argument.has_default_value() else required).append(argument.name)
+        return required, optional, schema is None
+    for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
             variadic = True
         elif p.kind is not p.VAR_KEYWORD:

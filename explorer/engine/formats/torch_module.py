@@ -76,6 +76,7 @@ class LoadedModule:
         import torch
 
         from explorer.engine.analysis.meta_twin import without_values
+        from explorer.engine.formats.torch_unfilled import Unfilled
 
         if self._meta is not None:
             return self._meta
@@ -84,7 +85,7 @@ class LoadedModule:
         else:
             for way in (lambda: torch.device("meta"), _uninitialised_on_meta):
                 try:
-                    with self.quiet(), torch.random.fork_rng(devices=[]), way():
+                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), Unfilled():
                         torch.manual_seed(self.seed)
                         made = self.build()
                 except ExplorerError:
@@ -418,7 +419,8 @@ def run(loaded: LoadedModule, inputs: Sequence[np.ndarray], *, dtype: str | None
 
     bound = loaded.bound or loaded.bind()
     model = loaded.materialise()
-    given = [torch.from_numpy(a.copy() if not a.flags.writeable else a) for a in inputs]
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    given = [torch.from_numpy(a.copy() if not a.flags.writeable else a).to(device) for a in inputs]
     if dtype == "float64":
         model = copy.deepcopy(model).double()
         given = [t.double() if t.is_floating_point() else t for t in given]
@@ -428,4 +430,6 @@ def run(loaded: LoadedModule, inputs: Sequence[np.ndarray], *, dtype: str | None
             result = model(*args, **kwargs)
     except Exception as error:
         raise BadModel(f"the model failed: {said(error)}", where=loaded.source) from error
-    return [t.detach().numpy() for _, t in tensors(result)]
+    # numpy has no bfloat16
+    found = (t.detach().cpu() for _, t in tensors(result))
+    return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in found]
