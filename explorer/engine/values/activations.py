@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.values.statistics import Array, Numbers, measure
+from explorer.engine.values.numbers import Array, Numbers
+from explorer.engine.values.statistics import measure
 from explorer.errors import Cancelled, Misuse, nearest
 from explorer.facts import Progress, Shape
 from explorer.facts.values import Activations, TensorStats

@@ -14,8 +14,8 @@ import numpy as np
 
 from explorer.engine.graph import DTYPES, Model, Node, Value, dtype_code
 from explorer.engine.values.activations import Asked, Ran, Wanted
+from explorer.engine.values.numbers import Array, Numbers, slabs_of
 from explorer.engine.values.onnx_tensors import numpy_type
-from explorer.engine.values.statistics import Array, Numbers, slabs_of
 from explorer.engine.values.weights import Paths, chosen
 from explorer.engine.verify.inputs import InputShapes, draw, plan_inputs
 from explorer.engine.verify.runtime import Session, expose

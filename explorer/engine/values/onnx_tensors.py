@@ -15,7 +15,7 @@ import numpy as np
 
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import DTYPES, Graph, Model, Node, Span, Tensor, dtype_code, subgraphs
-from explorer.engine.values.statistics import SLAB, Array, Numbers, slabs_of
+from explorer.engine.values.numbers import SLAB, Array, Numbers, slabs_of
 from explorer.engine.wire import fields
 from explorer.errors import BadModel
 

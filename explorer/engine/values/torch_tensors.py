@@ -16,7 +16,7 @@ import torch
 
 from explorer.engine.analysis.module_rows import dtype_name, is_lazy
 from explorer.engine.analysis.packed_weights import is_packed, unpacked
-from explorer.engine.values.statistics import SLAB, Array, Numbers
+from explorer.engine.values.numbers import SLAB, Array, Numbers
 from explorer.errors import BadModel, Misuse
 from explorer.units import bytes_text
 

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from explorer.engine.values.statistics import SLAB, Numbers, measure
+from explorer.engine.values.numbers import SLAB, Numbers
+from explorer.engine.values.statistics import measure
 from explorer.errors import Cancelled, Misuse, nearest
 from explorer.facts import Layer, Progress
 from explorer.facts.values import TensorStats, Weights

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from explorer.engine.values.activations import Archive, Asked, Ran, Wanted, activations, read_input
-from explorer.engine.values.statistics import Numbers, slabs_of
+from explorer.engine.values.numbers import Numbers, slabs_of
 from explorer.errors import Cancelled, Misuse
 
 

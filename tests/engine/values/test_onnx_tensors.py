@@ -16,8 +16,9 @@ from explorer.engine.formats.onnx_reader import read
 from explorer.engine.graph import Computed, Tensor
 from explorer.engine.validate import validate
 from explorer.engine.values import onnx_tensors
+from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.onnx_tensors import stored
-from explorer.engine.values.statistics import SLAB, Numbers, measure
+from explorer.engine.values.statistics import measure
 from explorer.errors import BadModel
 
 

@@ -13,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from explorer.engine.values import statistics
-from explorer.engine.values.statistics import QUANTILES, SLAB, Numbers, measure, slabs_of
+from explorer.engine.values import numbers as slabbed
+from explorer.engine.values import wide
+from explorer.engine.values.intervals import QUANTILES
+from explorer.engine.values.numbers import SLAB, Numbers, slabs_of
+from explorer.engine.values.statistics import measure
 from explorer.errors import Cancelled
 from explorer.facts.values import TensorStats
 
@@ -83,12 +86,12 @@ def test_booleans_are_counted_as_zero_and_one() -> None:
 )
 def test_counting_digits_finds_the_same_as_sorting(array: Any, sorting: bool) -> None:
     """Small tensors are sorted and large ones counted: both ways must find the same."""
-    before = statistics._SORTED, statistics._CHUNK
-    statistics._SORTED, statistics._CHUNK = (10**6 if sorting else 0), 7
+    before = wide._SORTED, slabbed._CHUNK
+    wide._SORTED, slabbed._CHUNK = (10**6 if sorting else 0), 7
     try:
         agrees(measure(numbers(array)), array)
     finally:
-        statistics._SORTED, statistics._CHUNK = before
+        wide._SORTED, slabbed._CHUNK = before
 
 
 def test_the_widest_numbers_do_not_overflow() -> None:
@@ -127,7 +130,7 @@ def test_intervals_are_half_open_and_the_last_is_closed() -> None:
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("sorting", [True, False])
 def test_zeros_that_are_not_stored_count(kind: str, sorting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "_SORTED", 10**6 if sorting else 0)
+    monkeypatch.setattr(wide, "_SORTED", 10**6 if sorting else 0)
     dense = np.zeros(500, kind)
     stored = np.array([-3, 5, 7, 0], kind)
     dense[[1, 20, 300, 499]] = stored

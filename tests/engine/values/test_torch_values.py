@@ -18,7 +18,8 @@ from torch import nn  # noqa: E402
 
 from explorer.engine.values import torch_tensors  # noqa: E402
 from explorer.engine.values.activations import Asked, Ran, activations  # noqa: E402
-from explorer.engine.values.statistics import SLAB, measure  # noqa: E402
+from explorer.engine.values.numbers import SLAB  # noqa: E402
+from explorer.engine.values.statistics import measure  # noqa: E402
 from explorer.engine.values.torch_activations import record  # noqa: E402
 from explorer.engine.values.torch_tensors import numbers_of, slabs  # noqa: E402
 from explorer.errors import BadModel, Cancelled, Misuse  # noqa: E402

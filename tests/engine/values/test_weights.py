@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer.engine.values.statistics import SLAB, Numbers, slabs_of
+from explorer.engine.values.numbers import SLAB, Numbers, slabs_of
 from explorer.engine.values.weights import weights
 from explorer.errors import Cancelled, Misuse
 from explorer.facts import Layer, Progress, TensorInfo, TileSpec

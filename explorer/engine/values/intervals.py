@@ -1,0 +1,61 @@
+"""Where numbers lie: in which interval of a histogram, and at which rank a quantile is."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from explorer.engine.values.numbers import Array
+
+__all__ = ["QUANTILES", "edges_of", "places", "quantiles", "ranks"]
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+_LARGEST = sys.float_info.max
+
+
+def ranks(total: int) -> Iterator[tuple[float, int, int, float]]:
+    """Each quantile with the ranks of the two numbers between which it lies, and how far from the first
+    (as numpy's default, method 7 of Hyndman and Fan).
+    """
+    for q in QUANTILES:
+        place = q * (total - 1)
+        low = min(int(place), total - 1)
+        yield q, low, min(low + 1, total - 1), place - low
+
+
+def quantiles(total: int, number: Callable[[int], float]) -> tuple[tuple[float, float], ...]:
+    """The quantiles of `total` numbers of which `number` tells the one of a rank."""
+    found = []
+    for q, low, high, part in ranks(total):
+        a, b = number(low), number(high)
+        found.append((q, a if a == b else a * (1 - part) + b * part))
+    return tuple(found)
+
+
+def edges_of(low: float, high: float, bins: int) -> Array:
+    """Edges of equal intervals; a single value gets an interval of 1 around it, as numpy does."""
+    if low == high:
+        around = max(0.5, abs(low) * 2.0**-40)
+        low, high = max(low - around, -_LARGEST), min(high + around, _LARGEST)
+    if math.isfinite(high - low):
+        return np.linspace(low, high, bins + 1)
+    return np.linspace(low / 2, high / 2, bins + 1) * 2
+
+
+def places(values: Array, edges: Array) -> Array:
+    """The interval of each value, the last one closed."""
+    bins = edges.size - 1
+    low, high = float(edges[0]), float(edges[-1])
+    span = high / 2 - low / 2
+    if not span or not math.isfinite(bins / span):
+        return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
+    # by division, then put right where rounding crossed an edge
+    found = ((values / 2 - low / 2) * (bins / span)).astype(np.intp)
+    np.clip(found, 0, bins - 1, out=found)
+    found -= values < edges[found]
+    found += (values >= edges[found + 1]) & (found < bins - 1)
+    return found

@@ -1,0 +1,81 @@
+"""The numbers of a tensor as everything here sees them: a slab at a time, whatever they are kept in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from explorer.errors import Cancelled
+
+__all__ = ["SLAB", "Array", "Numbers", "Slabs", "chunks", "slabs_of"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Slabs = Callable[[], Iterator[Array]]
+
+SLAB = 1 << 24
+"""Bytes of a tensor that are looked at together, at most."""
+
+_CHUNK = 1 << 17
+"""Numbers that are converted to float64 together: 1 MiB, which stays in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of one tensor, without holding them.
+
+    Attributes:
+        name: Of the tensor.
+        dtype: As stored, in numpy's (or ml_dtypes') spelling.
+        shape: Concrete.
+        nbytes: As stored.
+        slabs: Yields all elements in order, as one-dimensional arrays of at most `SLAB` bytes; can be
+            called again. Packed types come unpacked, one number a byte.
+        layer: Path of the layer that the tensor belongs to; empty if that has to be looked up.
+        identity: The same for names that are one stored tensor; None if it is nobody else's.
+        trainable: Whether it is a parameter with requires_grad; None if the format does not say.
+        zeros: Elements that are zero without being stored (sparse tensors); `slabs` yields the others.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    slabs: Slabs
+    layer: str = ""
+    identity: Any = None
+    trainable: bool | None = None
+    zeros: int = 0
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return math.prod(self.shape)
+
+
+def slabs_of(array: Array) -> Slabs:
+    """The slabs of an array that is in memory or mapped; an array in C order is not copied."""
+    step = max(SLAB // max(array.itemsize, 1), 1)
+
+    def slabs() -> Iterator[Array]:
+        flat = array.reshape(-1)
+        for at in range(0, flat.size, step):
+            yield flat[at : at + step]
+
+    return slabs
+
+
+def chunks(numbers: Numbers, cancel: Callable[[], bool] | None = None) -> Iterator[Array]:
+    """The elements of a tensor in pieces that are quick to work on.
+
+    Raises:
+        Cancelled: `cancel`, asked at every slab, said so.
+    """
+    for slab in numbers.slabs():
+        if cancel is not None and cancel():
+            raise Cancelled
+        for at in range(0, slab.size, _CHUNK):
+            yield slab[at : at + _CHUNK]
