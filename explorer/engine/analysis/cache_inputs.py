@@ -32,6 +32,9 @@ _SLOTS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
 """Operators that attend over a cache: place of the cache among the inputs, of the cache with the new token
 among the outputs, and the cache's axis of positions."""
 
+_WRITERS: Mapping[str, int] = {"Concat": 0, "ScatterElements": 0, "TensorScatter": -2}
+"""Operators that put the new token behind a cache, or into it, and the axis if the node names none."""
+
 _SAME = frozenset(("Identity", "Cast"))
 _CACHE_NAME = re.compile(r"past|cache|key_values|kv|mem", re.IGNORECASE)
 _TERM = re.compile(r"\s*\+\s*")
@@ -91,15 +94,17 @@ def find(model: Model) -> Cache:
             if name in feeds and name not in slots:
                 after = node.outputs[present] if present < len(node.outputs) else ""
                 slots[name] = Slot(feeds[name], axis, after)
-        if node.op == "Concat" and not node.domain and len(node.inputs) == 2:
+        if node.op in _WRITERS and not node.domain and node.inputs:
             name = same.get(node.inputs[0], node.inputs[0])
             value = feeds.get(name)
             if value is None or name in slots or value.shape is None or len(value.shape) < 3:
                 continue
+            if node.op == "Concat" and len(node.inputs) != 2:
+                continue
             if not (value.dtype or "").startswith(("float", "bfloat", "int8", "uint8")):
                 continue
             if _CACHE_NAME.search(name) or node.outputs[0] in results:
-                axis = int(node.attributes.get("axis", 0)) % len(value.shape)
+                axis = int(node.attributes.get("axis", _WRITERS[node.op])) % len(value.shape)
                 slots[name] = Slot(value, axis, node.outputs[0])
     return Cache(slots)
 

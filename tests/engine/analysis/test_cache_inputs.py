@@ -249,6 +249,34 @@ def test_a_buffer_of_a_fixed_size_holds_what_it_holds(build: Build) -> None:
         step(model, 100)
 
 
+def in_place(build: Build, positions: Any) -> Model:
+    """Attention of opset 24 over caches that the step writes its token into."""
+    nodes = [
+        Node("TensorScatter", [f"{w}_cache", w, "at"], [f"{w}_next"], name=f"write_{w}") for w in ("k", "v")
+    ]
+    nodes.append(Node("Attention", ["q", "k_next", "v_next"], ["y"], name="attention"))
+    inputs: dict[str, Any] = dict.fromkeys("qkv", ("batch", 4, 1, 8))
+    inputs |= dict.fromkeys(("k_cache", "v_cache"), ("batch", 4, positions, 8))
+    inputs["at"] = ("int64", ("batch",))
+    model = build(nodes, inputs=inputs, outputs=["y", "k_next", "v_next"], opset=24)
+    from dataclasses import replace
+
+    outputs = [
+        Value(v.name, "float32", inputs["k_cache"]) if "next" in v.name else v for v in model.graph.outputs
+    ]
+    return replace(model, graph=replace(model.graph, outputs=tuple(outputs)))
+
+
+@pytest.mark.parametrize(("positions", "attended"), [("longest", 32), (64, 64)])
+def test_a_cache_that_is_written_into_is_attended_to_as_long_as_it_is(
+    build: Build, positions: Any, attended: int
+) -> None:
+    found = step(in_place(build, positions), 31).analysis
+    assert found.info.totals.kv_cache_bytes == 2 * 31 * 4 * 8 * 4
+    assert next(x for x in found.layers if x.path == "attention").macs == 4 * attended * (8 + 8)
+    assert "buffers, written in place" in found.info.assumptions["decode"]["how"]
+
+
 def test_a_cache_that_does_not_grow_by_one_token_is_refused(build: Build) -> None:
     with pytest.raises(Misuse, match="'present_key' would hold 99 tokens behind one step, not 32"):
         step(grouped(build, present=99), 31)
