@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 
 from explorer import Session  # noqa: E402
 from explorer.errors import ExplorerError, Misuse  # noqa: E402
+from explorer.facts import TileSpec  # noqa: E402
 
 
 class Net(nn.Module):
@@ -158,6 +159,39 @@ def test_the_shape_of_an_input_can_be_changed_afterwards() -> None:
         assert three.info().model.inputs[0].shape == (3, 1, 4, 16)
     with pytest.raises(Misuse, match="image"):
         Session(Net(), inputs=inputs, input_shapes={"imagen": (None, (3, 1, 4, 16))}).info()
+
+
+def test_every_figure_of_the_object_leaves_no_trace_on_it() -> None:
+    model = Net().train()
+    before = state(model)
+    with Session(model, inputs=(torch.randn(2, 1, 4, 16),)) as session:
+        assert session.memory().peak_bytes
+        assert session.training().forward_macs == session.info().totals.macs
+        assert session.weights().tensors
+        assert session.activations().tensors
+        assert session.ops()
+        assert session.sha256() is None
+    assert same(before, state(model))
+    assert (model.seen, model.last) == ([], None)
+
+
+def test_a_tiled_object_is_proved_against_the_object_itself() -> None:
+    with Session(Picky(), inputs=picky_inputs()) as session:
+        result = session.tile(TileSpec((2, 2, 2)))
+        assert result.verification is not None
+        assert result.verification.passed
+        assert [e.name for e in result.verification.torch] == ["output.out", "output.more.0"]
+        # an object in memory has no name on a command line
+        assert result.command == ""
+
+
+@pytest.mark.parametrize("wrap", [torch.jit.script, lambda model: torch.jit.trace(model, torch.zeros(2, 8))])
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_object(wrap: Any) -> None:
+    model = wrap(nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval())
+    with Session(model, inputs=torch.zeros(2, 8)) as session:
+        assert (session.info().totals.macs, session.info().totals.params) == (64, 36)
+        assert session.info().model.inputs[0].name == "input"
 
 
 def test_without_inputs_they_are_guessed_as_for_a_name() -> None:
