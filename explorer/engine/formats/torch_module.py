@@ -85,7 +85,7 @@ class LoadedModule:
         else:
             for way in (lambda: torch.device("meta"), _uninitialised_on_meta):
                 try:
-                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), Unfilled():
+                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), Unfilled():  # type: ignore[no-untyped-call]
                         torch.manual_seed(self.seed)
                         made = self.build()
                 except ExplorerError:
