@@ -60,6 +60,9 @@ def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torc
         Unknown: It is not known, or may not be called.
     """
     root, _, rest = name.partition(".")
+    if rest in ("device", "prim.device"):
+        # where the model was saved to run does not matter here: everything is where the run is
+        return device
     if root == "ops":
         library, _, rest = rest.partition(".")
         if library == "prim":
@@ -284,11 +287,6 @@ def _false(*args: Any, **kwargs: Any) -> bool:
     return False
 
 
-def _device(*args: Any) -> Any:
-    # where the model was saved to run does not matter here: everything is on the device of the run
-    return None
-
-
 def _interpolate(*args: Any, **kwargs: Any) -> Any:
     return torch.nn.functional.interpolate(*args, **kwargs)
 
@@ -354,7 +352,6 @@ _VALUES: dict[str, Callable[..., Any]] = {
     "format": _format,
     "percentFormat": lambda text, *values: str(text),
     "warn": _say,
-    "device": _device,
     "tensor": _tensor,
     "as_tensor": lambda value, *rest, **more: value if isinstance(value, torch.Tensor) else _tensor(value),
     "is_grad_enabled": _false,
@@ -365,15 +362,42 @@ _VALUES: dict[str, Callable[..., Any]] = {
 }
 """Builtins that act on plain values, or ask a tensor what it is."""
 
+LONGEST = 1_000_000
+"""Items of a list, characters of a text, or bits of a number, that code may make at once."""
+
+
+def _add(left: Any, right: Any, *rest: Any) -> Any:
+    if isinstance(left, (list, str)) and len(left) + len(right) > LONGEST:
+        raise Unknown("its code makes a list without an end")
+    return left + right
+
+
+def _mul(left: Any, right: Any) -> Any:
+    for items, times in ((left, right), (right, left)):
+        if isinstance(items, (list, str, tuple)) and len(items) * int(times) > LONGEST:
+            raise Unknown("its code makes a list without an end")
+    return left * right
+
+
+def _pow(base: Any, power: Any) -> Any:
+    if isinstance(base, int) and isinstance(power, int) and base.bit_length() * power > LONGEST:
+        raise Unknown("its code makes a number without an end")
+    return base**power
+
+
+def _shift(value: int, by: int) -> int:
+    return int(_mul(value, _pow(2, by)))
+
+
 _NUMBERS: dict[str, Callable[..., Any]] = {
-    "add": operator.add,
+    "add": _add,
     "sub": operator.sub,
-    "mul": operator.mul,
+    "mul": _mul,
     "div": operator.truediv,
     "floordiv": operator.floordiv,
     "remainder": operator.mod,
     "fmod": math.fmod,
-    "pow": operator.pow,
+    "pow": _pow,
     "neg": operator.neg,
     "abs": abs,
     "eq": operator.eq,
@@ -385,7 +409,7 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
     "__and__": operator.and_,
     "__or__": operator.or_,
     "__xor__": operator.xor,
-    "__lshift__": operator.lshift,
+    "__lshift__": _shift,
     "__rshift__": operator.rshift,
     "floor": math.floor,
     "ceil": math.ceil,
@@ -423,7 +447,6 @@ _PRIM: dict[str, Callable[..., Any]] = {
     "RaiseException": _raise,
     "Print": _say,
     "dtype": lambda t: _code_of(t.dtype),
-    "device": _device,
     "type": lambda device: "cpu",
     "index": lambda device: None,
     "layout": lambda t: None,
@@ -442,7 +465,7 @@ _PRIM: dict[str, Callable[..., Any]] = {
     "itemsize": lambda t: t.element_size(),
     "unchecked_unwrap_optional": lambda value: value,
     "isinstance": _false,
-    "rangelist": lambda n: list(range(n)),
+    "rangelist": lambda n: list(range(min(n, LONGEST))),
     "name": lambda value: getattr(value, "name", ""),
     "AutogradAllZero": _false,
     "min": min,

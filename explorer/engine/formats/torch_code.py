@@ -11,16 +11,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from explorer.errors import BadModel
 from explorer.units import printable
 
-__all__ = ["Class", "Code", "Frame", "Machine", "ScriptError", "plain_name"]
+__all__ = ["Class", "Code", "Frame", "Host", "Machine", "ScriptError", "plain_name"]
 
 SOURCE = 32 << 20
 """Bytes of one file of code that are read at most."""
-STEPS = 50_000_000
+STEPS = 10_000_000
 """Statements that one run may take: more is a loop without an end."""
 
 
@@ -153,6 +153,44 @@ class _Reference:
     qualname: str
 
 
+class Host(Protocol):
+    """What code can reach: operators, the objects of the file, and its constants."""
+
+    def operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls an operator: 'torch.add', 'ops.torchvision.nms'."""
+        ...
+
+    def method(
+        self, frame: Frame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Calls a method of an object of the file."""
+        ...
+
+    def attribute(self, value: Any, name: str) -> Any:
+        """An attribute of an object of the file."""
+        ...
+
+    def assign(self, value: Any, name: str, new: Any) -> None:
+        """Sets one."""
+        ...
+
+    def constant(self, name: str) -> Any:
+        """A constant of the code: 'c0'."""
+        ...
+
+    def replaced(self, qualname: str) -> Callable[..., Any] | None:
+        """What stands for a function of the file that is not to be run as it is."""
+        ...
+
+    def blank(self, qualname: str) -> Any:
+        """An instance of a class of the file whose attributes are still to be set."""
+        ...
+
+    def construct(self, kind: Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """An instance of a class of the file."""
+        ...
+
+
 class _Return(Exception):
     def __init__(self, value: Any) -> None:
         super().__init__()
@@ -169,12 +207,10 @@ class Machine:
 
     Args:
         code: Of the file.
-        host: Has `operator(name, args, kwargs)` for 'torch.add' or 'ops.torchvision.nms',
-            `constant(name)`, `attribute(value, name)`, `assign(value, name, new)`, and
-            `method(frame, value, name, args, kwargs)`, and `construct(class, args, kwargs)`.
+        host: What the code can reach beside itself.
     """
 
-    def __init__(self, code: Code, host: Any) -> None:
+    def __init__(self, code: Code, host: Host) -> None:
         self.code = code
         self.host = host
         self.steps = 0
@@ -354,6 +390,9 @@ class Machine:
         if function is not None:
             replaced = self.host.replaced(qualname)
             return self.run(function, args, kwargs) if replaced is None else replaced(*args, **kwargs)
+        holder, _, name = qualname.rpartition(".")
+        if name == "__new__" and self.code.class_of(holder) is not None:
+            return self.host.blank(holder)
         made = self.code.class_of(qualname)
         if made is None:
             raise ScriptError(f"its code lacks {qualname}")

@@ -9,6 +9,7 @@ values are asked for, and then tensor operators only.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -151,15 +152,18 @@ class _Builder:
         if known is not None:
             return known  # type: ignore[no-any-return]
         kind = self.code.class_of(record.qualname)
-        if kind is None or kind.base != "Module" or not isinstance(record.state, Mapping):
+        if kind is None or kind.base != "Module":
             raise BadModel(f"its code lacks {printable(record.qualname)}", where=self.path)
         twin = twin_of(plain_name(record.qualname), _arguments(kind), self.host.enter)
         self.twins[id(record)] = twin
         twin.held.update(kind=kind, values={})
-        for name, value in record.state.items():
+        # a module that packs its weights (quantization) keeps something else; it fails when it is called
+        state = record.state if isinstance(record.state, Mapping) else {}
+        twin.held["packed"] = state is not record.state
+        for name, value in state.items():
             self.attribute(twin, kind, str(name), value)
         for name in kind.parameters - set(twin._parameters):
-            if name in record.state and record.state[name] is None:
+            if name in state and state[name] is None:
                 twin.register_parameter(name, None)
         attributes(twin, {**_from_code(kind), **twin.held["values"], **kind.constants})
         return twin
@@ -242,8 +246,6 @@ _ARGUMENTS: Mapping[str, Mapping[str, int]] = {
 
 def _from_code(kind: Class) -> dict[str, Any]:
     """What a layer was constructed with, as far as the calls in its forward say so in numbers."""
-    import ast
-
     entry = kind.methods.get("forward")
     if entry is None or not plain_name(kind.qualname).startswith("torch.nn."):
         return {}
@@ -264,6 +266,20 @@ def _from_code(kind: Class) -> dict[str, Any]:
     return {}
 
 
+_PACKED = "its weights are packed for quantized operators, which have no shapes to count"
+
+
+def _lists(kind: Class, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of the model: where it takes a list of tensors (images of a detector), one is made."""
+    declared = kind.methods["forward"].args.args[1:]
+    made = list(args)
+    for at, (argument, value) in enumerate(zip(declared, args, strict=False)):
+        wants = argument.annotation is not None and ast.unparse(argument.annotation) == "List[Tensor]"
+        if wants and isinstance(value, torch.Tensor):
+            made[at] = list(value.unbind(0)) if value.dim() == 4 else [value]
+    return tuple(made)
+
+
 class _Host:
     """What the code of a file can reach: its modules, its constants, and operators."""
 
@@ -281,6 +297,12 @@ class _Host:
         """The forward of a twin; under which name it is called was said just before."""
         name, self.entry = self.entry or "forward", ""
         kind: Class = twin.held["kind"]
+        if twin.held["packed"]:
+            raise ScriptError(_PACKED)
+        if "constants" in twin.held:
+            # the model itself: every run of it has as many steps as the last
+            self.machine.steps = 0
+            args = _lists(kind, args)
         method = kind.methods.get(name) or kind.methods.get("forward__0")
         if method is None:
             raise ScriptError(f"{kind.qualname} has no {name}")
@@ -343,6 +365,10 @@ class _Host:
     def replaced(self, qualname: str) -> Any:
         return _OFF.get(qualname)
 
+    def blank(self, qualname: str) -> _Object:
+        """An instance whose attributes are still to be set."""
+        return _Object(qualname, {})
+
     def construct(self, kind: Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """An instance of a class of the file."""
         if kind.base == "NamedTuple":
@@ -353,13 +379,15 @@ class _Host:
                 made = namedtuple("NamedTuple", kind.fields)  # type: ignore[misc]
                 return made(**values)
             return tuple(values.values())
-        made_object = _Object(kind.qualname, {})
+        made_object = self.blank(kind.qualname)
         start = kind.methods.get("__init__")
         if start is not None:
             self.machine.run(start, (made_object, *args), kwargs, owner=made_object)
         return made_object
 
     def operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if any(isinstance(a, _Object) and ".torch.classes." in a.qualname for a in args):
+            raise ScriptError(_PACKED)
         try:
             return torch_builtins.call(name, args, kwargs, self.device)
         except torch_builtins.Unknown as error:

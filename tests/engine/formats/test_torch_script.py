@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +19,13 @@ pytest.importorskip("torchvision")
 import torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 
+from explorer.engine.formats import torch_code  # noqa: E402
 from explorer.engine.formats.torch_archive import Archive, unpickle  # noqa: E402
 from explorer.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.session import Session, verify_files  # noqa: E402
 from tests.engine.formats.torch_nets import (  # noqa: E402
+    Detector,
     Looping,
     Pair,
     Recurrent,
@@ -135,6 +138,41 @@ def test_an_assertion_of_the_model_names_the_layer_and_keeps_the_rest(tmp_path: 
     assert any("two dimensions" in note for note in analysis.info.model.notes)
     assert next(layer for layer in analysis.layers if layer.path == "step").macs == 3 * 8 * 64
     assert next(layer for layer in analysis.layers if layer.path == "last").macs is None
+
+
+def test_lists_of_images_and_classes_of_the_models_own_are_followed(tmp_path: Path) -> None:
+    path = saved_script(Detector(), (), tmp_path / "detector.pt", scripted=True)
+    for shape in ((3, 6, 6), (1, 3, 6, 6)):
+        analysis = Session(path, input_shapes={"images": (None, shape)}).analysis()
+        assert analysis.info.totals.coverage == 1
+        assert analysis.info.totals.macs == 2 * 16 * 27
+        assert [o.shape for o in analysis.info.model.outputs] == [(1, 2, 4, 4)]
+
+
+def test_a_quantized_layer_says_why_its_cost_is_not_known(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(8, 4)).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantized = torch.ao.quantization.quantize_dynamic(module, {nn.Linear})
+    path = saved_script(quantized, (), tmp_path / "quantized.pt", scripted=True)
+    analysis = Session(path, input_shapes={"input": (None, (2, 8))}).analysis()
+    assert analysis.info.totals.macs is None
+    assert any("packed for quantized operators" in note for note in analysis.info.model.notes)
+
+
+def test_code_that_makes_lists_or_numbers_without_end_is_stopped(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_code, "STEPS", 10_000)
+    inner, code = code_of(small)
+    for line in (
+        "a = torch.mul([0], 1000000000000)",
+        "a = torch.pow(9, 999999999)",
+        "while True:\n      pass",
+    ):
+        changed = code.replace("    out = self.out\n", f"    {line}\n    out = self.out\n", 1)
+        evil = rewritten(small, tmp_path / "evil.pt", {inner: changed.encode()})
+        assert any("without an end" in note for note in Session(evil).info().model.notes)
 
 
 def test_a_frozen_model_counts_the_constants_that_its_weights_became(tmp_path: Path) -> None:
