@@ -57,8 +57,9 @@ Edges = Literal["ragged", "padded"]
 class TensorInfo:
     """A named tensor: its dtype in numpy's spelling ('float32'), its shape, and who said so.
 
-    `origin` is 'declared' (written in the file), 'inferred' (by shape inference) or 'observed' (seen
-    in a run). `conflict` says what the file declared when inference found something else.
+    `origin` is 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in a
+    run), 'bound' (a size depends on the data; the shape is the most that it can be) or 'unknown'.
+    `conflict` says what the file declares, or a run gave, when inference found something else.
     """
 
     name: str
@@ -92,8 +93,8 @@ class Layer:
         weight_bytes_read: The part of `bytes_read` that is stored in the model (parameters, tables,
             buffers); the rest are activations.
         counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
-        kv_cache_bytes: Decode mode only: the keys and values that this attention works on, those of the
-            new token among them; None for a layer that has none.
+        kv_cache_bytes: Decode mode only: the keys and values of the tokens in the cache that this layer
+            reads, without those of the new token; None for a layer that reads none.
     """
 
     id: int
@@ -141,8 +142,8 @@ class Totals:
         activation_bytes_functional: nn.Module only: outputs of functional operators, which are not
             leaf modules and hence not in activation_bytes_sum.
         weight_bytes_read: The part of `bytes_read` that is stored in the model, not activations.
-        kv_cache_bytes: Decode mode only: the keys and values of all layers that the step attends to, those
-            of the new token among them.
+        kv_cache_bytes: Decode mode only: the keys and values of the tokens in the cache, of all layers,
+            without those of the new token.
     """
 
     nodes: int

@@ -84,7 +84,9 @@ def find(model: Model) -> Cache:
     results = {v.name for v in model.graph.outputs}
     same: dict[str, str] = {}
     for node in _nodes(model.graph):
-        if node.op in _SAME and not node.domain and node.inputs and node.outputs:
+        # exporters leave a Concat of a single piece behind
+        alone = node.op == "Concat" and len(node.inputs) == 1
+        if (node.op in _SAME or alone) and not node.domain and node.inputs and node.outputs:
             source = same.get(node.inputs[0], node.inputs[0])
             if source in feeds:
                 same[node.outputs[0]] = source
@@ -106,7 +108,20 @@ def find(model: Model) -> Cache:
             if _CACHE_NAME.search(name) or node.outputs[0] in results:
                 axis = int(node.attributes.get("axis", _WRITERS[node.op])) % len(value.shape)
                 slots[name] = Slot(value, axis, node.outputs[0])
+    for name, value in feeds.items():
+        if name not in slots:
+            alike = next((slot for slot in slots.values() if _alike(slot, value)), None)
+            if alike is not None:
+                slots[name] = Slot(value, alike.axis, "")
     return Cache(slots)
+
+
+def _alike(slot: Slot, value: Value) -> bool:
+    """Whether an input is made like a cache that was found: of its type, as long, whatever becomes of it."""
+    shape, known = value.shape, slot.value.shape
+    if shape is None or known is None or len(shape) != len(known) or value.dtype != slot.value.dtype:
+        return False
+    return shape == known or (isinstance(known[slot.axis], str) and shape[slot.axis] == known[slot.axis])
 
 
 def _nodes(graph: Graph) -> Iterator[Node]:

@@ -249,6 +249,29 @@ def test_a_buffer_of_a_fixed_size_holds_what_it_holds(build: Build) -> None:
         step(model, 100)
 
 
+def test_no_cache_is_overlooked_whatever_the_exporter_puts_before_it(build: Build) -> None:
+    """Seen in an export of a Llama: a Concat of one piece before the first cache. And one is changed first."""
+    nodes = [
+        Node("Concat", ["past.0"], ["alone"], name="alone", attributes={"axis": 2}),
+        Node("Concat", ["alone", "k"], ["present.0"], name="cat", attributes={"axis": 2}),
+        Node("Concat", ["past.1", "k"], ["present.1"], name="cat1", attributes={"axis": 2}),
+        Node("Mul", ["past.2", "two"], ["scaled"], name="scaled"),
+        Node("Concat", ["scaled", "k"], ["present.2"], name="cat2", attributes={"axis": 2}),
+    ]
+    caches = [f"past.{i}" for i in range(3)]
+    inputs: dict[str, Any] = {"k": ("batch", 2, 1, 4), **dict.fromkeys(caches, ("batch", 2, "past", 4))}
+    outputs = [f"present.{i}" for i in range(3)]
+    model = build(nodes, inputs=inputs, outputs=outputs, weights={"two": (1,)})
+    assert set(cache_inputs.find(model).slots) == set(caches)
+    found = step(model, 9).analysis
+    assert found.info.totals.kv_cache_bytes == 3 * 9 * 8 * 4
+    assert {x.path: x.kv_cache_bytes for x in found.layers if x.kv_cache_bytes} == {
+        "alone": 288,
+        "cat1": 288,
+        "scaled": 288,
+    }
+
+
 def in_place(build: Build, positions: Any) -> Model:
     """Attention of opset 24 over caches that the step writes its token into."""
     nodes = [
