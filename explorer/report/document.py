@@ -320,6 +320,8 @@ def _stats(fact: TensorStats) -> Document:
 def _tensor(fact: TensorInfo) -> Document:
     shape = None if fact.shape is None else list(fact.shape)
     document: Document = {"name": fact.name, "dtype": fact.dtype, "shape": shape}
+    if fact.origin != "inferred":
+        document["origin"] = fact.origin
     return {**document, "conflict": fact.conflict} if fact.conflict else document
 
 

@@ -288,7 +288,10 @@ def _remark(row: Layer) -> str:
         remarks.append(f"shared with {row.shared_with[0]}{more}")
     if row.repeat > 1:
         remarks.append(f"first of {row.repeat} alike")
-    remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict and not row.group]
+    if not row.group:
+        # an operator's output is inferred, or seen in a run, unless nobody knows the operator
+        remarks += ["shape as declared" for t in row.outputs[:1] if t.origin == "declared"]
+        remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
     return "; ".join(remark for remark in remarks if remark)
 
 

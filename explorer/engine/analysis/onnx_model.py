@@ -94,6 +94,8 @@ def _examine(
             model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel
         )
         inference = Inference(model, dims, input_shapes, observed=types)
+        taken = sum(info.origin == "observed" for info in inference.main.values.values())
+        seen += (f"{taken:,} shapes that inference does not know were seen in a run on random inputs",)
     walk = walker.walk(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
     outputs = [v.name for v in model.graph.outputs]
     peak = live_peak(walk.steps, walk.kept)

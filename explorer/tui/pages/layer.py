@@ -135,6 +135,7 @@ def tensor_lines(tensors: Sequence[TensorInfo], width: int) -> list[Line]:
     for tensor in shown:
         name, shape = safe(tensor.name) or "(unnamed)", units.shape_text(tensor.shape)
         kind = tensor.dtype or "?"
+        shape += " at most" if tensor.origin == "bound" else ""
         if len(name) <= name_width and 2 + name_width + 2 + len(kind) + 1 + len(shape) <= width:
             spans = ((f" {fit(name, name_width)}  ", "text"), (kind + " ", "dim"), (shape, "number"))
             lines.append(spans)
