@@ -373,8 +373,7 @@ async def test_no_size_of_terminal_breaks_the_plots(size: tuple[int, int]) -> No
 
 async def test_values_come_into_view_from_another_tab_too() -> None:
     async with screen() as hands:
-        await hands.press("down", "b")
-        await hands.press("enter", "2", "n")
+        await hands.press("down", "2", "n")
         view = hands.main.query_one("#layer", LineView)
         assert "Values of the weights" in line_text(view.line_at(0))
         await hands.press("2", "b")

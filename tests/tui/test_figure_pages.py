@@ -188,6 +188,10 @@ def test_the_cursor_of_the_roofline_stays_in_view() -> None:
         assert rows
         assert shown.points[at].path in rows[0]
         assert f"{at + 1} of {len(shown.points)} by time" in said(page)
+        drawn = [
+            span for line in page if line_text(line).lstrip(" 0123456789TGM")[:1] in "│┤" for span in line
+        ]
+        assert drawn.count(("◆", "accent")) == (shown.places[at] is not None)
 
 
 def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:

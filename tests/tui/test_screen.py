@@ -447,6 +447,17 @@ async def test_the_tree_scrolls_so_that_its_cursor_stays_in_view() -> None:
         assert tree.scroll_offset.y <= tree.cursor < tree.scroll_offset.y + tree.size.height
 
 
+async def test_over_ssh_a_list_turns_half_a_page_when_its_cursor_leaves_it() -> None:
+    async with screen(ScriptedEngine(flat(100)), remote=True) as hands:
+        tree = hands.main.query_one(LayerTree)
+        height = tree.size.height
+        await hands.press(*["down"] * height)
+        assert tree.cursor == height
+        assert tree.scroll_offset.y == height - height // 2
+        await hands.press("G", *["up"] * height)
+        assert tree.scroll_offset.y <= tree.cursor < tree.scroll_offset.y + height
+
+
 async def test_a_page_longer_than_its_pane_can_be_read_to_its_end() -> None:
     async with screen() as hands:
         await hands.press("2", "G")
