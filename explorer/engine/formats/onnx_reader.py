@@ -10,6 +10,7 @@ Field numbers are those of onnx.proto (IR version 13).
 from __future__ import annotations
 
 import errno
+import gc
 import math
 import os
 import stat
@@ -92,12 +93,18 @@ def read(path: str) -> Model:
         raise BadModel("the file is empty", where=path)
     if not looks_like_onnx(source.map[:1]):
         raise BadModel("this is not an ONNX model", where=path, hint="its first byte is no ONNX field")
+    # every object made here stays: looking for cycles among them takes longer than making them
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         model = _Reader(source).model()
     except BadModel as error:
         raise BadModel(error.what, where=error.where or path, hint=error.hint) from None
     except RecursionError:
         raise BadModel("its graphs are nested too deeply", where=path) from None
+    finally:
+        if collecting:
+            gc.enable()
     return model
 
 
