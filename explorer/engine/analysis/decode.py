@@ -113,7 +113,8 @@ def step_of_module(
     from explorer.engine.analysis import module
 
     _check(past)
-    inputs = loaded.bind(input_shapes, dims).inputs
+    bound = loaded.bind(input_shapes, dims)
+    inputs = bound.inputs
     first = inputs[0].shape if inputs else None
     at = 1 if first is not None and len(first) > 1 else 0
     if not first or (len(first) > 2 and not (inputs[0].dtype or "").startswith("int") and len(first) != 3):
@@ -129,6 +130,8 @@ def step_of_module(
         return module.examine(loaded, input_shapes=shapes, detailed=True, **told)
 
     found = _step(of, past)
+    # who runs or exports the model later does so with the inputs that were asked for
+    loaded.bound = bound
     batch = {"batch": first[0]} if at else {}
     info = found.analysis.info
     info = replace(info, assumptions={**info.assumptions, "dims": batch})

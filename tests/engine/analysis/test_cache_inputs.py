@@ -250,7 +250,7 @@ def test_a_buffer_of_a_fixed_size_holds_what_it_holds(build: Build) -> None:
 
 
 def test_no_cache_is_overlooked_whatever_the_exporter_puts_before_it(build: Build) -> None:
-    """Seen in an export of a Llama: a Concat of one piece before the first cache. And one is changed first."""
+    """Seen in an export of a Llama: a Concat of one piece before a cache. And one that is changed first."""
     nodes = [
         Node("Concat", ["past.0"], ["alone"], name="alone", attributes={"axis": 2}),
         Node("Concat", ["alone", "k"], ["present.0"], name="cat", attributes={"axis": 2}),
