@@ -260,6 +260,12 @@ def test_grouped_convolutions_are_not_taken_for_dense_ones(name: str) -> None:
     assert surplus > 0
 
 
+def test_a_weight_made_of_weights_is_a_weight() -> None:
+    found = on_meta(Normed, (3, 4))
+    product = next(layer for layer in found.layers if layer.forward_macs)
+    assert (product.forward_macs, product.backward_input_macs, product.backward_weight_macs) == (72, 0, 72)
+
+
 def test_fused_attention_counts_the_algorithm_and_not_the_kernel() -> None:
     """Scores 2x2x5x5x4 = 400, the product with V as many. Q and K are trained, V is the input: gradients of
     Q, K and of the softmax, none of V.

@@ -127,6 +127,15 @@ def test_intervals_are_half_open_and_the_last_is_closed() -> None:
     assert found.histogram.counts == (1, 1, 1, 2)
 
 
+@pytest.mark.parametrize("bins", [3, 7, 10, 32, 57, 100])
+def test_a_number_on_an_edge_belongs_to_the_interval_that_begins_there(bins: int) -> None:
+    """Also where dividing by the width of an interval rounds to the other side."""
+    edges = np.linspace(0.1, 0.7, bins + 1)
+    found = measure(numbers(edges), bins=bins)
+    assert found.histogram is not None
+    assert found.histogram.counts == (*[1] * (bins - 1), 2)
+
+
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("sorting", [True, False])
 def test_zeros_that_are_not_stored_count(kind: str, sorting: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,9 +251,11 @@ class Text(nn.Module):
         return "nothing"
 
 
-def watched(model: Any, *args: Any, layers: tuple[str, ...] = (), output: str | None = None) -> Activations:
+def watched(
+    model: Any, *args: Any, layers: tuple[str, ...] = (), output: str | None = None, **kwargs: Any
+) -> Activations:
     def run(asked: Asked) -> Any:
-        return Ran((), record(model, args, {}, asked))
+        return Ran((), record(model, args, kwargs, asked))
 
     return activations(run, layers, output=output)
 
@@ -331,6 +333,10 @@ def test_the_fast_path_hides_no_layer() -> None:
     found = watched(model, torch.randn(1, 3, 8))
     names = {t.layer for t in found.tensors}
     assert {"layers.0.linear1", "layers.1.self_attn", "layers.1.norm2"} <= names
+    # behind a mask the fast path would pack the tokens that count, and the shapes with them
+    mask = torch.tensor([[False, False, True]])
+    masked = watched(model, torch.randn(1, 3, 8), src_key_padding_mask=mask)
+    assert {t.tensor.shape for t in masked.tensors if t.layer == "layers.1.norm2"} == {(1, 3, 8)}
 
 
 def test_containers_are_watched_when_they_are_asked_for() -> None:

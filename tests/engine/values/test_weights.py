@@ -43,6 +43,17 @@ def test_tied_names_and_equal_bytes_are_told_apart() -> None:
     assert [t.tensor.name for t in found.tensors] == ["embed", "copy", "other", "reshaped", "retyped"]
 
 
+def test_only_what_was_asked_for_is_called_tied_or_equal() -> None:
+    held = [
+        numbers("a", ONES, identity=1),
+        numbers("b", ONES, identity=1),
+        numbers("c", ONES, identity=3),
+        numbers("d", 2 * ONES),
+    ]
+    found = weights(held, ["d"])
+    assert (found.tied, found.duplicates) == ((), ())
+
+
 def test_equal_numbers_of_other_bits_are_no_duplicates() -> None:
     """0.0 and -0.0 compare equal; the bytes differ, and so does what 1/x makes of them."""
     zero = np.zeros(4, np.float32)
