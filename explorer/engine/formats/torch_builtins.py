@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["DTYPES", "LIBRARIES", "Unknown", "call"]
+__all__ = ["DTYPES", "LIBRARIES", "Unknown", "call", "tensors"]
 
 LIBRARIES = frozenset({"aten", "torchvision", "quantized", "quantized_decomposed"})
 """Operator libraries from which a file may call."""

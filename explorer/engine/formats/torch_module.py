@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_inputs import Bound
 
-__all__ = ["LoadedModule", "export_onnx", "load", "require", "run", "said"]
+__all__ = ["LoadedModule", "export_onnx", "load", "of", "require", "run", "said"]
 
 INSTALL = "pip install 'explorer-nn[torch]'"
 
