@@ -119,6 +119,9 @@ def _open_screen(source: str, given: argparse.Namespace) -> int:
 
 def _check_source(source: str) -> None:
     """Refuses at once a path that leads nowhere, instead of opening the screen to say so."""
+    code, _, callable_name = source.rpartition(":")
+    if callable_name and code.endswith(".py"):
+        source = code
     if os.path.exists(source):
         if os.path.isdir(source):
             raise BadModel("is a directory", where=source, hint="name a model file in it")

@@ -59,9 +59,34 @@ def _scalars(values: Sequence[Any]) -> bool:
     return all(v is None or isinstance(v, (bool, int, float)) or v in ("none", "tanh") for v in values)
 
 
+def _ordered(tensor: Any) -> bool:
+    """Whether it is a dense floating-point tensor, dimensions in any order, as a transposed one is."""
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_meta or not tensor.is_floating_point():
+        return False
+    shape, strides = tensor.shape, tensor.stride()
+    single = next((at for at, size in enumerate(shape) if size != 1), 0)
+    # where a dimension of one element stands among the others is ambiguous, but for those in front
+    if 0 in shape or 1 in shape[single:] or len(set(strides[single:])) != len(strides) - single:
+        return False
+    order = sorted(range(len(shape)), key=lambda d: -strides[d])
+    usual = order[:single] == list(range(single))
+    return usual and dense([shape[d] for d in order]) == tuple([strides[d] for d in order])
+
+
 def _pointwise(x: Any, *rest: Any, **named: Any) -> Made | None:
     """One tensor, and numbers."""
-    return _like(x) if _plain(x) and _scalars(rest) and _scalars(tuple(named.values())) else None
+    if not _scalars(rest) or not _scalars(tuple(named.values())):
+        return None
+    return _like(x) if _plain(x) or _ordered(x) else None
+
+
+def _where(mask: Any, x: Any, y: Any) -> Made | None:
+    """One of two numbers for every element of a mask."""
+    numbers = all(isinstance(t, torch.Tensor) and t.is_meta and not t.dim() for t in (x, y))
+    if not numbers or x.dtype != y.dtype or not isinstance(mask, torch.Tensor) or not mask.is_meta:
+        return None
+    usual = mask.dtype == torch.bool and mask.dim() > 0 and mask.stride() == dense(mask.shape)
+    return _of(mask.shape, x.dtype) if usual else None
 
 
 def _in_place(x: Any, *rest: Any, **named: Any) -> str | None:
@@ -210,6 +235,12 @@ def _addmm(added: Any, x: Any, y: Any, **named: Any) -> Made | None:
     return _of(shape, x.dtype) if fits else None
 
 
+def _triangle(x: Any, diagonal: int = 0) -> Made | None:
+    """Of any type, such as the booleans of a causal mask."""
+    usual = isinstance(x, torch.Tensor) and x.is_meta and x.dim() >= 2 and x.stride() == dense(x.shape)
+    return _like(x) if usual else None
+
+
 def _softmax(x: Any, dim: int, half_to_float: bool = False) -> Made | None:
     if half_to_float or not _plain(x) or not -x.dim() <= dim < x.dim():
         return None
@@ -295,6 +326,9 @@ RULES: dict[Any, Rule] = {
     _ATEN.mm.default: _mm,
     _ATEN.bmm.default: _bmm,
     _ATEN.addmm.default: _addmm,
+    _ATEN.where.self: _where,
+    _ATEN.tril.default: _triangle,
+    _ATEN.triu.default: _triangle,
     _ATEN._softmax.default: _softmax,
     _ATEN._safe_softmax.default: _safe_softmax,
     _ATEN.mean.dim: _mean,
