@@ -59,6 +59,9 @@ _DTYPES = {
 }
 """Types by their number in the file (torch/_export/serde/schema.py, ScalarType)."""
 
+LARGEST = 1 << 56
+"""Elements that no tensor has; more would not fit into the number of its bytes."""
+
 _FORMATS = {
     1: torch.contiguous_format,
     2: torch.channels_last,
@@ -317,6 +320,9 @@ def _input(graph: dict[str, Any], name: str) -> _Input:
         else:
             known = size["as_expr"]
             sizes.append((str(known["expr_str"]), int((known.get("hint") or {}).get("as_int", 1))))
+    known = [s if isinstance(s, int) else s[1] for s in sizes]
+    if any(s < 0 for s in known) or math.prod(known) >= LARGEST:
+        raise ValueError(f"the input {name} has sizes that no tensor has")
     return _Input(name, _DTYPES[meta["dtype"]], tuple(sizes))
 
 

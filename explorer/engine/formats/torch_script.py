@@ -104,7 +104,10 @@ def _traced_inputs(archive: Archive, made: Class) -> dict[str, torch.Tensor] | N
         kind = getattr(torch, spec.dtype, None) if isinstance(spec, TensorSpec) else None
         if not isinstance(spec, TensorSpec) or not isinstance(kind, torch.dtype):
             return None
-        example[name] = torch.empty(spec.shape, dtype=kind, device="meta")
+        try:
+            example[name] = torch.empty(spec.shape, dtype=kind, device="meta")
+        except (RuntimeError, TypeError) as error:
+            raise BadModel("it was traced with what is no tensor", where=archive.path) from error
     return example
 
 

@@ -269,6 +269,8 @@ def test_sample_inputs_are_not_read(small: str, tmp_path: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[str, Path], str], str]] = {
     "cut off": (lambda s, t: _cut(s, t), "broken or cut off"),
     "no graph": (lambda s, t: rewritten(s, t, {"models/model.json": b"{}"}), "graph cannot be read"),
+    "a size below zero": (lambda s, t: _sized(-5)(s, t), "sizes that no tensor has"),
+    "a size beyond all": (lambda s, t: _sized(1 << 60)(s, t), "sizes that no tensor has"),
     "no JSON": (lambda s, t: rewritten(s, t, {"models/model.json": b"{"}), "graph cannot be read"),
     "nested without end": (
         lambda s, t: rewritten(s, t, {"models/model.json": b"[" * 200_000}),
@@ -299,6 +301,15 @@ BROKEN: dict[str, tuple[Callable[[str, Path], str], str]] = {
         "a torch before 2.8",
     ),
 }
+
+
+def _sized(size: int) -> Callable[[str, Path], str]:
+    """A change of the first size of the model's input."""
+
+    def change(described: dict[str, Any]) -> None:
+        described["graph_module"]["graph"]["tensor_values"]["image"]["sizes"][0] = {"as_int": size}
+
+    return lambda source, target: changed(source, target, change)
 
 
 def _cut(source: str, target: Path) -> str:
