@@ -266,7 +266,22 @@ def step(
             reason = f"the model does not run with gradients on: {watch.failed}"
             return Step(plain, _unknown(plain, reason), (*notes, reason))
         notes += [note for note in plain.info.model.notes if note.startswith("the model failed")]
-    return Step(analysis, watch.parts, tuple(notes))
+    return Step(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
+
+
+def _unreached(analysis: Analysis, parts: Sequence[Part]) -> list[str]:
+    """Says that layers are trained by what does not show in evaluation mode, such as a loss of their own."""
+    found = [
+        analysis.layers[part.layer].path
+        for part in parts
+        if analysis.layers[part.layer].macs and part.weight_macs == 0 and any(s.trained for s in part.stored)
+    ]
+    if not found:
+        return []
+    return [
+        f"no result in evaluation mode depends on what {len(found):,} trained layers put out ({found[0]}):"
+        " their gradients, which a loss in training may want, are not in it"
+    ]
 
 
 def _unknown(analysis: Analysis, reason: str) -> list[Part]:

@@ -378,6 +378,15 @@ def test_a_model_that_cannot_run_with_gradients_says_so(monkeypatch: pytest.Monk
     assert any("does not run with gradients on" in note for note in found.notes)
 
 
+def test_layers_that_only_a_loss_in_training_reaches_are_pointed_out() -> None:
+    """The proposals of a detector are detached on the way to its boxes; their own loss trains them."""
+    with Session("fasterrcnn_resnet50_fpn") as session:
+        found = session.training()
+    assert any("(rpn.head." in note for note in found.notes)
+    with Session("resnet18") as session:
+        assert not any("depends on" in note for note in session.training().notes)
+
+
 def test_what_does_not_exist_is_refused() -> None:
     with Session("alexnet") as session:
         with pytest.raises(Misuse, match="did you mean 'adam'"):
