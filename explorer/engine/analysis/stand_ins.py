@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,17 +53,13 @@ def _remembering_images(original: Any, note: Note) -> Any:
 
     @functools.wraps(original)
     def forward(self: Any, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
-        _IMAGES.append(tuple(max(sizes) for sizes in zip(*image_shapes, strict=True)))
+        outer, _HERE.image = _HERE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
         try:
             return original(self, features, proposals, image_shapes, targets)
         finally:
-            _IMAGES.pop()
+            _HERE.image = outer
 
     return forward
-
-
-_IMAGES: list[tuple[int, ...]] = []
-"""Height and width of the largest image of every RoIHeads that is running."""
 
 
 def _heatmaps_of_whole_images(original: Any, note: Note) -> Any:
@@ -70,10 +67,10 @@ def _heatmaps_of_whole_images(original: Any, note: Note) -> Any:
 
     @functools.wraps(original)
     def locate(maps: Any, rois: Any) -> Any:
-        if not _IMAGES or not rois.is_meta:
+        if _HERE.image is None or not rois.is_meta:
             return original(maps, rois)
         note("keypoints: every box taken as large as the image")
-        height, width = _IMAGES[-1]
+        height, width = _HERE.image
         whole = torch.tensor([[0.0, 0.0, width, height]], device="cpu").repeat(len(rois), 1)
         return original(maps, whole)
 
@@ -97,23 +94,70 @@ STAND_INS: tuple[tuple[str, str, Wrap], ...] = (
 """Module, attribute in it, and what makes the replacement from the original."""
 
 
+class _Here(threading.local):
+    """Of this thread: whom it tells its assumptions (None while it runs no model on shapes), and height and
+    width of the largest image of the RoIHeads that it runs.
+    """
+
+    note: Note | None = None
+    image: tuple[int, ...] | None = None
+
+
+_HERE = _Here()
+_LOCK = threading.Lock()
+_users = 0
+_undo: list[Callable[[], None]] = []
+
+
+def _say(text: str) -> None:
+    if _HERE.note is not None:
+        _HERE.note(text)
+
+
+def _only_here(original: Any, replacement: Any) -> Any:
+    """The replacement for a thread that runs a model on shapes, the original for every other."""
+
+    @functools.wraps(original)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (original if _HERE.note is None else replacement)(*args, **kwargs)
+
+    return chosen
+
+
 @contextmanager
 def replaced(note: Note) -> Iterator[None]:
     """Puts every stand-in of an imported library in its place, and the originals back at the end.
 
+    Several threads may do so at once: the first puts them there, the last takes them away.
+
     Args:
-        note: Told the assumption, in words, each time that one is made.
+        note: Told the assumption, in words, each time that one is made in this thread.
     """
-    with ExitStack() as stack:
-        for module, attribute, wrap in STAND_INS:
-            holder: Any = sys.modules.get(module)
-            *outer, name = attribute.split(".")
-            for piece in outer:
-                holder = getattr(holder, piece, None)
-            original = getattr(holder, name, None)
-            # another release of the library may have no such function: then there is nothing to replace
-            if original is None:
-                continue
-            setattr(holder, name, wrap(original, note))
-            stack.callback(setattr, holder, name, original)
+    global _users
+    with _LOCK:
+        if not _users:
+            _put_in_place()
+        _users += 1
+    outer, _HERE.note = _HERE.note, note
+    try:
         yield
+    finally:
+        _HERE.note = outer
+        with _LOCK:
+            _users -= 1
+            while not _users and _undo:
+                _undo.pop()()
+
+
+def _put_in_place() -> None:
+    for module, attribute, wrap in STAND_INS:
+        holder: Any = sys.modules.get(module)
+        *outer, name = attribute.split(".")
+        for piece in outer:
+            holder = getattr(holder, piece, None)
+        original = getattr(holder, name, None)
+        # another release of the library may have no such function: then there is nothing to replace
+        if original is None:
+            continue
+        setattr(holder, name, _only_here(original, wrap(original, _say)))
+        _undo.append(functools.partial(setattr, holder, name, original))

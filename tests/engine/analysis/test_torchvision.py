@@ -8,6 +8,7 @@ what, and the test works it out.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ from torch import nn  # noqa: E402
 from torchvision import models  # noqa: E402
 from torchvision.models import WeightsEnum  # noqa: E402
 
+from explorer.engine.analysis import stand_ins  # noqa: E402
 from explorer.engine.analysis.module import analyse  # noqa: E402
 from explorer.engine.formats.torch_module import load, of  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
@@ -151,3 +153,28 @@ def test_torchvisions_functions_are_its_own_again_afterwards() -> None:
         roi_heads.RoIHeads.forward,
         roi_heads.heatmaps_to_keypoints,
     )
+
+
+def test_analyses_that_overlap_put_the_originals_back_when_the_last_one_ends() -> None:
+    from torchvision.models.detection import roi_heads
+
+    before = roi_heads.paste_mask_in_image
+    heard: list[str] = []
+    first, second = stand_ins.replaced(heard.append), stand_ins.replaced(heard.append)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert roi_heads.paste_mask_in_image is not before
+    second.__exit__(None, None, None)
+    assert roi_heads.paste_mask_in_image is before
+
+
+def test_a_thread_that_runs_a_model_for_real_has_the_originals() -> None:
+    from torchvision.models.detection import roi_heads
+
+    mask, box = torch.ones(30, 30), torch.tensor([2, 3, 11, 12])
+    alone = roi_heads.paste_mask_in_image(mask, box, 20, 20)
+    with stand_ins.replaced(lambda text: None), ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(roi_heads.paste_mask_in_image, mask, box, 20, 20).result()
+        assert not torch.equal(roi_heads.paste_mask_in_image(mask, box, 20, 20), alone)
+    assert torch.equal(beside, alone)
