@@ -725,14 +725,22 @@ class _Player:
         return torch_builtins.tensors(library, name, args, kwargs, self.device)
 
     def region(self, name: str, args: list[Any]) -> Any:
-        """A part of the graph under a switch (no gradients, autocast), which changes no count."""
+        """A part of the graph that is a graph of its own: under a switch that changes no count (gradients,
+        autocast), or one of two branches.
+        """
+        if name == "cond" and len(args) == 4:
+            # without values the first branch is taken, and whoever watches says so
+            return self.graph(args[1] if bool(args[0]) else args[2], args[3])
         at = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)
         if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
             raise torch_builtins.Unknown(f"the operator higher_order::{name} is not supported")
-        graph = args[at]
+        return self.graph(args[at], args[at + 1 :])
+
+    def graph(self, graph: Mapping[str, Any], given: Sequence[Any]) -> Any:
+        """The results of a graph inside the graph, in a tuple."""
         inner: dict[str, Any] = {}
-        for given, value in zip(graph["inputs"], args[at + 1 :], strict=True):
-            for given_name in _names(given):
+        for described, value in zip(graph["inputs"], given, strict=True):
+            for given_name in _names(described):
                 inner[given_name] = value
         for n in graph["nodes"]:
             self.node(_Node(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)

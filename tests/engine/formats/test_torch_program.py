@@ -136,6 +136,30 @@ def test_nested_inputs_and_outputs_and_regions_without_gradients(folder: Path) -
     assert np.array_equal(found[1], expected["rest"][0].detach().numpy())
 
 
+class _Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.yes = nn.Linear(4, 4)
+        self.no = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: self.yes(x) + 1, lambda x: self.no(x) - 1, (x,))
+
+
+def test_of_two_branches_one_is_counted_and_the_assumption_is_said(folder: Path) -> None:
+    path = saved_program(_Branching(), (torch.ones(2, 4),), folder / "branching.pt2")
+    session = Session(path)
+    info = session.info()
+    assert info.totals.macs == 2 * 16
+    assert any("a value of a tensor" in note for note in info.model.notes)
+    run = session._open(None).runner()
+    assert run is not None
+    for x in (torch.ones(2, 4), -torch.ones(2, 4)):
+        with torch.no_grad():
+            expected = torch.export.load(path).module()(x).numpy()
+        assert np.array_equal(run([x.numpy()])[0], expected)
+
+
 # -- sizes that are left open
 
 
