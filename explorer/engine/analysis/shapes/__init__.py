@@ -2,7 +2,8 @@
 
 `inference` goes through a model with the rules of `rules`, `movement` and `products`, follows the
 contents of small values (`contents`), and hands what is left to onnx (`onnx_pass`). Dimensions that are
-not numbers are expressions (`expressions`, their text in `notation`). `observed` runs the model.
+not numbers are expressions (`expressions`, their text in `notation`). `observed` runs the model. What is
+known meanwhile is a `table`, and becomes facts in `told`.
 """
 
 from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs

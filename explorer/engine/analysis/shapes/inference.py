@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from explorer.engine.analysis import folding
-from explorer.engine.analysis.drafts import tensor
 from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.analysis.shapes import movement, products, rules
 from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs, bound_shape
@@ -22,6 +21,8 @@ from explorer.engine.analysis.shapes.bodies import captured_names, substituted
 from explorer.engine.analysis.shapes.contents import Contents, follow
 from explorer.engine.analysis.shapes.onnx_pass import OnnxPass
 from explorer.engine.analysis.shapes.rules import Call, Type
+from explorer.engine.analysis.shapes.table import Table, better, common, complete_all, merge, possible, take
+from explorer.engine.analysis.shapes.told import entered, shown_shape, told
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Function, Graph, Model, Node, Value, subgraphs
 from explorer.facts import Dim, Shape, TensorInfo
@@ -67,23 +68,6 @@ class Shapes:
     kinds: Mapping[str, Type] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Table:
-    """What is known of a graph while it is inferred.
-
-    Attributes:
-        types: By name; names of dimensions as canonical texts.
-        contents: By name.
-        said: Values whose type is taken from elsewhere: 'declared' or 'observed'.
-        doubtful: Values that come in as bounds.
-    """
-
-    types: dict[str, Type]
-    contents: Contents
-    said: dict[str, str] = field(default_factory=dict)
-    doubtful: frozenset[str] = frozenset()
-
-
 def infer(
     model: Model, sizes: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
 ) -> Shapes:
@@ -126,7 +110,7 @@ class Inference:
         self._limits: dict[str, Dim] = {}
         self._answers: dict[Hashable, Sequence[Type] | None] = {}
         self._pool: dict[Type, Type] = {}
-        self._bodies: dict[Any, tuple[Any, tuple[Node, ...], _Table]] = {}
+        self._bodies: dict[Any, tuple[Any, tuple[Node, ...], Table]] = {}
         self._finished: dict[int, Shapes] = {}
         self._open: set[Any] = set()
         self._full = False
@@ -135,9 +119,9 @@ class Inference:
         self._trusted = not overruled
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
         declared = self._declared(graph)
-        seen = {name: (t[0], _entered(t[1])) for name, t in (observed or {}).items()}
+        seen = {name: (t[0], entered(t[1])) for name, t in (observed or {}).items()}
         table = self._infer(graph, model.opsets, declared, Contents(graph.initializers), observed=seen)
-        values = self._values(graph, table, declared, seen)
+        values = told(graph, table, declared, seen, self._limits, trusted=self._trusted)
         self.main = Shapes(values, table.contents, bound, tuple(self.notes), table.types)
 
     @property
@@ -170,7 +154,7 @@ class Inference:
             for name, info in zip(function.inputs, types, strict=False)
             if info is not None and info.origin == "bound"
         )
-        kinds = [None if t is None else (t.dtype, _entered(t.shape)) for t in types]
+        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in types]
         nodes, table = self._function(function, call, kinds, _contents(constants), doubtful)
         return nodes, self._shapes(function, nodes, table)
 
@@ -181,7 +165,7 @@ class Inference:
         kinds: Sequence[Type | None],
         contents: Contents,
         doubtful: frozenset[str] = frozenset(),
-    ) -> tuple[tuple[Node, ...], _Table]:
+    ) -> tuple[tuple[Node, ...], Table]:
         given = [contents.array(name) if name else None for name in call.inputs]
         bare = not function.attributes and not function.defaults
         attributes = "" if bare else repr(sorted(call.attributes.items(), key=lambda item: item[0]))
@@ -237,9 +221,9 @@ class Inference:
             constants: Known contents of those.
             opsets: Operator sets, if not the model's (in a function).
         """
-        kinds = [None if t is None else (t.dtype, _entered(t.shape)) for t in types]
+        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in types]
         captured = captured_names(body)
-        around = {n: (outer[n].dtype, _entered(outer[n].shape)) for n in captured if n in outer}
+        around = {n: (outer[n].dtype, entered(outer[n].shape)) for n in captured if n in outer}
         doubtful = {n for n in captured if n in outer and outer[n].origin == "bound"}
         doubtful.update(
             v.name for v, t in zip(body.inputs, types, strict=False) if t is not None and t.origin == "bound"
@@ -256,10 +240,10 @@ class Inference:
         contents: Contents,
         opsets: Mapping[str, int],
         doubtful: frozenset[str] = frozenset(),
-    ) -> _Table:
+    ) -> Table:
         captured = sorted(captured_names(body))
         formal = tuple(
-            Value(value.name, value.dtype, _entered(value.shape))
+            Value(value.name, value.dtype, entered(value.shape))
             if kind is None
             else Value(value.name, kind[0] or value.dtype, kind[1])
             for value, kind in zip(
@@ -301,7 +285,7 @@ class Inference:
         opsets: Mapping[str, int],
         declared: Mapping[str, Type],
         contents: Contents,
-    ) -> _Table:
+    ) -> Table:
         """A body inferred; nothing is known of one that is entered again from within."""
         if len(self._bodies) >= MAX_BODIES and not self._full:
             self._full = True
@@ -309,7 +293,7 @@ class Inference:
                 f"shapes are followed into {MAX_BODIES:,} bodies of functions and loops, no further"
             )
         if key in self._open or len(self._open) >= MAX_DEPTH or self._full:
-            return _Table({v.name: (v.dtype, v.shape) for v in graph.inputs}, contents)
+            return Table({v.name: (v.dtype, v.shape) for v in graph.inputs}, contents)
         self._open.add(key)
         try:
             return self._infer(graph, opsets, declared, contents)
@@ -329,12 +313,12 @@ class Inference:
         they differ.
         """
         infos = [outer.get(name) for name in node.inputs[2:]]
-        kinds = [None if t is None else (t.dtype, _entered(t.shape)) for t in infos]
-        around = {n: (t.dtype, _entered(t.shape)) for n, t in outer.items()}
+        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in infos]
+        around = {n: (t.dtype, entered(t.shape)) for n, t in outer.items()}
         kinds = self._carried(node, kinds, around, _contents(constants), opsets)
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
         for info, kind in zip(infos, kinds, strict=True):
-            types.append(None if info is None or kind is None else replace(info, shape=_shown(kind[1])))
+            types.append(None if info is None or kind is None else replace(info, shape=shown_shape(kind[1])))
         return types
 
     def _carried(
@@ -374,7 +358,7 @@ class Inference:
         found: dict[str, Type] = {}
         for value in (*graph.values, *graph.outputs):
             if value.dtype is not None or value.shape is not None:
-                shape = None if value.shape is None else _entered(bound_shape(value.shape, self._dims))
+                shape = None if value.shape is None else entered(bound_shape(value.shape, self._dims))
                 found[value.name] = value.dtype, shape
         return found
 
@@ -385,7 +369,7 @@ class Inference:
         declared: Mapping[str, Type],
         contents: Contents,
         observed: Mapping[str, Type] | None = None,
-    ) -> _Table:
+    ) -> Table:
         """Rules, then onnx, then what was observed or declared, until nothing is gained.
 
         Args:
@@ -405,8 +389,8 @@ class Inference:
             sparse = onnx_reader.sparse_initializers(graph)
             types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
         for value in graph.inputs:
-            types.setdefault(value.name, (value.dtype, _entered(value.shape)))
-        table = _Table(types, contents)
+            types.setdefault(value.name, (value.dtype, entered(value.shape)))
+        table = Table(types, contents)
         nodes: Sequence[Node] = graph.nodes
         asked: set[tuple[Any, ...]] = set()
         for _ in range(ROUNDS):
@@ -417,15 +401,15 @@ class Inference:
             if question not in asked:
                 asked.add(question)
                 answer = self._onnx.types(open_, graph.initializers, types, contents, opsets)
-                if _merge(types, answer):
+                if merge(types, answer):
                     continue
-            if observed and _take(open_, table, observed, "observed"):
+            if observed and take(open_, table, observed, "observed"):
                 continue
-            if not (self._trusted and _take(open_, table, declared, "declared")):
+            if not (self._trusted and take(open_, table, declared, "declared")):
                 break
         return table
 
-    def _propagate(self, nodes: Sequence[Node], table: _Table, opsets: Mapping[str, int]) -> list[Node]:
+    def _propagate(self, nodes: Sequence[Node], table: Table, opsets: Mapping[str, int]) -> list[Node]:
         """Goes through the nodes once; returns those with an output that is not wholly known."""
         types, contents, answers = table.types, table.contents, self._answers
         functions = self.model.functions
@@ -440,7 +424,7 @@ class Inference:
                 if not self._other(node, table, opsets):
                     open_.append(node)
                 continue
-            if not all(name not in types for name in outputs) and _complete_all(outputs, types):
+            if not all(name not in types for name in outputs) and complete_all(outputs, types):
                 self._fold(node, table)
                 continue
             kinds = [get(name, first) if name else None for name in node.inputs]
@@ -478,7 +462,7 @@ class Inference:
                 if not name:
                     continue
                 if name in types:
-                    kind = _better(types[name], kind)
+                    kind = better(types[name], kind)
                 types[name] = kind
                 if kind[1] is None or kind[0] is None or None in kind[1]:
                     whole = False
@@ -503,7 +487,7 @@ class Inference:
         call = Call(node.op, node.attributes, kinds, inside, len(node.outputs), version, self._fresh)
         try:
             answer = rule.handler(call)
-            return answer if answer is None or all(map(_possible, answer)) else None
+            return answer if answer is None or all(map(possible, answer)) else None
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
             # a node that is not as its definition says; onnx will tell how
             return None
@@ -514,7 +498,7 @@ class Inference:
         self._limits[name] = limit
         return name
 
-    def _fold(self, node: Node, table: _Table) -> None:
+    def _fold(self, node: Node, table: Table) -> None:
         """Makes the contents of a small value known, if they follow."""
         if node.op not in _KNOWN_OPS or node.domain or len(node.outputs) != 1:
             return
@@ -536,10 +520,10 @@ class Inference:
         if found is not None:
             contents.set(name, found)
 
-    def _other(self, node: Node, table: _Table, opsets: Mapping[str, int]) -> bool:
+    def _other(self, node: Node, table: Table, opsets: Mapping[str, int]) -> bool:
         """A call, a branch, a loop, or an operator without a rule; whether all its outputs are known."""
         types = table.types
-        if _complete_all(node.outputs, types):
+        if complete_all(node.outputs, types):
             return True
         function = self.model.functions.get(node.key) if self.model.functions else None
         answer: Sequence[Type | None] = ()
@@ -558,10 +542,10 @@ class Inference:
             answer = self._carried(node, kinds, types, table.contents, opsets)
         for name, kind in zip(node.outputs, answer, strict=False):
             if name and kind is not None:
-                types[name] = _better(types[name], kind) if name in types else kind
-        return _complete_all(node.outputs, types)
+                types[name] = better(types[name], kind) if name in types else kind
+        return complete_all(node.outputs, types)
 
-    def _branches(self, node: Node, table: _Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+    def _branches(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """What both branches agree on, or what the one gives that is known to be taken."""
         condition = table.contents.get(node.inputs[0]) if node.inputs else None
         bodies = dict(subgraphs(node))
@@ -576,7 +560,7 @@ class Inference:
         for kinds in zip(*found, strict=False):
             first = kinds[0]
             for other in kinds[1:]:
-                first = _common(first, other)
+                first = common(first, other)
             merged.append(first)
         return merged
 
@@ -586,60 +570,17 @@ class Inference:
         self,
         owner: Function | Graph,
         nodes: Sequence[Node],
-        table: _Table,
+        table: Table,
         declared: Mapping[str, Type] | None = None,
         body: Graph | None = None,
     ) -> Shapes:
         """Facts of a body, made when somebody looks at it."""
         if id(table) not in self._finished:
             graph = body or Graph("", tuple(nodes), (), (), {})
-            values = self._values(graph, table, declared or {}, {})
+            values = told(graph, table, declared or {}, {}, self._limits, trusted=self._trusted)
             kinds = {} if table.doubtful else table.types
             self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds)
         return self._finished[id(table)]
-
-    def _values(
-        self,
-        graph: Graph,
-        table: _Table,
-        declared: Mapping[str, Type],
-        observed: Mapping[str, Type],
-    ) -> dict[str, TensorInfo]:
-        """What is known as facts: origins, bounds in place of what depends on data, conflicts."""
-        said, limits = table.said, self._limits
-        made = {name for node in graph.nodes for name in node.outputs}
-        doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
-        symbols = (
-            {n for v in graph.inputs for n in dims.names(_entered(v.shape) or ())} if declared else set()
-        )
-        values: dict[str, TensorInfo] = {}
-        texts: dict[Shape, tuple[Shape, bool]] = {}
-        plain = not (said or declared or observed or doubtful)
-        for name, (dtype, shape) in table.types.items():
-            if name not in made:
-                values[name] = tensor(name, dtype, _shown(shape), "declared")
-                continue
-            if plain and shape in texts:
-                shown, bound = texts[shape]
-                values[name] = tensor(name, dtype, shown, "bound" if bound else "inferred")
-                continue
-            origin = said.get(name, "inferred") if said else "inferred"
-            conflict = ""
-            if declared and name in declared and origin == "inferred" and self._trusted:
-                conflict = _conflict(declared[name][1], shape, symbols, "the file declares")
-            if observed and name in observed and not conflict:
-                conflict = _conflict(observed[name][1], shape, symbols, "a run gave")
-            if shape is not None:
-                known = texts.get(shape)
-                if known is None:
-                    known = texts[shape] = _finished(shape, limits)
-                shape = known[0]
-                if known[1] or name in doubtful:
-                    origin = "bound"
-            elif name in doubtful:
-                origin = "bound"
-            values[name] = tensor(name, dtype, shape, origin, conflict)
-        return values
 
 
 def _contents(constants: Constants) -> Contents:
@@ -655,146 +596,3 @@ def _fingerprint(array: np.ndarray[Any, Any]) -> Hashable:
     if array.dtype == object:
         return tuple(str(v) for v in array.reshape(-1).tolist()), array.shape
     return array.dtype.str, array.shape, array.tobytes()
-
-
-def _entered(shape: Shape | None) -> Shape | None:
-    """A shape from a file or a fact with its names in canonical form."""
-    if shape is None:
-        return None
-    for one in shape:
-        if isinstance(one, str):
-            return tuple(dims.canonical(d) if isinstance(d, str) else d for d in shape)
-    return shape
-
-
-def _shown(shape: Shape | None) -> Shape | None:
-    """A shape with its names as people write them."""
-    if shape is None:
-        return None
-    for one in shape:
-        if isinstance(one, str):
-            return tuple(dims.display(d) if isinstance(d, str) else d for d in shape)
-    return shape
-
-
-def _finished(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
-    """The shape to show, and whether it is a bound."""
-    bound = False
-    result: list[Dim] = []
-    for one in shape:
-        if isinstance(one, str) and "'#" in one:
-            bound = True
-            one = dims.upper(one, limits)
-        result.append(dims.display(one) if isinstance(one, str) else one)
-    return tuple(result), bound
-
-
-def _possible(kind: Type) -> bool:
-    """Whether a rule's answer is a type: an attribute that is not what it should be may have got into it."""
-    shape = kind[1]
-    if shape is None:
-        return True
-    return all(d is None or isinstance(d, str) or (isinstance(d, int) and d >= 0) for d in shape)
-
-
-def _complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
-    for name in names:
-        if name:
-            kind = types.get(name)
-            if kind is None or kind[0] is None or kind[1] is None or None in kind[1]:
-                return False
-    return True
-
-
-def _better(old: Type, new: Type) -> Type:
-    """`old` with what it leaves open taken from `new`."""
-    dtype = old[0] or new[0]
-    if old[1] is None or new[1] is None or len(old[1]) != len(new[1]):
-        return dtype, old[1] if old[1] is not None else new[1]
-    if None not in old[1]:
-        return dtype, old[1]
-    return dtype, tuple(b if a is None else a for a, b in zip(old[1], new[1], strict=True))
-
-
-def _common(a: Type | None, b: Type | None) -> Type | None:
-    """What two branches agree on."""
-    if a is None or b is None:
-        return None
-    dtype = a[0] if a[0] == b[0] else None
-    if a[1] is None or b[1] is None or len(a[1]) != len(b[1]):
-        return dtype, None
-    return dtype, tuple(x if x == y else None for x, y in zip(a[1], b[1], strict=True))
-
-
-def _merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
-    """Takes over what is new; whether something was."""
-    gained = False
-    for name, kind in answer.items():
-        old = types.get(name, (None, None))
-        new = _better(old, kind)
-        if new != old:
-            types[name] = new
-            gained = True
-    return gained
-
-
-def _take(nodes: Sequence[Node], table: _Table, said: Mapping[str, Type], origin: str) -> bool:
-    """Takes what is said of outputs of the first open nodes, those whose inputs are known.
-
-    Values further behind are left to the next round: inferred from here they may differ from what the
-    file declares.
-    """
-    gained = False
-    blank: set[str] = set()
-    for node in nodes:
-        waiting = any(name in blank for name in node.inputs)
-        for name in node.outputs:
-            old = table.types.get(name, (None, None))
-            if not name or (old[0] is not None and old[1] is not None and None not in old[1]):
-                continue
-            blank.add(name)
-            kind = said.get(name)
-            if waiting or kind is None or kind[1] is None or name in table.said:
-                continue
-            new = _better(old, kind)
-            if new != old:
-                table.types[name] = new
-                table.said[name] = origin
-                gained = True
-    return gained
-
-
-def _behind(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
-    """All values that are made from those in `names`."""
-    found = set(names)
-    for node in nodes:
-        if not found.isdisjoint(node.inputs):
-            found.update(name for name in node.outputs if name)
-    return frozenset(found)
-
-
-def _conflict(said: Shape | None, shape: Shape | None, symbols: set[str], words: str) -> str:
-    """What somebody else says of a shape, if that contradicts what was inferred."""
-    if said is None or shape is None or said == shape:
-        return ""
-    fits = len(said) == len(shape) and not any(
-        _apart(a, b, symbols) for a, b in zip(said, shape, strict=True)
-    )
-    return "" if fits else f"{words} {list(_shown(said) or ())}"
-
-
-def _apart(a: Dim, b: Dim, symbols: set[str]) -> bool:
-    """Whether two dimensions cannot be the same."""
-    if a == b or a is None or b is None:
-        return False
-    if isinstance(a, int) and isinstance(b, int):
-        return True
-    if any(isinstance(d, str) and ("'#" in d or not dims.names((d,)) <= symbols) for d in (a, b)):
-        # exporters make up names for the sizes of outputs
-        return False
-    if isinstance(a, int) or isinstance(b, int):
-        return False
-    try:
-        return not dims.equal(dims.expression(a), dims.expression(b))
-    except dims.Undecided:
-        return False
