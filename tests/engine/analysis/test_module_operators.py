@@ -310,7 +310,8 @@ def quantized() -> nn.Module:
         def __init__(self) -> None:
             super().__init__()
             self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 4)
-            self.lstm, self.gru = nn.LSTM(4, 6, batch_first=True), nn.GRU(6, 5)
+            self.lstm = nn.LSTM(4, 6, 2, batch_first=True, bidirectional=True)
+            self.gru = nn.GRU(12, 5)
             self.cell = nn.LSTMCell(5, 5)
 
         def forward(self, x: Any) -> Any:
@@ -334,10 +335,10 @@ def test_dynamically_quantized_layers_cost_as_their_float_forms_and_weigh_a_byte
         assert session.info().totals.coverage == 1.0
         output = session.info().model.outputs[0].shape
     assert {path: rows[path].macs for path in ("a", "b", "lstm", "gru", "cell")} == {
-        "a": 6 * 8 * 16, "b": 6 * 16 * 4, "lstm": 6 * 4 * 6 * 10, "gru": 6 * 3 * 5 * 11, "cell": 3 * 4 * 50
+        "a": 6 * 8 * 16, "b": 6 * 16 * 4, "lstm": 6 * 2 * 24 * (10 + 18), "gru": 6 * 15 * 17, "cell": 3 * 4 * 50
     }  # fmt: skip
     assert (rows["a"].params, rows["a"].weight_bytes) == (8 * 16 + 16, 8 * 16 + 4 * 16)
-    assert rows["lstm"].params == 4 * 6 * (4 + 6) + 2 * 4 * 6
+    assert rows["lstm"].params == 2 * (24 * (4 + 6) + 2 * 24) + 2 * (24 * (12 + 6) + 2 * 24)
     assert not rows["a"].group
     assert (rows["a"].bytes_read or 0) >= 8 * 16 + 4 * 16 + 4 * 6 * 8
     with torch.no_grad():
