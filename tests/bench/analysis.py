@@ -313,7 +313,7 @@ def onnx_tool(path: str, again: str = "3") -> dict[str, Any]:
     import onnx_tool
 
     def work() -> None:
-        model = onnx_tool.Model(path, {"verbose": False, "constant_folding": False})
+        model = onnx_tool.Model(path, {"verbose": False})
         model.graph.shape_infer()
         model.graph.profile()
 
