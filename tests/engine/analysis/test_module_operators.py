@@ -335,7 +335,7 @@ def test_dynamically_quantized_layers_cost_as_their_float_forms_and_weigh_a_byte
         assert session.info().totals.coverage == 1.0
         output = session.info().model.outputs[0].shape
     assert {path: rows[path].macs for path in ("a", "b", "lstm", "gru", "cell")} == {
-        "a": 6 * 8 * 16, "b": 6 * 16 * 4, "lstm": 6 * 2 * 24 * (10 + 18), "gru": 6 * 15 * 17, "cell": 3 * 4 * 50
+        "a": 768, "b": 6 * 16 * 4, "lstm": 6 * 2 * 24 * (10 + 18), "gru": 6 * 15 * 17, "cell": 3 * 4 * 50
     }  # fmt: skip
     assert (rows["a"].params, rows["a"].weight_bytes) == (8 * 16 + 16, 8 * 16 + 4 * 16)
     assert rows["lstm"].params == 2 * (24 * (4 + 6) + 2 * 24) + 2 * (24 * (12 + 6) + 2 * 24)
