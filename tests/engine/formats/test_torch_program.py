@@ -18,7 +18,7 @@ import torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._export.serde.schema import ScalarType  # noqa: E402
 
-from explorer.engine.formats import torch_program  # noqa: E402
+from explorer.engine.formats import torch_graph, torch_program  # noqa: E402
 from explorer.engine.formats.torch_archive import Archive  # noqa: E402
 from explorer.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
@@ -354,7 +354,7 @@ def test_a_broken_file_is_one_line_that_says_what_it_is(case: str, small: str, t
 
 
 def test_types_have_the_numbers_that_torch_gives_them() -> None:
-    for number, name in torch_program._DTYPES.items():
+    for number, name in torch_graph.DTYPES.items():
         kind = getattr(torch, name)
         plain = ScalarType(number).name.lower()
         assert isinstance(kind, torch.dtype)
