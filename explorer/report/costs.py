@@ -29,7 +29,7 @@ from explorer.units import (
     shape_text,
 )
 
-__all__ = ["live_at", "machine_text", "memory", "roofline", "training"]
+__all__ = ["figure_table", "live_at", "machine_text", "memory", "roofline", "training"]
 
 CAP = 200
 """Rows of a table on a terminal; --csv has them all."""
