@@ -18,10 +18,10 @@ from explorer import Session, TileSpec
 from explorer.engine.formats import onnx_writer
 from explorer.engine.formats.onnx_reader import read
 from explorer.engine.formats.onnx_writer import encode, skeleton
-from explorer.targets import replacing
 from explorer.engine.graph import Computed, Function, Graph, Model, Node, Tensor, Value, int64_tensor
 from explorer.errors import Cancelled, Misuse
 from explorer.facts import Progress
+from explorer.targets import replacing
 
 
 def saved(folder: Path, tensors: list[Any] | None = None, **extra: Any) -> str:

@@ -13,7 +13,7 @@ from explorer.engine.analysis.macs import ELEMENTWISE, Cost
 from explorer.engine.analysis.rules.call import MS, Call, Key, Rule, per_head
 from explorer.facts import Dim, Shape
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "conv", "matmul"]
 
 NCHWC, NHWC = "com.microsoft.nchwc", "com.ms.internal.nhwc"
 
