@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
     from explorer.facts import Analysis, Diff, Info, Layer, Plan, TileResult, TileSpec, Verification, to_json
+    from explorer.facts.roofline import Machine
     from explorer.session import Session, compare_files, diff_files, verify_files
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ExplorerError",
     "Info",
     "Layer",
+    "Machine",
     "MissingExtra",
     "Misuse",
     "Plan",
@@ -57,6 +59,7 @@ _HOMES = {
         "Verification",
         "to_json",
     ),
+    "explorer.facts.roofline": ("Machine",),
     "explorer.session": ("Session", "compare_files", "diff_files", "verify_files"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -47,7 +47,7 @@ TENSOR = document_of(
 MODEL = document_of(
     ("sha256", "opset", "file_bytes"),
     source=TEXT,
-    format={"enum": ["onnx", "torch"]},
+    format={"enum": ["onnx", "torch", "torchscript", "torch.export"]},
     sha256={"type": "string", "pattern": "^[0-9a-f]{64}$"},
     opset=COUNT,
     file_bytes=COUNT,
