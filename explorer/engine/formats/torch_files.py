@@ -35,6 +35,8 @@ def kind_of(source: str) -> str:
     when it is none of torch's.
     """
     named = source.endswith(SUFFIXES)
+    if os.path.exists(source) and not os.path.isfile(source):
+        return ""  # to open a pipe would wait for somebody to write into it
     try:
         with open(source, "rb") as file:
             start = file.read(len(_PICKLE))
