@@ -380,3 +380,26 @@ async def test_values_come_into_view_from_another_tab_too() -> None:
         await hands.press("enter")
         view = hands.main.query_one("#model", LineView)
         assert any("Training" in line_text(view.line_at(y)) for y in range(view.size.height - 8))
+
+
+@pytest.mark.parametrize("size", [(60, 15), (44, 12), (80, 24)])
+async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size: tuple[int, int]) -> None:
+    def in_view() -> str:
+        view = plot(hands)
+        return " ".join(line_text(view.line_at(y)) for y in range(view.size.height))
+
+    async with screen(size=size) as hands:
+        await hands.press("5")
+        for key, step in (("right", 4), ("home", 0), ("pageup", 0), ("end", 13), ("left", 12), ("p", 3)):
+            await hands.press(key)
+            if key != "pageup":  # which reads on where the page is longer than the pane
+                assert f"Step {step} of 13" in in_view(), key
+                assert "alive" in in_view(), key
+        await hands.press("6")
+        await type_machine(hands, "4T", "100G")
+        await hands.press("enter")
+        for key in ("end", "home", "down", "down", "end"):
+            await hands.press(key)
+            view = plot(hands)
+            shown = [view.line_at(y) for y in range(view.size.height)]
+            assert any(role == "strong" for line in shown for _, role in line), key

@@ -18,9 +18,12 @@ __all__ = ["PlotView"]
 Draw = Callable[[int, int, int], Sequence[Line]]
 Pick = Callable[[int, int, int, int], "int | None"]
 
+_BELOW = 2
+"""Lines under the name of what the cursor is on that belong to it: a long name goes on, its figures follow."""
+
 
 class PlotView(LineView):
-    """A page made for a width, a height and a cursor."""
+    """A page made for a width, a height and a cursor; what the cursor is on is named in role `strong`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("plot")),
@@ -71,6 +74,19 @@ class PlotView(LineView):
         """Put the cursor elsewhere; draw again even if it is there, for what it stands for may differ."""
         self.cursor = max(0, min(cursor, self.count - 1))
         self._again()
+        self._keep_in_view()
+
+    def _keep_in_view(self) -> None:
+        """Scroll no further than it takes to see what the cursor is on, and what is said of it below."""
+        height, top = self.size.height, self.scroll_offset.y
+        if not 0 < height < len(self.lines):
+            return
+        y = next((y for y, line in enumerate(self.lines) if any(role == "strong" for _, role in line)), None)
+        if y is None:
+            return
+        last = min(y + min(_BELOW, height - 1), len(self.lines) - 1)
+        if y < top or last >= top + height:
+            self.scroll_to(y=y if y < top else last - height + 1, animate=False)
 
     async def _on_click(self, event: events.Click) -> None:
         found = self._pick(event.x, event.y + self.scroll_offset.y, self.size.width, self.size.height)
