@@ -92,19 +92,18 @@ def summed(values: Iterable[int | None]) -> int | None:
 
 
 class _Group:
-    """A row in the making. `parent` is None for a group at the top."""
+    """A row in the making. It does not know its parent: a cycle would keep all leaves from being freed."""
 
-    __slots__ = ("children", "parent", "scope")
+    __slots__ = ("children", "scope")
 
-    def __init__(self, scope: Scope, parent: _Group | None) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.parent = parent
         self.children: list[_Group | Leaf] = []
 
 
 def _grouped(leaves: Sequence[Leaf]) -> _Group:
     """The leaves under their scopes, children in the order in which they first appear."""
-    root = _Group(Scope("", "", ""), None)
+    root = _Group(Scope("", "", ""))
     groups: dict[str, _Group] = {}
     before: tuple[Scope, ...] = ()
     current = root
@@ -114,7 +113,7 @@ def _grouped(leaves: Sequence[Leaf]) -> _Group:
             for scope in leaf.scopes:
                 group = groups.get(scope.path)
                 if group is None:
-                    group = groups[scope.path] = _Group(scope, current)
+                    group = groups[scope.path] = _Group(scope)
                     current.children.append(group)
                 current = group
             before = leaf.scopes

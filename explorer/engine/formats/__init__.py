@@ -118,12 +118,14 @@ class OnnxModel:
     format = "onnx"
 
     def __init__(self, source: str, options: OpenOptions) -> None:
+        from explorer.engine.collecting import uncollected
         from explorer.engine.formats import onnx_reader
         from explorer.engine.validate import validate
 
         self.source = source
         self.options = options
-        self.model = validate(onnx_reader.read(source))
+        with uncollected():
+            self.model = validate(onnx_reader.read(source))
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `Opened`."""

@@ -10,7 +10,6 @@ Field numbers are those of onnx.proto (IR version 13).
 from __future__ import annotations
 
 import errno
-import gc
 import math
 import os
 import stat
@@ -18,6 +17,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from explorer.engine.collecting import uncollected
 from explorer.engine.graph import (
     DTYPES,
     AttributeRef,
@@ -93,19 +93,17 @@ def read(path: str) -> Model:
         raise BadModel("the file is empty", where=path)
     if not looks_like_onnx(source.map[:1]):
         raise BadModel("this is not an ONNX model", where=path, hint="its first byte is no ONNX field")
-    # every object made here stays: looking for cycles among them takes longer than making them
-    collecting = gc.isenabled()
-    gc.disable()
+    reader = _Reader(source)
     try:
-        model = _Reader(source).model()
+        with uncollected():
+            return reader.model()
     except BadModel as error:
         raise BadModel(error.what, where=error.where or path, hint=error.hint) from None
     except RecursionError:
         raise BadModel("its graphs are nested too deeply", where=path) from None
     finally:
-        if collecting:
-            gc.enable()
-    return model
+        # what decodes attributes knows the reader: a cycle would keep the file mapped
+        reader.decoders.clear()
 
 
 def sparse(span: Span) -> tuple[Tensor, tuple[int, ...], int]:
