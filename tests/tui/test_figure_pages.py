@@ -123,6 +123,21 @@ def test_many_tensors_are_capped_and_counted() -> None:
     assert "200 of 300 shown" in said(memory_page(fact, 0, 60, 34, exact=False))
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"cache of blocks.{i}.scaled_dot_product_attention" for i in range(6)],
+        [f"/encoder/layer.0/attention/self/value/MatMul_output_{i}" for i in range(6)],
+        [f"/model/layers.{i}/self_attn/rotary_emb/output_{9 - i}" for i in range(6)],
+    ],
+)
+def test_tensors_whose_names_are_cut_can_still_be_told_apart(names: list[str]) -> None:
+    lives = tuple(Lifetime(TensorInfo(name, "float32", (1,)), 4, 0, 0, 0) for name in names)
+    page = memory_page(Memory((MemoryStep("", "", 24),), lives, 24, 24, 0, 24, 0), 0, 50, 34, exact=False)
+    rows = [line_text(line) for line in page if line_text(line).startswith(" ◆") and "…" in line_text(line)]
+    assert len(set(rows)) == len(names)
+
+
 def test_a_layer_is_found_on_the_timeline_and_a_group_by_its_first_step() -> None:
     fact = memory(alexnet())
     assert fact.steps[step_of(fact, 3, 3) or 0].path == "features.3"

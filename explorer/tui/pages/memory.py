@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 
 from explorer import units
 from explorer.report.costs import live_at
-from explorer.tui.lines import BLANK, Line, Span, bytes_figure, ending, fit, flow, line_text, safe, wrap
+from explorer.tui.lines import (
+    BLANK,
+    Line,
+    Span,
+    bytes_figure,
+    ending,
+    fit,
+    flow,
+    line_text,
+    safe,
+    told_apart,
+    wrap,
+)
 from explorer.tui.pages.plot import area, columns_of, framed
 
 if TYPE_CHECKING:
@@ -147,14 +159,14 @@ def _tensors(memory: Memory, found: Sequence[Lifetime], width: int, exact: bool)
         )
     ]
     guilty = False
-    for life in found[:_MOST]:
+    shown = found[:_MOST]
+    for life, called in zip(shown, told_apart([_name(memory, x) for x in shown], name - 1), strict=True):
         blamed = life.born <= peak <= life.dies
         guilty |= blamed
-        made = memory.steps[life.born].path if life.born < len(memory.steps) else ""
         lines.append(
             (
                 (" ◆ " if blamed else "   ", "warn"),
-                (fit(ending(safe(life.tensor.name or made) or "(unnamed)", name - 1), name), "text"),
+                (fit(called, name), "text"),
                 (fit(units.shape_text(life.tensor.shape), shape), "dim"),
                 (fit(bytes_figure(life.bytes, exact), figure, right=True), "number"),
                 (fit(_steps(life), span, right=True), "dim"),
@@ -165,6 +177,11 @@ def _tensors(memory: Memory, found: Sequence[Lifetime], width: int, exact: bool)
     if guilty:
         lines.append(((fit(f" ◆ alive at the peak, step {peak:,}", width), "dim"),))
     return lines
+
+
+def _name(memory: Memory, life: Lifetime) -> str:
+    made = memory.steps[life.born].path if life.born < len(memory.steps) else ""
+    return safe(life.tensor.name or made) or "(unnamed)"
 
 
 def _steps(life: Lifetime) -> str:

@@ -19,7 +19,7 @@ Draw = Callable[[int, int, int], Sequence[Line]]
 Pick = Callable[[int, int, int, int], "int | None"]
 
 _BELOW = 2
-"""Lines under the name of what the cursor is on that belong to it: a long name goes on, its figures follow."""
+"""Lines under the name of what the cursor is on that belong to it: a long name goes on, figures follow."""
 
 
 class PlotView(LineView):
