@@ -8,7 +8,7 @@ import pytest
 
 from explorer.facts import Layer, OpStat, Progress, Range, SitePlan, TensorInfo, TileSpec
 from explorer.tui.commands import COMMANDS, TABS, key_table
-from explorer.tui.lines import bar, fit, line_text, line_width, middle, wrap
+from explorer.tui.lines import bar, fit, line_text, line_width, middle, text, wrap
 from explorer.tui.pages.diff import diff_entries, diff_headline
 from explorer.tui.pages.heads import job_line, tab_at, tab_head
 from explorer.tui.pages.help import help_lines
@@ -46,6 +46,21 @@ def test_no_page_is_wider_than_its_pane(width: int, exact: bool) -> None:
     for page, room in pages:
         for line in page:
             assert line_width(line) <= room, line
+
+
+@pytest.mark.parametrize("width", [30, *range(34, 70)])
+@pytest.mark.parametrize("exact", [False, True])
+def test_no_figure_lies_under_the_scroll_bar(width: int, exact: bool) -> None:
+    model = alexnet()
+    rows = TreeModel(model.layers)
+    pages = [layer_page((model.layers[1],), model.info.totals, width, exact)]
+    pages += [model_page(model.info, None, width, exact)]
+    pages += [[tree_line(rows, row, model.info.totals, width, exact) for row in rows.rows]]
+    pages += [[entry.head(width) for entry in diff_entries(ScriptedEngine()._diff(), exact)]]
+    pages += [[entry.head(width) for entry in operator_entries(ScriptedEngine()._ops(), 2 * 10**9, exact)]]
+    for page in pages:
+        for line in page:
+            assert line_width(text(line_text(line).rstrip())) < width, line_text(line)
 
 
 def test_a_layer_shows_shapes_with_names_and_dtypes_its_formula_and_its_share() -> None:

@@ -120,7 +120,7 @@ def _cost_widths(width: int, exact: bool) -> tuple[int, int, int]:
     """Cells of the label, of a figure, of the change."""
     if width < 44:
         change = 6 if width >= 34 else 0
-        return max(5, width - 2 * 11 - change), 11, change
+        return max(5, width - 2 * 11 - change - 1), 11, change
     figure = 20 if exact and width >= 66 else 12
     change = 10 if width >= 2 * figure + 22 else 8
     return max(5, width - 2 * figure - change - 1), figure, change
