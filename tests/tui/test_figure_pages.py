@@ -251,6 +251,15 @@ def test_the_values_of_a_tensor_are_told_in_full_with_a_histogram() -> None:
     assert "⣿" in text
 
 
+@pytest.mark.parametrize("width", [24, 29, 38, 60])
+def test_no_figure_of_a_tensor_is_cut_however_narrow_the_page(width: int) -> None:
+    odd = stats(61_100_840, minimum=-1.234e-05, maximum=-0.8634, mean=-1.234e-12, std=1.235e-05)
+    lines = weight_lines(Weights("m", (odd,)), 1, width, exact=False)
+    for figure in ("-1.234e-05", "-0.8634", "-1.234e-12", "1.235e-05", "25.0 %", "61,100,840"):
+        assert figure in words(lines), figure
+    assert all(line_width(line) <= width for line in lines)
+
+
 def test_values_that_are_not_finite_are_told_apart() -> None:
     odd = stats(minimum=None, maximum=None, mean=None, std=None, zeros=None, nan=3, inf=1, histogram=None)
     text = words(weight_lines(Weights("m", (odd,)), 1, 60, exact=False))

@@ -92,12 +92,14 @@ def _name(stats: TensorStats, width: int) -> Line:
 
 def _full(stats: TensorStats, width: int, exact: bool) -> list[Line]:
     lines = [_name(stats, width)]
-    for pair in (
-        (("min", number(stats.minimum)), ("max", number(stats.maximum))),
-        (("mean", number(stats.mean)), ("std", number(stats.std))),
-    ):
-        lines.append(_pair(pair, width))
-    lines.append(_pair((("zeros", _share(stats.zeros, exact)), ("count", f"{stats.elements:,}")), width))
+    lines += _pairs(
+        (
+            (("min", number(stats.minimum)), ("max", number(stats.maximum))),
+            (("mean", number(stats.mean)), ("std", number(stats.std))),
+            (("zeros", _share(stats.zeros, exact)), ("count", f"{stats.elements:,}")),
+        ),
+        width,
+    )
     lines += _odd(stats, width)
     if stats.trainable is False:
         lines.append(((" frozen: no gradient", "dim"),))
@@ -110,13 +112,20 @@ def _full(stats: TensorStats, width: int, exact: bool) -> list[Line]:
     return lines
 
 
-def _pair(pair: Sequence[tuple[str, str]], width: int) -> Line:
+def _pairs(pairs: Sequence[Sequence[tuple[str, str]]], width: int) -> list[Line]:
+    """Two figures a line, or one where a figure would be cut."""
     half = max(12, min(30, (width - 1) // 2))
     name = 10 if half > 18 else 7
-    spans: list[Span] = []
-    for label, value in pair:
-        spans += [(fit(f" {label}", name), "dim"), (fit(value, half - name), "number")]
-    return tuple(spans)
+    rows = list(pairs)
+    if any(len(value) >= half - name for pair in pairs for _, value in pair):
+        rows = [(figure,) for pair in pairs for figure in pair]
+    lines: list[Line] = []
+    for row in rows:
+        spans: list[Span] = []
+        for label, value in row:
+            spans += [(fit(f" {label}", name), "dim"), (value.ljust(half - name), "number")]
+        lines.append(tuple(spans))
+    return lines
 
 
 def _share(share: float | None, exact: bool) -> str:
