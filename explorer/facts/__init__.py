@@ -59,7 +59,8 @@ class TensorInfo:
 
     `origin` is 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in a
     run), 'bound' (a size depends on the data; the shape is the most that it can be) or 'unknown'.
-    `conflict` says what the file declares, or a run gave, when inference found something else.
+    `conflict` says what the file declares, or a run gave, when inference found something else, or why no
+    run can make the tensor at all.
     """
 
     name: str

@@ -252,6 +252,49 @@ def test_a_model_that_inference_refuses_keeps_what_is_declared(
     assert found.notes
 
 
+@pytest.mark.parametrize(
+    ("op", "more", "attributes", "why"),
+    [
+        ("Reshape", [1, 16], {}, "32 elements cannot take the shape [1, 16]"),
+        ("Reshape", [-1, 5], {}, "32 elements cannot take the shape [-1, 5]"),
+        ("DepthToSpace", None, {"blocksize": 3}, "2 channels do not divide into blocks of 3 x 3"),
+    ],
+)
+def test_behind_an_operator_that_cannot_run_at_the_size_asked_for_nothing_is_claimed(
+    build: Build, op: str, more: list[int] | None, attributes: dict[str, int], why: str
+) -> None:
+    """Sizes fixed in the graph, or declared in the file, would go on as if nothing had been asked for."""
+    nodes = [
+        Node(op, ["x", "s"] if more else ["x"], ["r"], name="fixed", attributes=attributes),
+        Node("Relu", ["r"], ["z"]),
+    ]
+    declared = [Value("r", "float32", (1, 16)), Value("z", "float32", (1, 16))]
+    weights = {"s": np.array(more)} if more else None
+    inputs = {"x": ("float32", ("N", 2, 4, 2))}
+    model = build(nodes, inputs=inputs, weights=weights, outputs=["z"], values=declared)
+    for found in (
+        infer(model, input_shapes={"x": (None, (2, 2, 4, 2))}),
+        infer(model, {"N": 2}),
+        Inference(model, {"N": 2}, observed={"r": ("float32", (1, 16)), "z": ("float32", (1, 16))}).main,
+    ):
+        assert found.values["r"].shape is None
+        assert found.values["r"].conflict == why
+        assert "z" not in found.values or found.values["z"].shape is None
+        assert list(found.notes) == [f"{op} 'fixed' cannot run: {why}; behind it sizes are not known"]
+
+
+def test_a_reshape_that_fits_the_size_asked_for_is_followed(build: Build) -> None:
+    model = build(
+        [Node("Reshape", ["x", "s"], ["r"])],
+        inputs={"x": (2, 8)},
+        weights={"s": np.array([-1, 4])},
+        outputs=["r"],
+    )
+    found = infer(model, input_shapes={"x": (None, (3, 8))})
+    assert found.values["r"].shape == (6, 4)
+    assert not found.notes
+
+
 def test_behind_a_loop_that_keeps_its_shapes_inference_goes_on(build: Build) -> None:
     body = Graph(
         "body",

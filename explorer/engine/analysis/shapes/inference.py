@@ -20,7 +20,7 @@ from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs, bo
 from explorer.engine.analysis.shapes.bodies import captured_names, substituted
 from explorer.engine.analysis.shapes.contents import Contents, follow
 from explorer.engine.analysis.shapes.onnx_pass import OnnxPass
-from explorer.engine.analysis.shapes.rules import Call, Type
+from explorer.engine.analysis.shapes.rules import Call, Misfit, Type
 from explorer.engine.analysis.shapes.table import Table, better, common, complete_all, merge, possible, take
 from explorer.engine.analysis.shapes.told import entered, shown_shape, told
 from explorer.engine.formats import onnx_reader
@@ -108,7 +108,7 @@ class Inference:
         inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
         self.notes: list[str] = []
         self._limits: dict[str, Dim] = {}
-        self._answers: dict[Hashable, Sequence[Type] | None] = {}
+        self._answers: dict[Hashable, Sequence[Type] | Misfit | None] = {}
         self._pool: dict[Type, Type] = {}
         self._bodies: dict[Any, tuple[Any, tuple[Node, ...], Table]] = {}
         self._finished: dict[int, Shapes] = {}
@@ -457,6 +457,9 @@ class Inference:
             if answer is None:
                 open_.append(node)
                 continue
+            if isinstance(answer, Misfit):
+                self._refuse(node, str(answer), table)
+                continue
             whole = True
             for name, kind in zip(outputs, answer, strict=False):
                 if not name:
@@ -479,7 +482,7 @@ class Inference:
         kinds: Sequence[Type | None],
         contents: Contents,
         version: int,
-    ) -> Sequence[Type] | None:
+    ) -> Sequence[Type] | Misfit | None:
         """A rule's answer; None if it cannot say or the node fits no definition."""
         inside = {
             i: contents.flat(node.inputs[i]) for i in rule.contents if i < len(kinds) and kinds[i] is not None
@@ -488,9 +491,20 @@ class Inference:
         try:
             answer = rule.handler(call)
             return answer if answer is None or all(map(possible, answer)) else None
+        except Misfit as misfit:
+            return misfit
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
             # a node that is not as its definition says; onnx will tell how
             return None
+
+    def _refuse(self, node: Node, why: str, table: Table) -> None:
+        """Says once that a node cannot run; of what it would make nothing is known, nor asked of others."""
+        if not table.misfits.keys() >= set(node.outputs):
+            self.notes.append(f"{node.op} '{node.label}' cannot run: {why}; behind it sizes are not known")
+        for name in node.outputs:
+            table.misfits[name] = why
+            if name:
+                table.types.setdefault(name, (None, None))
 
     def _fresh(self, limit: Dim) -> Dim:
         """A name for a size that depends on data and is at most `limit`."""

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from explorer.engine.analysis.shapes import dimensions as dims
-from explorer.engine.analysis.shapes.rules import Answer, Call, Rule, axis_of, broadcast, int_attributes
+from explorer.engine.analysis.shapes.rules import (
+    Answer,
+    Call,
+    Misfit,
+    Rule,
+    axis_of,
+    broadcast,
+    int_attributes,
+)
 from explorer.facts import Dim, Shape
 
 __all__ = ["RULES"]
@@ -59,15 +67,26 @@ def _reshape(call: Call) -> Answer:
     known_sizes = [d for i, d in enumerate(result) if i != open_]
     if open_ is not None:
         result[open_] = _rest(shape, known_sizes)
+        if result[open_] is None and _remainder(shape, known_sizes):
+            raise _lost(shape, target)
     elif result.count(None) == 1 and None not in shape:
         # a computed size of which nothing is known follows from the others
         result[result.index(None)] = _rest(shape, [d for d in result if d is not None])
     elif None not in result and None not in shape:
-        # wrong sizes are for onnx to refuse
         before, after = dims.product(shape), dims.product(result)
         if isinstance(before, int) and isinstance(after, int) and before != after:
-            return None
+            raise _lost(shape, target)
     return ((dtype, tuple(result)),)
+
+
+def _lost(shape: Shape, target: Sequence[Any]) -> Misfit:
+    return Misfit(f"{dims.product(shape):,} elements cannot take the shape {list(target)}")
+
+
+def _remainder(shape: Shape, others: Sequence[Dim]) -> bool:
+    """Whether the sizes in `others` leave a remainder of the elements of `shape`, all of them known."""
+    before, after = dims.product(shape), dims.product(others)
+    return isinstance(before, int) and isinstance(after, int) and after > 0 and before % after > 0
 
 
 def _rest(shape: Shape, others: Sequence[Dim]) -> Dim:
@@ -366,6 +385,8 @@ def _depth_to_space(call: Call) -> Answer:
         return None
     batch, channels, height, width = shape
     if call.op == "DepthToSpace":
+        if isinstance(channels, int) and channels % (block * block):
+            raise Misfit(f"{channels:,} channels do not divide into blocks of {block} x {block}")
         spatial = dims.multiply(height, block), dims.multiply(width, block)
         return ((dtype, (batch, dims.quotient(channels, block * block), *spatial)),)
     channels = dims.multiply(channels, block * block)

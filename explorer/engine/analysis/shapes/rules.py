@@ -18,7 +18,7 @@ from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.graph import DTYPES, Tensor
 from explorer.facts import Dim, Shape
 
-__all__ = ["MS", "Call", "Rule", "Type", "axis_of", "broadcast", "int_attributes"]
+__all__ = ["MS", "Call", "Misfit", "Rule", "Type", "axis_of", "broadcast", "int_attributes"]
 
 MS = "com.microsoft"
 
@@ -86,6 +86,13 @@ class Call:
         return tuple(int(v) for v in value)
 
 
+class Misfit(Exception):
+    """The operator cannot run on the shapes that it is given: in words, why.
+
+    onnx's own inference does not see it, or goes on with a shape that no run can have.
+    """
+
+
 Answer = Sequence[Type] | None
 Handler = Callable[[Call], Answer]
 
@@ -95,7 +102,7 @@ class Rule:
     """How an operator's shapes follow.
 
     Attributes:
-        handler: Types of the outputs for a call, None if it cannot say.
+        handler: Types of the outputs for a call, None if it cannot say; raises Misfit if there are none.
         contents: Inputs whose contents matter, not only their types.
         fresh: Whether it makes names; such an answer holds for one node only.
     """

@@ -21,12 +21,14 @@ class Table:
         contents: By name.
         said: Values whose type is taken from elsewhere: 'declared' or 'observed'.
         doubtful: Values that come in as bounds.
+        misfits: Values that no run can make, and why.
     """
 
     types: dict[str, Type]
     contents: Contents
     said: dict[str, str] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
+    misfits: dict[str, str] = field(default_factory=dict)
 
 
 def possible(kind: Type) -> bool:
@@ -83,10 +85,10 @@ def take(nodes: Sequence[Node], table: Table, said: Mapping[str, Type], origin: 
     """Takes what is said of outputs of the first open nodes, those whose inputs are known.
 
     Values further behind are left to the next round: inferred from here they may differ from what the
-    file declares.
+    file declares. Behind what no run can make, nothing that is said holds.
     """
     gained = False
-    blank: set[str] = set()
+    blank: set[str] = set(table.misfits)
     for node in nodes:
         waiting = any(name in blank for name in node.inputs)
         for name in node.outputs:

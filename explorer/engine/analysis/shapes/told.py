@@ -30,7 +30,7 @@ def told(
     symbols = {n for v in graph.inputs for n in dims.names(entered(v.shape) or ())} if declared else set()
     values: dict[str, TensorInfo] = {}
     texts: dict[Shape, tuple[Shape, bool]] = {}
-    plain = not (said or declared or observed or doubtful)
+    plain = not (said or declared or observed or doubtful or table.misfits)
     for name, (dtype, shape) in table.types.items():
         if name not in made:
             values[name] = tensor(name, dtype, shown_shape(shape), "declared")
@@ -45,6 +45,8 @@ def told(
             conflict = _conflict(declared[name][1], shape, symbols, "the file declares")
         if observed and name in observed and not conflict:
             conflict = _conflict(observed[name][1], shape, symbols, "a run gave")
+        if name in table.misfits:
+            conflict = table.misfits[name]
         if shape is not None:
             known = texts.get(shape)
             if known is None:
