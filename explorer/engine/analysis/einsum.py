@@ -87,7 +87,10 @@ def _parse_einsum(
         hidden = max(hidden, missing if "..." in part else 0)
         operands.append(expanded)
         for letter, dim in zip(expanded, shape, strict=True):
-            if sizes.get(letter, 1) == 1:
+            before = sizes.get(letter, 1)
+            if isinstance(before, int) and isinstance(dim, int) and 1 not in (before, dim) and before != dim:
+                return f"its operands do not fit: '{letter}' of '{equation}' would be {before} and {dim}"
+            if before == 1 or (isinstance(dim, int) and dim != 1):
                 sizes[letter] = dim
     ellipsis = "".join(chr(0x3B1 + i) for i in range(hidden - 1, -1, -1))
     if arrow:

@@ -319,6 +319,7 @@ def test_which_stored_tensors_are_parameters(
         ("Conv", [(9, 8), (4, 8, 3)]),
         ("ConvInteger", [(1, 4, 8, 8), (4, 3, 3, 3)]),
         ("QLinearConv", [(1, 4, 8, 8), SCALAR, SCALAR, (4, 3, 3, 3), SCALAR, SCALAR, SCALAR, SCALAR]),
+        ("ConvTranspose", [(1, 4, 8, 8), (3, 4, 3, 3)]),
     ],
 )
 def test_a_convolution_for_other_channels_has_no_cost(op: str, inputs: list[Shape | None]) -> None:
@@ -327,6 +328,28 @@ def test_a_convolution_for_other_channels_has_no_cost(op: str, inputs: list[Shap
     assert cost.macs is None
     assert cost.status == "unknown"
     assert "channels, the weight takes" in cost.reason
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "reason"),
+    [
+        ("LSTM", [(5, 2, 9), (1, 24, 8), (1, 24, 6)], {}, "9 features, the weight takes 8"),
+        ("GRU", [(5, 2, 9), (1, 18, 8), (1, 18, 6)], {}, "9 features, the weight takes 8"),
+        ("Einsum", [(4, 9), (8, 6)], {"equation": "ij,jk->ik"}, "'j' of 'ij,jk->ik' would be 9 and 8"),
+    ],
+)
+def test_a_product_of_other_sizes_than_its_weight_has_no_cost(
+    op: str, inputs: list[Shape | None], attributes: dict[str, Any], reason: str
+) -> None:
+    """The size of the input that the user gave would be counted, and no run takes it."""
+    cost = cost_of(call(op, inputs, (4, 6), **attributes))
+    assert (cost.macs, cost.status) == (None, "unknown")
+    assert cost.reason == f"its operands do not fit: {reason}"
+
+
+def test_a_name_of_an_einsum_is_the_number_that_it_meets() -> None:
+    cost = cost_of(call("Einsum", [(4, "K"), (8, 6)], (4, 6), equation="ij,jk->ik"))
+    assert (cost.macs, cost.status) == (4 * 8 * 6, "exact")
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,16 @@ def _channels_first(shape: Shape) -> Shape:
     return (*shape[:1], *shape[-1:], *shape[1:-1])
 
 
-def _channels_fit(call: Call, weight: int, *, last: bool) -> Cost | None:
+def _channels_fit(call: Call, weight: int, *, last: bool, transposed: bool = False) -> Cost | None:
     """Why the convolution cannot run: its weight is made for another number of channels."""
     shape, source = call.shape(weight), call.shape(0)
     axis = len(source) - 1 if last else len(source) - len(shape) + 1
     if len(shape) < 2 or axis < 0 or (not last and axis > 1):
         return None
-    wanted, given = shape[1], source[axis]
+    wanted, given = shape[0 if transposed else 1], source[axis]
     if not isinstance(wanted, int) or not isinstance(given, int):
         return None
-    channels = wanted * call.attributes.get("group", 1)
+    channels = wanted if transposed else wanted * call.attributes.get("group", 1)
     if channels == given:
         return None
     return macs.unknown(f"its operands do not fit: {given} channels, the weight takes {channels}")
@@ -94,6 +94,9 @@ def _qlinear_conv(call: Call) -> Cost:
 
 def _conv_transpose(weight: int = 1, bias: int = 2, *, last: bool = False, requantize: bool = False) -> Rule:
     def rule(call: Call) -> Cost:
+        fault = _channels_fit(call, weight, last=last, transposed=True)
+        if fault is not None:
+            return fault
         source = _channels_first(call.shape(0)) if last else call.shape(0)
         cost = macs.conv_transpose(source, call.shape(weight), None)
         cost = macs.adding(cost, "bias", call.output()) if call.has(bias) else cost

@@ -21,6 +21,9 @@ def _recurrent(kind: str, rows: int = 1) -> Rule:
         source, weight = call.shape(0), call.shape(1)
         batch_first = bool(call.attributes.get("layout", 0))
         length, batch = (source[1], source[0]) if batch_first else (source[0], source[1])
+        width = weight[3 - rows]
+        if isinstance(width, int) and isinstance(source[2], int) and width != source[2]:
+            return macs.unknown(f"its operands do not fit: {source[2]} features, the weight takes {width}")
         hidden = _hidden(call, weight[rows], macs.RECURRENT[kind][0])
         directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
         cost = macs.recurrent(kind, length, batch, source[2], hidden, directions=directions, bias=call.has(3))
