@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from explorer.engine.analysis import cache_inputs
 from explorer.engine.analysis.derived_step import derive
-from explorer.engine.analysis.frames import Frame, parameters, traffic
+from explorer.engine.analysis.frames import Frame, parameter_places, traffic
 from explorer.engine.analysis.memory import Detail, Examined, Moved
 from explorer.engine.analysis.tree import Leaf
 from explorer.engine.graph import Model, Node
@@ -165,7 +165,7 @@ def _detail(leaf: Leaf) -> Detail | None:
     known = {t.name: t for t in (*leaf.layer.inputs, *leaf.layer.weights)}
     inputs = [None if not n else known.get(n) or frame.info(n) for n in node.inputs]
     outputs = list(leaf.layer.outputs)
-    _, params = parameters(frame, node, inputs)
+    params = {node.inputs[index] for index, _, _ in parameter_places(frame, node)}
     moved = traffic(frame, node, inputs, outputs, params, constants)
     reads: list[Moved | None] = []
     for name, info in zip(node.inputs, inputs, strict=True):

@@ -20,7 +20,9 @@ from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
 from explorer.facts import Dim, TensorInfo
 
 __all__ = [
+    "HANDED_ON",
     "SHOWN",
+    "VIEWS",
     "Frame",
     "Stored",
     "Traffic",
@@ -28,6 +30,7 @@ __all__ = [
     "constant",
     "hand_on",
     "nbytes",
+    "parameter_places",
     "parameters",
     "scaled",
     "shown",
@@ -41,8 +44,11 @@ _ALIASES = frozenset(
 )
 """Operators that hand a stored tensor on as the same parameter in another guise."""
 
-_VIEWS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"))
+VIEWS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"))
 """Operators whose first output is their first input under another shape: no runtime copies it."""
+
+HANDED_ON = _ALIASES | {"Constant"}
+"""Operators of which `hand_on` may have something to remember."""
 
 _UNREAD = frozenset(("Shape", "Size", "Constant"))
 """Operators that look at a shape, not at what is in the tensor."""
@@ -127,11 +133,13 @@ class Frame:
 
     def key(self, name: str) -> Hashable:
         """Who the value is, whatever it is called here."""
-        found = self.keys.get(name)
+        found = self.keys.get(name) if self.keys else None
         return found if found is not None else ((self.number, name) if self.number else name)
 
     def path(self, node: Node) -> str:
         """Where the node stands, from the root of the model."""
+        if not self.inside:
+            return f"{self.prefix}{node.name or node.label}"
         return f"{self.prefix}{relative(node.label, self.inside)}"
 
     def info(self, name: str) -> TensorInfo:
@@ -188,20 +196,36 @@ def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored
     return Stored(identity, name, tensor.elements, tensor.nbytes, tensor.dtype, tensor.shape)
 
 
-def parameters(frame: Frame, node: Node, inputs: list[TensorInfo | None]) -> tuple[list[Stored], set[str]]:
-    """The stored parameters that a node uses, and the names of the inputs that bring them."""
+def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:
+    """Where a node's inputs bring stored parameters.
+
+    Returns:
+        For every parameter the position of the input, its position among the stored tensors behind that
+        input, and the bits of one value where bytes hold several, else 8.
+    """
+    found: list[tuple[int, int, int]] = []
+    if node.op in _ALIASES and all(n in frame.stored for n in node.inputs if n):
+        return found
+    for index, name in enumerate(node.inputs):
+        for at, entry in enumerate(frame.stored.get(name, ())):
+            if entry.quantized or rules.is_parameter(node.op, index, entry.dtype, entry.shape):
+                found.append((index, at, rules.packed_bits(node.op, index, entry.dtype, node.attributes)))
+    return found
+
+
+def parameters(
+    frame: Frame, node: Node, places: Iterable[tuple[int, int, int]]
+) -> tuple[list[Stored], set[str]]:
+    """The stored parameters at the places that `parameter_places` found, and the names of their inputs."""
     found: list[Stored] = []
     names: set[str] = set()
-    if node.op in _ALIASES and all(n in frame.stored for n in node.inputs if n):
-        return found, names
-    for index, name in enumerate(node.inputs):
-        for entry in frame.stored.get(name, ()):
-            if entry.quantized or rules.is_parameter(node.op, index, entry.dtype, entry.shape):
-                bits = rules.packed_bits(node.op, index, entry.dtype, node.attributes)
-                if bits != 8:
-                    entry = replace(entry, elements=entry.elements * 8 // bits)
-                found.append(entry)
-                names.add(name)
+    for index, at, bits in places:
+        name = node.inputs[index]
+        entry = frame.stored[name][at]
+        if bits != 8:
+            entry = replace(entry, elements=entry.elements * 8 // bits)
+        found.append(entry)
+        names.add(name)
     return found, names
 
 
@@ -276,7 +300,7 @@ def traffic(
 
 def view_of(node: Node) -> str:
     """Name of the input whose memory the first output shares; empty for an operator that makes its own."""
-    if node.op not in _VIEWS or node.domain or not node.inputs or not node.outputs:
+    if node.op not in VIEWS or node.domain or not node.inputs or not node.outputs:
         return ""
     trains = node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]
     return "" if trains else node.inputs[0]

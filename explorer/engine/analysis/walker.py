@@ -15,12 +15,15 @@ from typing import Any
 from explorer.engine.analysis import bodies, calls, macs, rules, sequences
 from explorer.engine.analysis.drafts import LayerDraft, tensor
 from explorer.engine.analysis.frames import (
+    HANDED_ON,
     SHOWN,
+    VIEWS,
     Frame,
     Stored,
     Walk,
     hand_on,
     nbytes,
+    parameter_places,
     parameters,
     scaled,
     shown,
@@ -44,6 +47,9 @@ OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]
 """The groups around a node, keys and descriptions of what it reads, keys of what it makes."""
+
+_SPECIAL = HANDED_ON | VIEWS | sequences.MAKERS
+"""Operators whose outputs may be a stored tensor, a view or a sequence."""
 
 MAX_LEAVES = 60_000
 """Rows that calls may open into, all together; the largest bodies stay closed beyond it."""
@@ -97,6 +103,7 @@ class Walker:
         self.inference = inference
         self.own = own
         self.table: rules.Rules = {**rules.RULES, **own} if own else rules.RULES
+        self.readers = frozenset(rules.READERS) | own.keys()
         self.on_progress = on_progress
         self.cancel = cancel
         self.budget = MAX_LEAVES
@@ -191,73 +198,87 @@ class Walker:
             memo: A key for the cost besides the shapes: set where many nodes are alike.
             extra: Values that the frame does not know.
         """
-        values = frame.shapes.values
-        inputs = [(values.get(n) or frame.info(n)) if n else None for n in node.inputs]
+        names = node.inputs
+        get = frame.shapes.values.get
+        # None where one is left out
+        inputs: list[Any] = [(get(n) or frame.info(n)) if n else None for n in names]
         if extra:
-            inputs = [extra.get(n) or i for n, i in zip(node.inputs, inputs, strict=True)]
-        outputs = [values.get(name) or frame.info(name) for name in node.outputs if name]
-        figures = self.figures(frame, node, inputs, outputs, memo, extra)
-        stored: list[Stored] = []
+            inputs = [extra.get(n) or i for n, i in zip(names, inputs, strict=True)]
+        outputs = [get(n) or frame.info(n) for n in node.outputs if n]
+        still = frame.stored
+        held = not still.keys().isdisjoint(names)
+        figures = self.figures(frame, node, inputs, outputs, memo, extra, held)
         params: Collection[str] = ()
-        if figures.parameters:
-            stored, params = parameters(frame, node, inputs)
-        hand_on(frame, node)
-        count = frame.trips if isinstance(frame.trips, int) else 1
-        path = frame.path(node)
         entries: tuple[tuple[Hashable, int, int], ...] = ()
         weights: tuple[TensorInfo, ...] = ()
-        if stored:
+        if figures.parameters:
+            stored, params = parameters(frame, node, figures.parameters)
             weights = tuple({s.name: tensor(s.name, s.dtype, s.shape, "declared") for s in stored}.values())
             entries = tuple({s.identity: (s.identity, s.elements, s.size) for s in stored}.values())
+        special = node.op in _SPECIAL
+        if special:
+            hand_on(frame, node)
+        whole = not params and "" not in names
+        count = frame.trips if isinstance(frame.trips, int) else 1
+        path = frame.path(node)
         cost = figures.cost
+        # by position: by name it takes six times as long, and there is one for every node
         layer = LayerDraft(
-            id=0,
-            parent=None,
-            path=path,
-            name=spot.name,
-            kind=kind or node.op,
-            depth=0,
-            group=False,
-            calls=count,
-            inputs=tuple([i for i in inputs if i is not None and i.name not in params]),
-            outputs=tuple(outputs),
-            weights=weights,
-            macs=cost.macs,
-            formula=cost.formula,
-            elementwise_ops=cost.elementwise_ops,
-            bytes_read=figures.read,
-            bytes_written=figures.written,
-            activation_bytes=figures.written,
-            weight_bytes_read=figures.weights,
-            attributes=figures.attributes,
-            status=cost.status,
-            reason=cost.reason,
+            0,  # id
+            None,  # parent
+            path,
+            spot.name,
+            kind or node.op,
+            0,  # depth
+            False,  # group
+            count,
+            tuple(inputs if whole else [i for i in inputs if i is not None and i.name not in params]),
+            tuple(outputs),
+            weights,
+            0,  # params
+            0,  # weight_bytes
+            cost.macs,
+            cost.formula,
+            cost.elementwise_ops,
+            figures.read,
+            figures.written,
+            figures.written,  # activation_bytes
+            figures.attributes,
+            cost.status,
+            cost.reason,
+            (),  # shared_with
+            1,  # repeat
+            figures.weights,
         )
-        scopes = self.scopes(frame, spot)
+        scopes = self.scopes(frame, spot) if frame.prefix else spot.scopes
         at = len(out.leaves)
         out.leaves.append(Leaf(scopes, layer, entries, count, True, (frame, node, extra or ())))
-        still = frame.stored
-        keys: list[Hashable] = []
-        infos: list[TensorInfo] = []
-        for name, info in zip(node.inputs, inputs, strict=True):
-            if info is not None and name not in still and not (extra and name in extra):
-                keys.append(name)
-                infos.append(info)
-        made_keys: list[Hashable] = [i.name for i in outputs]
+        keys: Sequence[Hashable] = names
+        infos: Sequence[TensorInfo] = inputs
+        if held or extra or not whole:
+            read = [
+                (name, info)
+                for name, info in zip(names, inputs, strict=True)
+                if info is not None and name not in still and not (extra and name in extra)
+            ]
+            keys = [name for name, _ in read]
+            infos = [info for _, info in read]
+        made_keys: Sequence[Hashable] = [i.name for i in outputs]
         if frame.number or frame.keys:
             # in a body, a value may be the caller's under another name
             keys = [frame.key(str(name)) for name in keys]
             made_keys = [frame.key(i.name) for i in outputs]
         made = [*zip(made_keys, outputs, figures.sizes, strict=False)]
         self.edges.append((scopes, keys, infos, made_keys if made else ()))
-        if node.op in sequences.MAKERS and not node.domain:
-            sequences.remember(self.sequences, frame, node)
-        source = view_of(node)
-        if source and node.outputs[0]:
-            if source in frame.stored:
-                del made[0]
-            else:
-                self.views[frame.key(node.outputs[0])] = self.memory_of(frame.key(source))
+        if special:
+            if node.op in sequences.MAKERS and not node.domain:
+                sequences.remember(self.sequences, frame, node)
+            source = view_of(node)
+            if source and node.outputs[0]:
+                if source in frame.stored:
+                    del made[0]
+                else:
+                    self.views[frame.key(node.outputs[0])] = self.memory_of(frame.key(source))
         self.step(out, path, keys, made, leaf=at)
 
     def figures(
@@ -268,14 +289,19 @@ class Walker:
         outputs: list[TensorInfo],
         memo: Hashable,
         extra: Mapping[str, TensorInfo] | None,
+        held: bool,
     ) -> _Figures:
-        """What a node shares with all of its operator, attributes and types; worked out once for them."""
+        """What a node shares with all of its operator, attributes and types; worked out once for them.
+
+        `held` says whether one of its inputs is stored.
+        """
         key: Hashable = None
         kinds = frame.shapes.kinds
         if node.alike is not None and kinds and not extra:
             kind = node.domain, node.op
-            if kind not in rules.READERS and kind not in self.own:
+            if kind not in self.readers:
                 names = node.inputs
+                kind_of = kinds.get
                 # types are kept as long as the shapes are: who has the same one has the same id
                 key = (
                     *kind,
@@ -285,11 +311,11 @@ class Walker:
                     frame.trips,
                     frame.early,
                     len(names),
-                    *[id(kinds.get(n)) for n in names],
-                    *[id(kinds.get(n)) for n in node.outputs],
+                    *[id(kind_of(n)) for n in names],
+                    *[id(kind_of(n)) for n in node.outputs],
                 )
-                stored = frame.stored
-                if not stored.keys().isdisjoint(names):
+                if held:
+                    stored = frame.stored
                     key += tuple([_looks(stored.get(n)) for n in names])
                 if len(names) > 1 and len(set(names)) < len(names):
                     key += tuple([names.index(n) for n in names])
@@ -297,7 +323,8 @@ class Walker:
                 if known is not None:
                     return known
         cost = self.cost(frame, node, inputs, outputs, memo)
-        params = parameters(frame, node, inputs)[1]
+        chosen = parameter_places(frame, node) if held else []
+        params = {node.inputs[index] for index, _, _ in chosen}
         moved = traffic(frame, node, inputs, outputs, params, extra or ())
         if frame.trips != 1:
             cost = macs.times(cost, frame.trips, "iterations")
@@ -310,7 +337,7 @@ class Walker:
         scale = frame.trips if isinstance(frame.trips, int) else None
         figures = _Figures(
             cost,
-            bool(params),
+            chosen,
             scaled(moved.read, scale),
             scaled(moved.weights, scale),
             scaled(moved.written, scale),
@@ -353,7 +380,7 @@ class Walker:
         """What the node costs; kept for nodes of one kind, unless its rule looks at more than shapes."""
         key: Hashable = None
         kind = node.domain, node.op
-        if (memo is not None or not node.attributes) and kind not in rules.READERS and kind not in self.own:
+        if (memo is not None or not node.attributes) and kind not in self.readers:
             key = (
                 memo or node.key,
                 tuple(None if i is None else i.shape for i in inputs),
@@ -454,14 +481,14 @@ class _Figures:
 
     Attributes:
         cost: Of all runs.
-        parameters: Whether an input brings parameters.
+        parameters: Where its inputs bring parameters, as `frames.parameter_places` has it.
         read, weights, written: Bytes of all runs; `weights` is the part of `read` that is stored.
         sizes: Bytes of every tensor that it makes.
         attributes: As shown.
     """
 
     cost: Cost
-    parameters: bool
+    parameters: Sequence[tuple[int, int, int]]
     read: int | None
     weights: int | None
     written: int | None
