@@ -129,7 +129,7 @@ def _from_name(name: str, known: dict[str, tuple[Scope, ...] | None] | None = No
     if known is not None and key in known:
         groups = known[key]
     else:
-        groups = _groups(front, sign)
+        groups = _groups(front, sign) if known is None or sign == "." else _known_groups(front, known)
         if known is not None:
             known[key] = groups
     return Place((), name) if groups is None else Place(groups, last)
@@ -139,16 +139,46 @@ def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
     """The groups that a path without its last piece names; None if it names none and is no path."""
     if sign == ".":
         return _scopes([p for p in front.split(".") if p], {}) or None
+    return _scopes(_pieces(front), {})
+
+
+def _known_groups(front: str, known: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
+    """The same for a path with slashes, from the groups around it where those are known."""
+    above, _, part = front.rpartition("/")
+    if front.count("/") > MAX_DEPTH:
+        return _scopes(_pieces(front), {})
+    around: tuple[Scope, ...] = ()
+    if above:
+        key = f"{above}/"
+        around = known.get(key) or _known_groups(above, known)
+        known[key] = around
+    before = above.rstrip("/").rpartition("/")[2]
+    pieces = _own(part, before)
+    if len(around) + len(pieces) > MAX_DEPTH:
+        return _scopes(_pieces(front), {})
+    path = around[-1].path if around else ""
+    found = [*around]
+    for piece in pieces:
+        path = f"{path}.{piece}" if path else piece
+        found.append(Scope(path, piece, "Module"))
+    return tuple(found)
+
+
+def _own(part: str, before: str) -> list[str]:
+    """The pieces of a part of a path; `a/a.b` repeats the container's name in the child's."""
+    own = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
+    return [p for p in own.split(".") if p]
+
+
+def _pieces(front: str) -> list[str]:
+    """The pieces of a path with slashes."""
     pieces: list[str] = []
     before = ""
     for part in front.split("/"):
-        if not part:
-            continue
-        # `a/a.b` repeats the container's name in the child's
-        own = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
-        pieces += [p for p in own.split(".") if p]
-        before = part
-    return _scopes(pieces, {})
+        if part:
+            pieces += _own(part, before)
+            before = part
+    return pieces
 
 
 def _from_metadata(names: str, classes: str, node: Node, known: dict[tuple[str, str], Place]) -> Place:
@@ -179,29 +209,27 @@ def _strings(text: str) -> list[str]:
 
 def _collapsed(places: list[Place], units: Sequence[str | int]) -> list[Place]:
     """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
-    # places that share their groups are counted together
-    counted: dict[int, int] = {}
-    groups: dict[int, tuple[Scope, ...]] = {}
     seen: set[str] = set()
+    once: list[Place] = []
     for spot, unit in zip(places, units, strict=True):
         if isinstance(unit, str):
             if unit in seen:
                 continue
             seen.add(unit)
-        key = id(spot.scopes)
-        groups[key] = spot.scopes
-        counted[key] = counted.get(key, 0) + 1
-    inside: Counter[str] = Counter()
+        once.append(spot)
+    # places that share their groups are counted together
+    counted = Counter([id(spot.scopes) for spot in once])
+    groups = {id(spot.scopes): spot.scopes for spot in once}
+    inside: dict[str, int] = {}
     for key, scopes in groups.items():
+        count = counted[key]
         for scope in scopes:
-            inside[scope.path] += counted[key]
-    out = []
-    for spot in places:
-        if spot.scopes and inside[spot.scopes[-1].path] == 1:
-            out.append(Place(spot.scopes[:-1], spot.scopes[-1].name))
-        else:
-            out.append(spot)
-    return out
+            path = scope.path
+            inside[path] = inside.get(path, 0) + count
+    alone = {key for key, scopes in groups.items() if scopes and inside[scopes[-1].path] == 1}
+    return [
+        Place(spot.scopes[:-1], spot.scopes[-1].name) if id(spot.scopes) in alone else spot for spot in places
+    ]
 
 
 def _under_sites(nodes: Sequence[Node], places: list[Place], units: Sequence[str | int]) -> list[Place]:
