@@ -627,7 +627,12 @@ class Session:
         dims = dims_of(model, self._options["dims"])
         self._open(on_progress)
         analysed = partial(
-            onnx_model.examine, model, rules=self._rules, on_progress=on_progress, cancel=cancel
+            onnx_model.examine,
+            model,
+            rules=self._rules,
+            observe=bool(self._options["observe"]),
+            on_progress=on_progress,
+            cancel=cancel,
         )
         if self._options["past"] is not None:
             from explorer.engine.analysis.decode import step_of_graph

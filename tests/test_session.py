@@ -38,6 +38,35 @@ def test_tile_verify_diff_undo_redo_save(sample: Sample, tmp_path: Path) -> None
     assert not diff_files(sample("lenet"), saved).equal
 
 
+def test_shapes_are_observed_by_whoever_asks_for_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The option reaches the analysis, and the row says where the shape comes from."""
+    from onnx import TensorProto, helper
+
+    from explorer.cli import main
+
+    path = str(tmp_path / "far.onnx")
+    graph = helper.make_graph(
+        [helper.make_node("CDist", ["x", "z"], ["y"], domain="com.microsoft", name="far")],
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, 3]) for n, rows in (("x", 6), ("z", 4))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    with Session(path) as session:
+        assert session.analysis().layers[0].outputs[0].shape is None
+    with Session(path, observe=True) as session:
+        output = session.analysis().layers[0].outputs[0]
+        assert (output.shape, output.origin) == ((6, 4), "observed")
+        assert session.info().assumptions["observed"]
+    assert main(["layers", path, "--observe"]) == 0
+    row = next(line for line in capfd.readouterr().out.splitlines() if "CDist" in line)
+    assert "[6, 4]" in row
+    assert "shape as seen in a run" in row
+
+
 def test_the_cost_before_is_that_of_the_batch_that_was_tiled(sample: Sample) -> None:
     """Symbolic, it would be unknown, and nobody could say that the MACs are unchanged."""
     with Session(sample("bert_tiny"), dims={"sequence": 16}) as session:

@@ -91,7 +91,8 @@ def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
         trainable = f"{exact_text(totals.trainable_params)} of them trainable"
     least = totals.coverage < 1
     intensity = "?"
-    if totals.flops is not None and moved:
+    # of two lower bounds the quotient is nothing
+    if totals.flops is not None and moved and not least:
         intensity = f"{totals.flops / moved:.2f}"
     rows = [
         count_row("Parameters", totals.params, False, trainable),
@@ -216,7 +217,8 @@ def layers(fact: Analysis) -> list[Block]:
     totals = fact.info.totals
     whole = totals.macs
     largest = max((row.macs or 0 for row in fact.layers if not row.group), default=0)
-    rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest) for row in fact.layers]
+    observed = "observed" in fact.info.assumptions
+    rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest, observed) for row in fact.layers]
     sign = ">= " if totals.coverage < 1 else ""
     rows.append(
         (
@@ -249,7 +251,7 @@ def layers(fact: Analysis) -> list[Block]:
     return [*title(fact.info.model), Line(), Table(columns, rows, 0), *symbolic_hint(fact.info)]
 
 
-def _layer_row(row: Layer, whole: int | None, largest: int) -> tuple[Cell, ...]:
+def _layer_row(row: Layer, whole: int | None, largest: int, observed: bool) -> tuple[Cell, ...]:
     name = "  " * row.depth + (row.name or row.path or "(model)")
     kind = f"{row.kind} ×{row.calls}" if row.calls > 1 else row.kind
     style = STRONG if row.group else ""
@@ -263,7 +265,7 @@ def _layer_row(row: Layer, whole: int | None, largest: int) -> tuple[Cell, ...]:
         share_text(row.macs, whole) if row.macs != 0 and whole else "",
         "" if row.group else bar_text(row.macs, largest),
         quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
-        _remark(row),
+        _remark(row, observed),
     )
 
 
@@ -281,7 +283,7 @@ def quiet_zero(value: int | None, text: str) -> Cell:
     return text if value else Span("-", DIM)
 
 
-def _remark(row: Layer) -> str:
+def _remark(row: Layer, observed: bool) -> str:
     remarks = [row.reason and (f"upper bound: {row.reason}" if row.status == "bound" else row.reason)]
     if row.shared_with:
         more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
@@ -290,7 +292,12 @@ def _remark(row: Layer) -> str:
         remarks.append(f"first of {row.repeat} alike")
     if not row.group:
         # an operator's output is inferred, or seen in a run, unless nobody knows the operator
-        remarks += ["shape as declared" for t in row.outputs[:1] if t.origin == "declared"]
+        said = {} if row.status == "bound" else {"bound": "size at most"}
+        said["declared"] = "shape as declared"
+        if observed:
+            # a module is never without a run, on tensors that hold no data
+            said["observed"] = "shape as seen in a run"
+        remarks += [said[t.origin] for t in row.outputs[:1] if t.origin in said]
         remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
     return "; ".join(remark for remark in remarks if remark)
 

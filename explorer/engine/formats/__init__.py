@@ -138,7 +138,12 @@ class OnnxModel:
         from explorer.engine.analysis import onnx_model
 
         analysed = partial(
-            onnx_model.examine, self.model, rules=self.options.own, on_progress=on_progress, cancel=cancel
+            onnx_model.examine,
+            self.model,
+            rules=self.options.own,
+            observe=self.options.observe,
+            on_progress=on_progress,
+            cancel=cancel,
         )
         dims = dims_of(self.model, self.options.dims)
         shapes = {n: s for n, s in self.options.input_shapes.items() if n in self.names()[1]}
