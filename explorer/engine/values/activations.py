@@ -7,6 +7,7 @@ all formats share: the input that the user gives, the file that the values go to
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import zipfile
 import zlib
@@ -127,6 +128,9 @@ def read_input(path: str) -> Given:
     Raises:
         Misuse: It cannot be read, or is neither.
     """
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        # opening a pipe would wait for somebody to write into it
+        raise Misuse("this is not a regular file", where=path, hint="numpy.save writes one")
     try:
         # arrays of Python objects are refused: unpickling them runs what their maker wants
         with open(path, "rb") as file:

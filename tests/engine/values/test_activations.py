@@ -39,6 +39,12 @@ def test_one_array_is_the_only_input_whatever_its_name(tmp_path: Path) -> None:
     assert read_input(saved(tmp_path, anything=ROW)).fit([X])["x"].shape == (2, 3)
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.npy")
+    with pytest.raises(Misuse, match="not a regular file"):
+        read_input(str(tmp_path / "a.npy"))
+
+
 def test_several_inputs_are_found_by_name(tmp_path: Path) -> None:
     found = read_input(saved(tmp_path, y=np.arange(4), x=ROW)).fit([X, Y])
     assert found["y"].tolist() == [0, 1, 2, 3]
