@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import UninitializedBuffer
 
 from explorer.engine.analysis.module_rows import dtype_name, is_lazy
 from explorer.engine.analysis.packed_weights import is_packed, unpacked
@@ -65,7 +66,10 @@ def materialised(loaded: LoadedModule, bound: Bound | None = None) -> nn.Module:
 
 def _after_first_input(module: nn.Module, bound: Bound, loaded: LoadedModule) -> nn.Module:
     """A copy of a module that has seen an input."""
-    module = copy.deepcopy(module)
+    # torch copies parameters that wait for their shape, but no such buffers
+    waiting: Any = UninitializedBuffer
+    memo = {id(b): waiting(dtype=b.dtype, device=b.device) for b in module.buffers() if is_lazy(b)}
+    module = copy.deepcopy(module, memo)
     args, kwargs = bound.arguments(device="cpu", seed=loaded.seed)
     try:
         with loaded.quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():

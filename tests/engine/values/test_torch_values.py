@@ -202,6 +202,15 @@ def test_layers_that_wait_for_their_first_input_get_it_in_a_copy() -> None:
     assert isinstance(model[0].weight, nn.parameter.UninitializedParameter)
 
 
+def test_layers_whose_buffers_wait_too_get_them_in_a_copy() -> None:
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d())
+    with Session(model, inputs=torch.randn(2, 3, 8, 8)) as session:
+        shapes = {t.tensor.name: t.tensor.shape for t in session.weights(["1"]).tensors}
+        assert shapes["1.running_mean"] == shapes["1.weight"] == (4,)
+        assert [t.tensor.shape for t in session.activations().tensors] == [(2, 4, 6, 6)] * 2
+    assert isinstance(model[1].running_mean, nn.parameter.UninitializedBuffer)
+
+
 def test_weights_in_the_handles_of_quantized_layers_are_opened() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
