@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.training_torch import Gradients
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["analyse", "analyse_module", "examine", "examine_module"]
+__all__ = ["analyse", "analyse_module", "examine", "examine_module", "shapes_failure"]
 
 DECISIONS = 8
 """Times that a model is run at most."""
@@ -239,6 +239,12 @@ def _traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **o
         decisions = (*seen.decided[:-1], False)
     assert best is not None
     return best
+
+
+def shapes_failure(loaded: LoadedModule, *args: Any) -> tuple[str, str] | None:
+    """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
+    with loaded.quiet():
+        return _traced(loaded.meta(), args, {}).failed or None
 
 
 # -- from what was seen to rows

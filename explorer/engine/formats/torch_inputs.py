@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -201,6 +202,7 @@ def bind(
     found = _own(loaded, model, required)
     usual = _floating(model)
     own_shapes = not input_shapes
+    untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in found]
     for name, (dtype, shape) in input_shapes.items():
         found[name] = TensorInfo(name, _dtype(name, dtype, found, usual), _shape(name, shape), "declared")
     notes: tuple[str, ...] = ()
@@ -223,6 +225,9 @@ def bind(
         prefix += 1
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and (own_shapes or "batch" in dims) else None
     images = _takes_images(loaded, model)
+    indices = _indices(loaded, model, Bound(inputs, {}, positional=prefix, images=images), untyped)
+    inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
+    notes += tuple(f"input {name}: taken as int64, an embedding looks it up" for name in indices)
     bound = Bound(
         _one_each(inputs[0]) if images else inputs,
         {"batch": batch} if isinstance(batch, int) else {},
@@ -417,6 +422,8 @@ def _takes_images(loaded: LoadedModule, model: nn.Module) -> bool:
 
 _SIDES = (224, 32, 28, 64, 128, 299, 256, 96, 48, 16, 8)
 _LENGTHS = (128, 64, 32, 16, 256, 512, 8)
+_FEW = 4
+"""Inputs of unknown type up to which every set of them is tried as integers."""
 
 
 def _candidates(layer: Any) -> tuple[str, list[Size]]:
@@ -446,6 +453,48 @@ def _candidates(layer: Any) -> tuple[str, list[Size]]:
     return "", []
 
 
+class _Enough(Exception):
+    """Every embedding was reached: the types of the inputs are settled."""
+
+
+def _indices(loaded: LoadedModule, model: nn.Module, bound: Bound, untyped: Sequence[str]) -> tuple[str, ...]:
+    """Which of the inputs whose type nobody gave are rows of embeddings: those that have to be integers for
+    the model to get to its last embedding. Tried on shapes, and no further than there.
+    """
+    import torch
+    from torch import nn
+
+    from explorer.engine.analysis.meta_twin import without_values
+
+    if not untyped or not any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in model.modules()):
+        return ()
+    twin = without_values(model)
+    waiting: set[nn.Module] = set()
+
+    def reached(module: nn.Module, *_: Any) -> None:
+        waiting.discard(module)
+        if not waiting:
+            raise _Enough
+
+    tables = [m for m in twin.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    for table in tables:
+        table.register_forward_hook(reached)
+    sizes = range(len(untyped) + 1) if len(untyped) <= _FEW else (0, 1, len(untyped))
+    for chosen in (names for size in sizes for names in itertools.combinations(untyped, size)):
+        waiting.update(tables)
+        given = [replace(i, dtype="int64") if i.name in chosen else i for i in bound.inputs]
+        args, kwargs = replace(bound, inputs=tuple(given)).arguments(device="meta")
+        try:
+            with loaded.quiet(), torch.no_grad():
+                twin(*args, **kwargs)
+        except _Enough:
+            return chosen
+        except Exception:
+            continue
+        return chosen
+    return ()
+
+
 def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInfo | None, str]:
     """The first shape that the first layer allows and with which the model runs, and a note of it.
 
@@ -453,6 +502,8 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
         None and what came of the likeliest shape, when the model runs with none.
     """
     import torch
+
+    from explorer.engine.analysis.module import shapes_failure
 
     first = next((m for m in model.modules() if next(m.children(), None) is None and _candidates(m)[1]), None)
     dtype, shapes = _candidates(first)
@@ -464,9 +515,15 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
         try:
             with loaded.quiet(), torch.no_grad():
                 model(tensor)
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            tried = tried or f"and with {text}, likely from its first layer, it fails: {reason}"
+        except Exception:
+            # what is data-dependent answers with its bound only where every operator is watched
+            failed = shapes_failure(loaded, tensor)
+            at, reason = failed or ("", "")
+        else:
+            failed = None
+        if failed is not None:
+            where = f" in {at}" if at else ""
+            tried = tried or f"and with {text}, likely from its first layer, it fails{where}: {reason[:200]}"
             continue
         note = f"input {name}: {text} guessed from the first layer ({type(first).__name__})"
         return TensorInfo(name, dtype, shape, "inferred"), note

@@ -14,11 +14,12 @@ pytest.importorskip("torchvision")
 
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
+from torch import nn  # noqa: E402
 
 from explorer.engine.analysis import onnx_model  # noqa: E402
 from explorer.engine.analysis.module import analyse  # noqa: E402
 from explorer.engine.formats import onnx_reader, torch_export, torch_module  # noqa: E402
-from explorer.engine.formats.torch_module import LoadedModule, export_onnx, load, run  # noqa: E402
+from explorer.engine.formats.torch_module import LoadedModule, export_onnx, load, of, run  # noqa: E402
 from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse  # noqa: E402
 
 NETS = """
@@ -196,8 +197,43 @@ def test_several_inputs_have_to_be_given(nets: Path) -> None:
 
 
 def test_a_model_that_runs_with_no_likely_shape_says_what_was_tried(nets: Path) -> None:
-    with pytest.raises(Misuse, match=r"with 1x4, likely from its first layer, it fails: .*\[9, 2\]"):
+    with pytest.raises(Misuse, match=r"with 1x4, likely from its first layer, it fails in b: .*\[9, 2\]"):
         load("my_nets:Misfit").bind()
+
+
+def test_a_size_that_depends_on_values_is_no_reason_to_ask_for_a_shape() -> None:
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x[(x[:, 0] > 0).nonzero().squeeze(1)])
+
+    analysis = analyse(of(Chosen()))
+    assert analysis.info.model.inputs[0].shape == (1, 8)
+    assert [(y.macs, y.status) for y in analysis.layers if y.path == "fc"] == [(8 * 16, "bound")]
+
+
+def test_rows_of_an_embedding_are_integers_without_being_told() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.kinds, self.fc = nn.Embedding(50, 4), nn.Embedding(2, 4), nn.Linear(4, 3)
+
+        def forward(self, ids: torch.Tensor, scale: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
+            return self.fc((self.words(ids + 0) + self.kinds(kinds)) * scale)
+
+    asked: dict[str, tuple[str | None, tuple[int, ...]]] = {
+        "ids": (None, (2, 5)),
+        "scale": (None, (2, 5, 1)),
+        "kinds": (None, (2, 5)),
+    }
+    bound = of(Pair()).bind(asked)
+    assert [i.dtype for i in bound.inputs] == ["int64", "float32", "int64"]
+    assert bound.notes[0] == "input ids: taken as int64, an embedding looks it up"
+    said = of(Pair()).bind({**asked, "ids": ("int32", (2, 5))})
+    assert [i.dtype for i in said.inputs] == ["int32", "float32", "int64"]
 
 
 def test_a_constructor_that_reads_values_is_built_on_the_cpu(nets: Path) -> None:
