@@ -41,7 +41,7 @@ from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
 from explorer.facts import Progress, TensorInfo
 
-__all__ = ["Walker", "walk"]
+__all__ = ["Walker", "forget", "walk"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -296,6 +296,7 @@ class Walker:
         `held` says whether one of its inputs is stored.
         """
         key: Hashable = None
+        everywhere: Hashable = None
         kinds = frame.shapes.kinds
         if node.alike is not None and kinds and not extra:
             kind = node.domain, node.op
@@ -322,6 +323,12 @@ class Walker:
                 known = self.alike.get(key)
                 if known is not None:
                     return known
+                if memo is None and not self.own and node.op not in bodies.CARRIERS:
+                    everywhere = self.everywhere(frame, node, inputs, outputs)
+                    known = _REMEMBERED.get(everywhere)
+                    if known is not None:
+                        self.alike[key] = known
+                        return known
         cost = self.cost(frame, node, inputs, outputs, memo)
         chosen = parameter_places(frame, node) if held else []
         params = {node.inputs[index] for index, _, _ in chosen}
@@ -346,7 +353,30 @@ class Walker:
         )
         if key is not None:
             self.alike[key] = figures
+        if everywhere is not None:
+            if len(_REMEMBERED) >= MAX_REMEMBERED:
+                _REMEMBERED.clear()
+            _REMEMBERED[everywhere] = figures
         return figures
+
+    def everywhere(
+        self, frame: Frame, node: Node, inputs: Sequence[TensorInfo | None], outputs: Sequence[TensorInfo]
+    ) -> Hashable:
+        """What the figures of a node depend on, in terms that mean the same in every model."""
+        names = node.inputs
+        return (
+            node.domain,
+            node.op,
+            node.alike,
+            frame.opsets.get(node.domain, 0),
+            frame.trips,
+            frame.early,
+            tuple([i and (i.dtype, i.shape, i.origin, i.conflict) for i in inputs]),
+            tuple([(o.dtype, o.shape, o.origin, o.conflict) for o in outputs]),
+            tuple([_looks(frame.stored.get(n)) for n in names]),
+            tuple([names.index(n) for n in names]),
+            tuple(map(bool, node.outputs)),
+        )
 
     def step(
         self,
@@ -494,6 +524,18 @@ class _Figures:
     written: int | None
     sizes: tuple[int | None, ...]
     attributes: Mapping[str, Any]
+
+
+MAX_REMEMBERED = 8_192
+"""Kinds of nodes that are kept from one model to the next, about 1 KB each."""
+
+_REMEMBERED: dict[Hashable, _Figures] = {}
+"""Figures by `Walker.everywhere`: models of one family are made of the same few hundred kinds of nodes."""
+
+
+def forget() -> None:
+    """Drops what was kept from earlier models."""
+    _REMEMBERED.clear()
 
 
 _LOOK = operator.attrgetter(*(f.name for f in fields(Stored) if f.name not in ("identity", "name")))
