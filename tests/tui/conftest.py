@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from importlib.metadata import version
 
 import pytest
@@ -15,3 +17,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("update_snapshots", default=False) and found != PINNED:
         wrong = ", ".join(f"{n} {found[n]} (not {v})" for n, v in PINNED.items() if found[n] != v)
         raise pytest.UsageError(f"snapshots are updated on the pinned versions only: {wrong}")
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """The screen takes its process for its own; the other tests in this one want their garbage collected."""
+    yield
+    gc.unfreeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -27,6 +28,11 @@ async def test_the_name_is_shown_while_the_engine_is_still_opening() -> None:
         await hands.rest()
         assert "714.19 M" in hands.strip(Header)
         assert "opening" not in hands.strip(Header) + hands.strip(Status)
+
+
+async def test_what_the_screen_has_imported_is_never_searched_for_garbage_while_a_key_waits() -> None:
+    async with screen():
+        assert gc.get_freeze_count() > 10_000
 
 
 async def test_a_model_that_cannot_be_opened_is_one_line_in_a_dialog() -> None:

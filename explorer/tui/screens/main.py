@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -89,7 +90,13 @@ class MainScreen(Showing):
 
     def _warm(self) -> None:
         """Import what the dialogs need, once the first paint is out and while the engine opens the model."""
-        self.run_worker(asyncio.to_thread(import_module, "explorer.tui.screens.tile"), exit_on_error=False)
+        self.run_worker(self._settle(), exit_on_error=False)
+
+    async def _settle(self) -> None:
+        await asyncio.to_thread(import_module, "explorer.tui.screens.tile")
+        if not gc.get_freeze_count():
+            # what was imported stays: every look for garbage through it would hold a key up for 20 ms
+            gc.freeze()
 
     async def _open(self, job: Any = None) -> None:
         painted = asyncio.Event()
