@@ -50,6 +50,7 @@ class TreeModel:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
         self.end = _subtree_ends(layers)
+        self.deepest = max((layer.depth for layer in layers), default=0)
         self.metric = METRICS[0]
         self.by_cost = False
         self.opened: set[int] = set()

@@ -89,6 +89,22 @@ def test_text_of_a_model_cannot_move_the_cursor_or_be_markup() -> None:
     assert "od\\x1b[2J[bold red]d" in line
 
 
+def test_names_of_deep_layers_can_still_be_read_in_a_narrow_pane() -> None:
+    model = alexnet()
+    chain = tuple(
+        replace(model.layers[0], id=i, parent=i - 1 if i else None, depth=i, name=f"level{i}")
+        for i in range(7)
+    )
+    rows = TreeModel(chain)
+    for width in (29, 40):
+        lines = [line_text(tree_line(rows, row, model.info.totals, width, False)) for row in range(7)]
+        assert all(f"level{i}" in line for i, line in enumerate(lines)), lines
+        starts = [line.index("level") for line in lines]
+        assert starts == sorted(set(starts))
+    wide = [line_text(tree_line(rows, row, model.info.totals, 60, False)) for row in range(7)]
+    assert wide[6].index("level") - wide[5].index("level") == 2
+
+
 def test_a_run_reads_from_its_first_to_its_last_block() -> None:
     model = blocks()
     rows = TreeModel(model.layers)

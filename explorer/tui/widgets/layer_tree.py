@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["LayerTree", "row_name", "tree_line"]
 
 _NUMBER, _EXACT_NUMBER = 11, 17
+_NAME = 12
+"""Cells that the deepest names keep before levels move closer together."""
 
 
 class LayerTree(LineList):
@@ -86,7 +88,6 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
     """One row: indentation, name, kind, bar, figure."""
     first = model.layers[model.first(row)]
     members = model.members(row)
-    indent = "  " * model.depth(row)
     opens = model.expandable(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if opens else "  "
     value, bound = model.value(row)
@@ -95,6 +96,8 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
     bar_width = 14 if width >= 64 else 8 if width >= 46 else 5 if width >= 36 else 0
     kind_width = min(18, width // 5) if width >= 56 else 0
     name_width = max(4, width - number_width - bar_width - kind_width - 2)
+    # one step for the whole tree: where levels differ by it, names line up under their parent's
+    indent = ("  " if name_width - 2 * model.deepest >= _NAME else " ") * model.depth(row)
 
     times = f" ×{len(members)}" if len(members) > 1 else ""
     room = max(1, name_width - len(indent) - 2 - len(times))
