@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from explorer.facts import Info, ModelInfo, TensorInfo, Totals
@@ -103,6 +104,16 @@ def test_the_roofline_lists_the_slowest_first_and_marks_what_is_unknown() -> Non
     assert text.index("slow") < text.index("fast ") < text.index("odd")
     odd = next(line for line in text.splitlines() if "odd" in line)
     assert odd.split()[2:] == ["?", "?", "?", "unknown", "?", "?"]
+
+
+def test_the_axes_of_a_short_roofline_are_labelled_with_numbers() -> None:
+    """On short axes matplotlib puts markup between the powers of ten, which is not for reading."""
+    pytest.importorskip("matplotlib")
+    from explorer.report import plots
+
+    picture = plots.svg("roofline", INFO, replace(ROOFLINE, points=ROOFLINE.points[:1]))
+    assert "mathdefault" not in picture
+    assert all(f">{tick}<" in picture for tick in ("20", "50", "500"))
 
 
 def test_training_adds_forward_and_backward() -> None:

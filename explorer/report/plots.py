@@ -30,6 +30,7 @@ __all__ = ["check", "svg", "write"]
 _ENDINGS = (".svg", ".png")
 _BLUE, _ORANGE, _GREEN, _RED, _GREY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f", "#8a8f98"
 _BARS, _LABELS, _PER_DECADE, _TICKS = 24, 6, 12, 8
+_SHORT = 1000.0
 
 
 def check(path: str) -> None:
@@ -161,6 +162,8 @@ def _marks(fact: Roofline) -> list[_Mark]:
 
 
 def _roofline(axes: Axes, about: Info, fact: Roofline) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     machine, marks = fact.machine, _marks(fact)
     intensities = [mark.intensity for mark in marks] or [fact.ridge]
     low, high = min(*intensities, fact.ridge) / 4, max(*intensities, fact.ridge) * 8
@@ -212,6 +215,11 @@ def _roofline(axes: Axes, about: Info, fact: Roofline) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.legend(frameon=False, loc="upper left")
     axes.set_ylim(roof(low) / 2, flops * 4)
+    for axis, span in ((axes.xaxis, high / low), (axes.yaxis, 8 * flops / roof(low))):
+        # on a short axis matplotlib labels the ticks between the powers of ten, too, in markup of its own
+        axis.set_minor_formatter(NullFormatter())
+        if span < _SHORT:
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
 
 
 def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
