@@ -720,3 +720,38 @@ def test_thousands_of_branches_in_a_large_graph_are_walked_in_one_go(build: Buil
         )
     model = build(nodes, inputs={"x": (2, 3), "c": ("bool", ())}, outputs=["y0"])
     assert analyse(model).info.totals.elementwise_ops == 2000 * 12
+
+
+# -- one model after another ---------------------------------------------------------------------
+
+
+def test_figures_are_the_same_whichever_model_was_analysed_before(sample: Callable[[str], Path]) -> None:
+    """What is kept of the kinds of nodes in one model holds in the next."""
+    names = ("lenet", "mobilenet_small", "three_inputs", "bert_tiny", "jsc_tiny")
+    alone = {}
+    for name in names:
+        walker.forget()
+        shapes.inference.forget()
+        alone[name] = analyse(read(str(sample(name))))
+    for name in (*names, *reversed(names)):
+        assert analyse(read(str(sample(name)))) == alone[name]
+
+
+def test_nodes_of_two_models_that_differ_in_one_size_only_are_told_apart(build: Build) -> None:
+    for inner in (3, 5, 3):
+        nodes = [Node("MatMul", ["x", "w"], ["y"])]
+        model = build(nodes, inputs={"x": (2, inner), "w": (inner, 4)}, outputs=["y"])
+        assert analyse(model).info.totals.macs == 2 * inner * 4
+
+
+def test_nothing_of_a_model_waits_for_the_garbage_collector(sample: Callable[[str], Path]) -> None:
+    """A file that was analysed can be replaced: it is not kept open by objects that know each other."""
+    path = str(sample("mobilenet_small"))
+    analyse(read(path))
+    gc.collect()
+    gc.disable()
+    try:
+        analyse(read(path))
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
-__all__ = ["Inference", "Shapes", "infer"]
+__all__ = ["Inference", "Shapes", "forget", "infer"]
 
 ROUNDS = 24
 """How often the open nodes are gone through with what the last round made known."""
@@ -42,6 +42,12 @@ MAX_DEPTH = 96
 
 MAX_BODIES = 20_000
 """Bodies that are inferred, each once per kinds of arguments: loops in loops can ask for billions."""
+
+MAX_REMEMBERED = 8_192
+"""Answers of rules that are kept from one model to the next, about 1 KB each."""
+
+_REMEMBERED: dict[Hashable, Sequence[Type] | None] = {}
+"""Answers by operator, attributes, types and contents, which is all that a rule is told."""
 
 _RULES = {**rules.RULES, **movement.RULES, **products.RULES}
 _DOMAINS = frozenset(domain for domain, _ in _RULES)
@@ -66,6 +72,11 @@ class Shapes:
     dims: Mapping[str, int]
     notes: tuple[str, ...] = ()
     kinds: Mapping[str, Type] = field(default_factory=dict)
+
+
+def forget() -> None:
+    """Drops the answers that were kept from earlier models."""
+    _REMEMBERED.clear()
 
 
 def infer(
@@ -450,10 +461,17 @@ class Inference:
                 answer = answers.get(key, ...)
             else:
                 answer = ...
+            if answer is ... and key is not None:
+                answer = _REMEMBERED.get(key, ...)
             if answer is ...:
                 answer = self._asked(node, rule, kinds, contents, versions[node.domain])
                 if key is not None:
                     answers[key] = answer
+                    # what does not fit knows the node that it was found at
+                    if not isinstance(answer, Misfit):
+                        if len(_REMEMBERED) >= MAX_REMEMBERED:
+                            _REMEMBERED.clear()
+                        _REMEMBERED[key] = answer
             if answer is None:
                 open_.append(node)
                 continue
