@@ -241,10 +241,9 @@ def _traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **o
     return best
 
 
-def shapes_failure(loaded: LoadedModule, *args: Any) -> tuple[str, str] | None:
+def shapes_failure(model: nn.Module, *args: Any) -> tuple[str, str] | None:
     """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
-    with loaded.quiet():
-        return _traced(loaded.meta(), args, {}).failed or None
+    return _traced(model, args, {}).failed
 
 
 # -- from what was seen to rows

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.analysis.rules import Rules
     from explorer.engine.analysis.training import Step as TrainingStep
+    from explorer.engine.formats.torch_inputs import Bound
     from explorer.engine.formats.torch_module import LoadedModule
     from explorer.engine.graph import Model
     from explorer.engine.values.activations import Asked, Ran
@@ -251,7 +252,11 @@ class TorchModel:
 
         text = self.loaded.weights_text
         note = f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
-        return torch_tensors.stored(torch_tensors.materialised(self.loaded)), (note,)
+
+        def bind() -> Bound:
+            return self.loaded.bind(self.options.input_shapes, self.options.dims)
+
+        return torch_tensors.stored(torch_tensors.materialised(self.loaded, bind)), (note,)
 
     def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
         """See `Opened`."""

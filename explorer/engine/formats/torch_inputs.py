@@ -503,8 +503,11 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
     """
     import torch
 
+    from explorer.engine.analysis.meta_twin import without_values
     from explorer.engine.analysis.module import shapes_failure
+    from explorer.engine.analysis.module_rows import is_lazy
 
+    lazy = any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
     first = next((m for m in model.modules() if next(m.children(), None) is None and _candidates(m)[1]), None)
     dtype, shapes = _candidates(first)
     dtype = _floating(model) if dtype == "float32" else dtype
@@ -513,11 +516,13 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         text = "x".join(map(str, shape))
         try:
+            # a layer that waits for its first input would keep the size of a shape that failed
             with loaded.quiet(), torch.no_grad():
-                model(tensor)
+                (without_values(model) if lazy else model)(tensor)
         except Exception:
             # what is data-dependent answers with its bound only where every operator is watched
-            failed = shapes_failure(loaded, tensor)
+            with loaded.quiet():
+                failed = shapes_failure(without_values(model) if lazy else model, tensor)
             at, reason = failed or ("", "")
         else:
             failed = None

@@ -64,7 +64,7 @@ def run(
         given, texts = _made(loaded, bound, asked.seed)
     else:
         bound, given, texts = _read(loaded, asked.given, shapes, dims or {})
-    module = materialised(loaded, bound)
+    module = materialised(loaded, lambda: bound)
     home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     args, kwargs = bound.call([tensor.to(home) for tensor in given])
     with loaded.quiet():

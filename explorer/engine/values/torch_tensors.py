@@ -7,7 +7,7 @@ slab at a time, so that statistics and files see plain arrays.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 __all__ = ["materialised", "numbers_of", "slabs", "stored"]
 
 
-def materialised(loaded: LoadedModule, bound: Bound | None = None) -> nn.Module:
+def materialised(loaded: LoadedModule, bind: Callable[[], Bound]) -> nn.Module:
     """The model with real weights.
 
     Layers that get their weights from the first input that they see get them in a copy.
 
     Args:
         loaded: The model.
-        bound: Its inputs, if they are settled already; only such layers need them.
+        bind: Settles its inputs; only called for such layers, so that others need none.
 
     Raises:
         Misuse: The weights would take more memory than the machine has left, or have no values.
@@ -54,7 +54,7 @@ def materialised(loaded: LoadedModule, bound: Bound | None = None) -> nn.Module:
     module = loaded.materialise()
     held = [*module.parameters(), *module.buffers()]
     if any(is_lazy(t) for t in held):
-        return _after_first_input(module, bound or loaded.bind(), loaded)
+        return _after_first_input(module, bind(), loaded)
     if any(t.is_meta for t in held):
         raise Misuse(
             "its tensors have no values: they are on the meta device",

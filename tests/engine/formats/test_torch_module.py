@@ -215,6 +215,21 @@ def test_a_size_that_depends_on_values_is_no_reason_to_ask_for_a_shape() -> None
     assert [(y.macs, y.status) for y in analysis.layers if y.path == "fc"] == [(8 * 16, "bound")]
 
 
+def test_a_shape_that_was_tried_in_vain_leaves_no_size_in_layers_that_wait_for_one() -> None:
+    class Digits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc, self.out = nn.LazyConv2d(2, 3), nn.LazyLinear(5), nn.Linear(5, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.fc(self.conv(x).flatten(1))
+            return self.out(y if x.shape[-1] == 28 else y[:, :3])
+
+    analysis = analyse(of(Digits()))
+    assert analysis.info.model.inputs[0].shape == (1, 1, 28, 28)
+    assert {y.path: y.params for y in analysis.layers if y.params} == {"conv": 20, "fc": 6765, "out": 12}
+
+
 def test_rows_of_an_embedding_are_integers_without_being_told() -> None:
     class Pair(nn.Module):
         def __init__(self) -> None:

@@ -202,6 +202,13 @@ def test_layers_that_wait_for_their_first_input_get_it_in_a_copy() -> None:
     assert isinstance(model[0].weight, nn.parameter.UninitializedParameter)
 
 
+def test_layers_that_wait_take_the_shape_that_was_asked_for() -> None:
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(5))
+    with Session(model, input_shapes={"input": (None, (1, 3, 6, 6))}) as session:
+        shapes = {t.tensor.name: t.tensor.shape for t in session.weights(["*.weight"]).tensors}
+        assert shapes == {"0.weight": (4, 3, 3, 3), "2.weight": (5, 4 * 4 * 4)}
+
+
 def test_layers_whose_buffers_wait_too_get_them_in_a_copy() -> None:
     model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d())
     with Session(model, inputs=torch.randn(2, 3, 8, 8)) as session:
