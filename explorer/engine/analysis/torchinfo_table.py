@@ -237,6 +237,7 @@ _CALLED = "its parameters are multiplied by a function, not by a leaf module, an
 _ELEMENTWISE = "its parameters are applied elementwise"
 _SEQUENCE = "the first two dimensions of the output are taken for steps and batch"
 _BARE = "a module without parameters of its own counts 0, whatever it multiplies"
+_EATEN = "parameters of no leaf layer are what the layers leave over, and tied ones are taken off twice"
 _UNKNOWN = "no rule that is known accounts for this"
 
 
@@ -303,8 +304,12 @@ def _totals(
         if again:
             names = ", ".join(owners[0] for _, owners in tied[:3])
             whys.append(f"a tied weight counts once for every layer that has it ({names}: {again:+,})")
-        if theirs - totals.params - again:
-            whys.append(f"{_UNKNOWN} ({theirs - totals.params - again:+,})")
+        rest = theirs - totals.params - again
+        bare = sum(p.numel() for p in _outside_leaves(summary, model))
+        if rest:
+            # a module's own are what it has less what its layers have, tied ones taken off twice
+            eaten = again and 0 < -rest <= bare
+            whys.append(f"{_EATEN if eaten else _UNKNOWN} ({rest:+,})")
         yield TorchinfoDifference("", "", "params", theirs, totals.params, "; ".join(whys))
     if int(summary.total_param_bytes) != totals.weight_bytes:
         yield _weight_bytes(summary, model, totals.weight_bytes, tied)
@@ -317,6 +322,14 @@ def _totals(
             f"that own parameters; {other:,} other leaf layers are left out, though they put out values too"
         )
         yield TorchinfoDifference("", "", "activation_bytes", theirs, ours, why)
+
+
+def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
+    """Parameters that belong to no leaf layer that is called."""
+    counted = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
+    for module in model.modules():
+        if id(module) not in counted:
+            yield from (p for p in module._parameters.values() if p is not None)
 
 
 def _tied(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
@@ -336,11 +349,7 @@ def _weight_bytes(
 ) -> TorchinfoDifference:
     theirs = int(summary.total_param_bytes)
     again = sum((len(owners) - 1) * p.numel() * p.element_size() for p, owners in tied)
-    counted = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
-    bare = 0
-    for module in model.modules():
-        if id(module) not in counted:
-            bare += sum(p.numel() * p.element_size() for p in module._parameters.values() if p is not None)
+    bare = sum(p.numel() * p.element_size() for p in _outside_leaves(summary, model))
     whys = []
     if again:
         whys.append(f"a tied weight counts once for every layer that has it ({again:+,})")

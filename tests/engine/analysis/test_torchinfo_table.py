@@ -270,6 +270,20 @@ def test_a_tied_weight_is_counted_twice_by_torchinfo() -> None:
     assert "no rule" not in params.why + size.why
 
 
+def test_a_tied_weight_hides_parameters_outside_leaf_layers_from_torchinfo() -> None:
+    class Scaled(Tied):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(7))
+
+    params = of_total(compared(Scaled(), (2, 3), dtype="int64"), "params")
+    assert params is not None
+    # the 40 that are tied are counted twice, and the 7 are in what 47 less 80 leave over: nothing
+    assert (params.theirs, params.ours) == (80, 47)
+    assert "+40" in params.why
+    assert "taken off twice (-7)" in params.why
+
+
 def test_bytes_of_parameters_outside_leaf_layers_are_left_out_by_torchinfo() -> None:
     size = of_total(compared(Bare(), (1, 4)), "weight_bytes")
     assert size is not None
