@@ -584,6 +584,8 @@ class Session:
     def _examine(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """The analysis of the model at a place of the history, and its execution order, made once."""
         if at not in self._examined:
+            from explorer.engine.analysis.tree import said_of_bounds
+
             if at == 0:
                 examined = self._open(on_progress).examine(on_progress=on_progress, cancel=cancel)
             else:
@@ -591,7 +593,7 @@ class Session:
             if self._options["past"] is not None and "decode" not in examined.analysis.info.assumptions:
                 raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
             named = _with_file(examined.analysis, self._history.entries[at].saved or None)
-            self._examined[at] = replace(examined, analysis=named)
+            self._examined[at] = replace(examined, analysis=said_of_bounds(named))
         return self._examined[at]
 
     def _rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:

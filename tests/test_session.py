@@ -67,6 +67,31 @@ def test_shapes_are_observed_by_whoever_asks_for_it(
     assert "shape as seen in a run" in row
 
 
+def test_totals_that_hold_an_upper_bound_say_so(tmp_path: Path, sample: Sample) -> None:
+    """How many elements are not zero depends on the data; the product behind it counts all of them."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["w", "f"], ["y"], name="product"),
+    ]
+    given = {"x": [6, 5], "w": [3, 2]}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in given.items()]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    path = str(tmp_path / "most.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    with Session(path) as session:
+        info = session.info()
+        assert info.totals.macs == 3 * 2 * 30
+        assert info.model.notes == (
+            "'product' is counted at an upper bound, which the totals hold: they are the most",
+        )
+    with Session(str(sample("lenet"))) as session:
+        assert not [note for note in session.info().model.notes if "bound" in note]
+
+
 def test_the_cost_before_is_that_of_the_batch_that_was_tiled(sample: Sample) -> None:
     """Symbolic, it would be unknown, and nobody could say that the MACs are unchanged."""
     with Session(sample("bert_tiny"), dims={"sequence": 16}) as session:

@@ -7,19 +7,21 @@ the same for both.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from explorer.engine.analysis.drafts import LayerDraft, draft_of, fill, finish
-from explorer.facts import Layer, Status, TensorInfo, Totals
+from explorer.facts import Analysis, Layer, Status, TensorInfo, Totals
+from explorer.units import printable
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.frames import Frame
     from explorer.engine.graph import Node
 
-__all__ = ["GroupFacts", "Leaf", "Scope", "build", "summed", "totals"]
+__all__ = ["GroupFacts", "Leaf", "Scope", "build", "said_of_bounds", "summed", "totals"]
 
 SHARERS = 16
 """How many other users of a shared parameter are named."""
@@ -147,11 +149,14 @@ class _Sum:
             layer.activation_bytes,
             layer.weight_bytes_read,
         )
-        for at, value in enumerate(values):
-            if value is None:
-                self.missing.add(at)
-            else:
-                figures[at] += value
+        if None in values:
+            for at, value in enumerate(values):
+                if value is None:
+                    self.missing.add(at)
+                else:
+                    figures[at] += value
+        else:
+            self.figures = [*map(operator.add, figures, values)]  # type: ignore[arg-type]
         for identity, elements, size in stored:
             self.stored[identity] = elements, size
         self.leaves += 1
@@ -205,7 +210,8 @@ def build(
         item, parent, depth = stack.pop()
         if isinstance(item, _Group):
             path = item.scope.path
-            stack.extend((child, len(order), depth + 1) for child in reversed(item.children))
+            at, below = len(order), depth + 1
+            stack.extend([(child, at, below) for child in reversed(item.children)])
         else:
             path = _unique(item.layer.path, taken)
             for identity, _, _ in item.stored:
@@ -232,8 +238,8 @@ def build(
         )
         rows.append((row, known))
     if rows_of is not None:
-        at_of = {id(item): at for at, (item, _, _, _) in enumerate(order)}
-        rows_of.update((position, at_of[id(leaf)]) for position, leaf in enumerate(leaves))
+        at_of = {id(entry[0]): at for at, entry in enumerate(order)}
+        rows_of.update(enumerate([at_of[id(leaf)] for leaf in leaves]))
     return _with_totals(rows)
 
 
@@ -306,7 +312,7 @@ def _with_totals(rows: Sequence[tuple[Layer, Leaf | GroupFacts]]) -> tuple[Layer
             if not reason and mine.status == "unknown":
                 reason = f"{mine.unknown:,} of {mine.leaves:,} below have no known cost"
             elif not reason and mine.status == "bound":
-                reason = "some below are bounds"
+                reason = _BELOW
             fill(layer, status=mine.status, reason=reason, **mine.values())
             if mine.stored:
                 params = sum(e for e, _ in mine.stored.values())
@@ -343,6 +349,23 @@ def _mark_runs(rows: Sequence[Layer], siblings: Sequence[int], kinds: Sequence[i
                 for at in siblings[start:stop]:
                     fill(rows[at], repeat=stop - start if at == first else 0)
         start = stop
+
+
+_BELOW = "some below are bounds"
+
+
+def said_of_bounds(analysis: Analysis) -> Analysis:
+    """The analysis with a note where its totals hold upper bounds, which look like any other number."""
+    rows = [x for x in analysis.layers if x.status == "bound" and x.counted and x.reason != _BELOW]
+    if not rows:
+        return analysis
+    info = analysis.info
+    many = f"{len(rows):,} layers are" if len(rows) > 1 else f"'{printable(rows[0].path)}' is"
+    note = f"{many} counted at an upper bound, which the totals hold: they are the most"
+    if info.totals.coverage < 1:
+        note += " of what is known"
+    model = replace(info.model, notes=(*info.model.notes, note))
+    return replace(analysis, info=replace(info, model=model))
 
 
 def totals(
