@@ -156,7 +156,7 @@ class _Sum:
                 else:
                     figures[at] += value
         else:
-            self.figures = [*map(operator.add, figures, values)]  # type: ignore[arg-type]
+            self.figures = [*map(operator.add, figures, values)]
         for identity, elements, size in stored:
             self.stored[identity] = elements, size
         self.leaves += 1

@@ -298,7 +298,7 @@ class _Reader:
                 metadata = metadata or {}
                 metadata[key] = value
                 continue
-            text = _text(data[first:at])
+            text = data[first:at].decode("utf-8", "backslashreplace")
             if number == 1:
                 inputs.append(text)
             elif number == 2:
