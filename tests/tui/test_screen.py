@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from explorer.errors import BadModel
@@ -185,6 +186,23 @@ async def test_the_plan_follows_what_is_typed_and_a_bad_tile_cannot_be_applied()
         entry.value = "128"
         await hands.press()
         assert "3,584 tile products" in hands.dialog()
+
+
+async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_waits_for_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with screen() as hands:
+        left: dict[str, int] = {}
+        push = hands.pilot.app.push_screen
+
+        def watched(dialog: Screen[object], *args: object, **more: object) -> object:
+            left[type(dialog).__name__] = len(hands.main._dirty_widgets)
+            return push(dialog, *args, **more)  # type: ignore[call-overload]
+
+        monkeypatch.setattr(hands.pilot.app, "push_screen", watched)
+        await hands.press("t")
+        await hands.press("enter")
+        assert left["Page"] == 0
 
 
 async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:

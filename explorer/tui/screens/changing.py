@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,13 @@ class Changing(Screen[None]):
             return ()
         first, last = tree.chosen[0].id, tree.chosen[-1].id
         return tuple(tree.model.layers[first : tree.model.end[last]])
+
+    async def after_paint(self) -> None:
+        """Let out what is to be painted."""
+        painted = asyncio.Event()
+        self.call_after_refresh(painted.set)
+        with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
+            await asyncio.wait_for(painted.wait(), 0.5)
 
     # telling
 
@@ -180,6 +188,7 @@ class Changing(Screen[None]):
         self.last_command, self.said = result.command, ""
         self.show_status()
         title = ("Proven equal" if proof is not None else "Tiled, not verified") if passed else "Different"
+        await self.after_paint()  # two paints of the whole screen in one go would hold keys up
         dialog = Page(
             title,
             page,

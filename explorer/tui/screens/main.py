@@ -7,7 +7,6 @@ layers in `filtering`, changing the model in `changing`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 from collections.abc import Callable
 from importlib import import_module
@@ -99,10 +98,7 @@ class MainScreen(Showing):
             gc.freeze()
 
     async def _open(self, job: Any = None) -> None:
-        painted = asyncio.Event()
-        self.call_after_refresh(painted.set)
-        with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
-            await asyncio.wait_for(painted.wait(), 0.5)
+        await self.after_paint()
         try:
             await self.jobs.run("opening", "open", job=job)
             await self.reload()
