@@ -49,6 +49,7 @@ from explorer.engine.analysis.module_rows import (
     parameters,
     tensors,
 )
+from explorer.engine.fused import without_fastpath
 from explorer.errors import ExplorerError
 from explorer.facts import TensorInfo
 
@@ -723,13 +724,11 @@ def _calls(watch: _Watch) -> Iterator[None]:
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Eyes on every module, eval mode and no fast path, all put back at the end."""
     states = [(m, m.training) for m in watch.named.values()]
-    fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(_restore, states)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+        stack.enter_context(without_fastpath())
         if any(training for _, training in states):
             model.eval()
-        torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(_calls(watch))
         yield
 

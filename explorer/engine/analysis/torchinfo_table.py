@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from explorer.engine.formats.torch_module import INSTALL, said
+from explorer.engine.fused import without_fastpath
 from explorer.errors import BadModel, ExplorerError, MissingExtra
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
@@ -106,12 +106,10 @@ def _left_alone(model: nn.Module) -> Iterator[None]:
     no layer is called that torchinfo could see.
     """
     states = [(module, module.training) for module in model.modules()]
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with without_fastpath():
+            yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
         for module, training in states:
             module.training = training
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.engine.formats.torch_inputs import moved
 from explorer.engine.formats.torch_module import said
+from explorer.engine.fused import without_fastpath
 from explorer.errors import BadModel, ExplorerError
 from explorer.facts import Progress
 
@@ -138,7 +139,7 @@ def _by_trace(
 ) -> None:
     import torch
 
-    with torch.no_grad(), _no_merging_by_value(), _no_fastpath(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), _no_merging_by_value(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,
             (*args, kwargs) if kwargs else tuple(args),
@@ -162,7 +163,7 @@ def _by_graph(
 ) -> None:
     import torch
 
-    with torch.no_grad(), _no_fastpath(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,
             tuple(args),
@@ -197,19 +198,6 @@ def _no_merging_by_value() -> Iterator[None]:
         yield
     finally:
         setattr(passes, name, merge)
-
-
-@contextlib.contextmanager
-def _no_fastpath() -> Iterator[None]:
-    """Attention without its fused kernel, which has no ONNX form."""
-    import torch
-
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 @contextlib.contextmanager

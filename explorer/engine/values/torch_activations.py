@@ -19,6 +19,7 @@ from torch import nn
 
 from explorer.engine.analysis.module_rows import dtype_name, is_leaf, tensors
 from explorer.engine.formats.torch_module import said
+from explorer.engine.fused import without_fastpath
 from explorer.engine.values.activations import Asked, Given, Ran, Wanted
 from explorer.engine.values.torch_tensors import materialised, numbers_of
 from explorer.engine.values.weights import chosen
@@ -257,13 +258,10 @@ def record(
     wanted, skipped = _wanted(named, asked.layers, layers)
     watch = _Watch({id(named[path]): path for path in wanted}, asked)
     states = [(part, part.training) for part in module.modules()]
-    fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(_restore, states)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+        stack.enter_context(without_fastpath())
         module.eval()
-        # the fast path computes whole encoder layers without calling their modules
-        torch.backends.mha.set_fastpath_enabled(False)
         for path, part in named.items():
             if isinstance(part, torch.jit.ScriptModule):
                 continue

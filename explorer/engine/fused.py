@@ -1,0 +1,39 @@
+"""Attention without torch's fused fast path, for as long as anybody needs it so.
+
+The fast path computes whole encoder layers without calling their modules: nothing can be counted, watched
+or exported in it. It is one switch for the process, and two sessions may need it at the same time in two
+threads: if each put back what it found, the one that came second would leave it off for good. So uses are
+counted; the first remembers, the last puts back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["without_fastpath"]
+
+_LOCK = threading.Lock()
+_users = 0
+_found = True
+
+
+@contextmanager
+def without_fastpath() -> Iterator[None]:
+    """Torch's fast path of attention is off inside, and as it was when the last user is gone."""
+    global _users, _found
+    import torch
+
+    with _LOCK:
+        if not _users:
+            _found = torch.backends.mha.get_fastpath_enabled()
+        _users += 1
+        torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _users -= 1
+            if not _users:
+                torch.backends.mha.set_fastpath_enabled(_found)
