@@ -142,8 +142,10 @@ def _check_sizes(leaves: Sequence[Leaf], batch: int) -> None:
         if leaf.origin is None or leaf.origin[1].op != "Reshape":
             continue
         frame, node, _ = leaf.origin
-        sizes = [macs.count(s) for s in (frame.info(n).shape for n in (node.inputs[0], node.outputs[0])) if s]
-        if len(sizes) == 2 and None not in sizes and sizes[0] != sizes[1]:
+        made = frame.info(node.outputs[0])
+        sizes = [macs.count(shape) for shape in (frame.info(node.inputs[0]).shape, made.shape) if shape]
+        cannot_run = made.shape is None and made.conflict
+        if cannot_run or (len(sizes) == 2 and None not in sizes and sizes[0] != sizes[1]):
             raise Misuse(
                 f"the file is made for another batch than {batch}: a size is written into {leaf.layer.path}",
                 where="--batch",
