@@ -13,9 +13,14 @@ from explorer.targets import check_target, replacing
 def test_a_file_that_comes_with_a_result_replaces_nothing_unasked(tmp_path: Path) -> None:
     out, beside = tmp_path / "out.onnx", tmp_path / "out.onnx.data"
     beside.write_text("somebody else's")
-    with pytest.raises(Misuse, match="out.onnx.data: the file exists"), replacing(str(out)) as staged:
-        Path(staged).write_text("model")
-        Path(f"{staged}.data").write_text("weights")
+
+    def write() -> None:
+        with replacing(str(out)) as staged:
+            Path(staged).write_text("model")
+            Path(f"{staged}.data").write_text("weights")
+
+    with pytest.raises(Misuse, match=r"out\.onnx\.data: the file exists"):
+        write()
     assert beside.read_text() == "somebody else's"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx.data"], "nothing half-written is left"
     with replacing(str(out), overwrite=True) as staged:

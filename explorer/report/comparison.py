@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from explorer.facts import Analysis, Info, Totals
-from explorer.facts.comparison import Comparison, TorchinfoTable
+from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import FORMATS, Block, layers, title
 from explorer.units import bytes_text, count_text, exact_text
@@ -25,7 +27,9 @@ _FIGURES = (
 
 def compare(fact: Comparison) -> list[Block]:
     """The answer of `explorer compare`: the verdict, totals and operators side by side, the differences."""
-    verdict = "the same, or every difference explained" if fact.agree else "a difference is not explained"
+    verdict = "a difference in parameters or MACs is not explained"
+    if fact.agree:
+        verdict = "parameters and MACs are the same, or every difference in them is explained"
     columns = (
         Column("", style=DIM),
         *(Column(one.model.source, "right", shrink=True) for one in fact.models),
@@ -66,27 +70,22 @@ def _coverage(totals: Totals) -> Cell:
 def _differences(fact: Comparison) -> list[Block]:
     if not fact.differences:
         return []
-    rows: list[tuple[Cell, ...]] = []
-    for difference in fact.differences:
-        open_ = difference.delta is None or difference.explained != difference.delta
-        delta = "?" if difference.delta is None else f"{difference.delta:+,}"
-        rows.append(
-            (
-                fact.models[difference.model].model.source,
-                difference.figure,
-                delta,
-                Span("open", BAD) if open_ else Span("explained", GOOD),
-                difference.why,
-            )
-        )
-    columns = (
-        Column("against the first", shrink=True),
-        Column("figure"),
-        Column("difference", "right"),
-        Column(""),
-        Column("why"),
-    )
-    return [Line(), Table(columns, rows)]
+    blocks: list[Block] = []
+    for at in dict.fromkeys(difference.model for difference in fact.differences):
+        source, first = fact.models[at].model.source, fact.models[0].model.source
+        blocks += [Line(), Line((Span(source, STRONG), Span("   against   ", DIM), first))]
+        for difference in fact.differences:
+            if difference.model == at:
+                blocks += _difference(difference)
+    return blocks
+
+
+def _difference(fact: Difference) -> list[Block]:
+    """The figure and its difference on one line, why below: reasons are sentences, not cells."""
+    open_ = fact.delta is None or fact.explained != fact.delta
+    delta = "?" if fact.delta is None else f"{fact.delta:+,}"
+    state = Span("open", BAD) if open_ else Span("explained", GOOD)
+    return [Line((f"{fact.figure}  ", Span(delta, STRONG), "  ", state), 2), Prose(fact.why, indent=4)]
 
 
 def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, compared: bool) -> list[Block]:
@@ -102,6 +101,19 @@ def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, comp
         blocks = layers(analysis)
     if not compared:
         return blocks
+    if not fact.differences:
+        return [*blocks, Line(), Prose(f"torchinfo {fact.version} agrees with every figure", GOOD)]
+    for why in dict.fromkeys(difference.why for difference in fact.differences):
+        blocks += [
+            Line(),
+            Prose(why, NOTE, 0),
+            _overruled([d for d in fact.differences if d.why == why], fact),
+        ]
+    return blocks
+
+
+def _overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable) -> Table:
+    """Torchinfo's numbers that one rule overrules."""
     rows: list[tuple[Cell, ...]] = [
         (
             difference.path or "total",
@@ -109,18 +121,14 @@ def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, comp
             difference.figure,
             exact_text(difference.theirs),
             exact_text(difference.ours),
-            difference.why,
         )
-        for difference in fact.differences
+        for difference in differences
     ]
     columns = (
         Column("layer", shrink=True),
-        Column("kind", drop=1),
+        Column("kind", shrink=True, drop=1),
         Column("figure"),
         Column(f"torchinfo {fact.version}", "right"),
         Column("ours", "right", style=STRONG),
-        Column("why"),
     )
-    if not rows:
-        return [*blocks, Line(), Prose(f"torchinfo {fact.version} agrees with every figure", GOOD)]
-    return [*blocks, Line(), Table(columns, rows)]
+    return Table(columns, rows)

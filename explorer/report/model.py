@@ -248,7 +248,22 @@ def layers(fact: Analysis) -> list[Block]:
         Column("activations", "right", drop=7),
         Column("", shrink=True, drop=3, style=NOTE),
     )
-    return [*title(fact.info.model), Line(), Table(columns, rows, 0), *symbolic_hint(fact.info)]
+    return [
+        *title(fact.info.model),
+        Line(),
+        Table(columns, rows, 0),
+        *_functional_hint(totals),
+        *symbolic_hint(fact.info),
+    ]
+
+
+def _functional_hint(totals: Totals) -> list[Block]:
+    """Why the total of an nn.Module's activations may be less than a group's."""
+    if not totals.activation_bytes_functional:
+        return []
+    more = bytes_text(totals.activation_bytes_functional)
+    text = f"Groups count outputs of functional operators too, {more} in all; the total counts leaf modules."
+    return [Line(), Prose(text, NOTE)]
 
 
 def _layer_row(row: Layer, whole: int | None, largest: int, observed: bool) -> tuple[Cell, ...]:
