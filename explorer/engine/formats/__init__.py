@@ -336,43 +336,26 @@ def _is_code(source: str) -> bool:
     return path.endswith(".py") and all(part.isidentifier() for part in attribute.split("."))
 
 
-def _torch_file(*kinds: str) -> Callable[[str], bool]:
+def _is_torch_file(source: str) -> bool:
     """Recognises files of torch's by their content, before their name."""
+    from explorer.engine.formats.torch_files import kind_of
 
-    def recognise(source: str) -> bool:
-        from explorer.engine.formats.torch_files import kind_of
-
-        return kind_of(source) in kinds
-
-    return recognise
+    return kind_of(source) != ""
 
 
-def _torchscript(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.formats.torch_files import TorchScript
+def _open_torch_file(source: str, options: OpenOptions) -> Opened:
+    from explorer.engine.formats.torch_files import open_file
 
-    return TorchScript(source, options)
-
-
-def _exported_program(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.formats.torch_files import ExportedProgram
-
-    return ExportedProgram(source, options)
-
-
-def _no_model(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.formats.torch_files import refuse
-
-    return refuse(source, options)
+    return open_file(source, options)
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("torchscript", "a TorchScript file (.pt)", _torch_file("torchscript"), _torchscript),
-    Format("torch.export", "an exported program (.pt2)", _torch_file("torch.export"), _exported_program),
+    # one row for the kinds, so that a file's first bytes are looked at once
     Format(
         "torch file",
-        "",
-        _torch_file("checkpoint", "broken", "archive", "foreign", "missing"),
-        _no_model,
+        "a TorchScript file (.pt); an exported program (.pt2)",
+        _is_torch_file,
+        _open_torch_file,
     ),
     Format("onnx", "an ONNX file", _is_file, OnnxModel),
     Format("torch", "a torchvision model's name, or package.module:callable", _is_name, TorchModel),
@@ -439,5 +422,5 @@ def open_model(source: str, options: OpenOptions) -> Opened:
     for known in FORMATS:
         if known.recognise(source):
             return known.open(source, options)
-    kinds = "; ".join(f.about for f in FORMATS if f.about)
+    kinds = "; ".join(f.about for f in FORMATS)
     raise BadModel("this is neither a file nor a model's name", where=source, hint=f"a model is {kinds}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats import Cancel, OnProgress, OpenOptions
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["ExportedProgram", "TorchScript", "kind_of", "refuse"]
+__all__ = ["ExportedProgram", "TorchScript", "kind_of", "open_file", "refuse"]
 
 SUFFIXES = (".pt", ".pth", ".pt2", ".ckpt")
 """How files of torch's are called; only a file that is not there is judged by its name."""
@@ -131,3 +131,15 @@ class ExportedProgram(_File):
         from explorer.engine.formats import torch_program
 
         return torch_program.load(source)
+
+
+_OPENERS: dict[str, type[TorchModel]] = {"torchscript": TorchScript, "torch.export": ExportedProgram}
+
+
+def open_file(source: str, options: OpenOptions) -> TorchModel:
+    """Opens a file of torch's, whatever kind it is.
+
+    Raises:
+        BadModel: It is of a kind that holds no model, or broken; the message says what it is.
+    """
+    return _OPENERS.get(kind_of(source), refuse)(source, options)
