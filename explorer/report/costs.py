@@ -10,9 +10,11 @@ from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import LayerTraining, Training
 from explorer.report.layout import BAD, BAR, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import (
+    CAP,
     Block,
     bar_text,
     bytes_row,
+    capped,
     count_row,
     quiet_zero,
     share_text,
@@ -30,9 +32,6 @@ from explorer.units import (
 )
 
 __all__ = ["figure_table", "live_at", "machine_text", "memory", "roofline", "training"]
-
-CAP = 200
-"""Rows of a table on a terminal; --csv has them all."""
 
 
 def memory(about: Info, fact: Memory) -> list[Block]:
@@ -134,11 +133,7 @@ def _timeline(fact: Memory) -> list[Block]:
         Column("", style=BAR),
         Column(""),
     )
-    return [*_capped(len(shown), len(fact.steps), "steps, around the peak"), Table(columns, rows)]
-
-
-def _capped(shown: int, of: int, what: str) -> list[Block]:
-    return [Prose(f"{shown:,} of {of:,} {what}; --csv has all", NOTE)] if shown < of else []
+    return [*capped(len(shown), len(fact.steps), "steps, around the peak"), Table(columns, rows)]
 
 
 def machine_text(machine: Machine) -> str:
@@ -184,7 +179,7 @@ def roofline(about: Info, fact: Roofline) -> list[Block]:
         Line(),
         figure_table(figures),
         Line(),
-        *_capped(len(rows), len(fact.points), "layers, slowest first"),
+        *capped(len(rows), len(fact.points), "layers, slowest first"),
         Table(columns, rows),
         *symbolic_hint(about),
     ]
@@ -241,7 +236,7 @@ def training(about: Info, fact: Training) -> list[Block]:
         Line(),
         figure_table(figures),
         Line(),
-        *_capped(len(rows), len(fact.layers), "layers"),
+        *capped(len(rows), len(fact.layers), "layers"),
         Table(columns, rows),
         *([Line()] if fact.notes else []),
         *(Prose(note, NOTE) for note in fact.notes),

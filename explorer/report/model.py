@@ -11,9 +11,11 @@ from explorer.units import bytes_text, count_text, exact_text, percent_text, sha
 
 __all__ = [
     "FORMATS",
+    "CAP",
     "Block",
     "bar_text",
     "bytes_row",
+    "capped",
     "count_row",
     "figures_text",
     "info",
@@ -29,6 +31,9 @@ __all__ = [
 ]
 
 Block = Line | Prose | Table
+
+CAP = 200
+"""Rows of a table on a terminal; --csv has them all."""
 
 _BAR_CELLS = 10
 FORMATS = {
@@ -60,6 +65,11 @@ def info(fact: Info) -> list[Block]:
         *([Line()] if fact.model.notes else []),
         *(Prose(note, NOTE) for note in fact.model.notes),
     ]
+
+
+def capped(shown: int, of: int, what: str) -> list[Block]:
+    """How much of a long table stands below, where it is not all of it."""
+    return [Prose(f"{shown:,} of {of:,} {what}; --csv has all", NOTE)] if shown < of else []
 
 
 def written(output: str) -> list[Block]:

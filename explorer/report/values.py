@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from explorer.facts import Info
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.report.layout import BAD, BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.model import Block, title
+from explorer.report.model import CAP, Block, capped, title
 from explorer.units import bytes_text, exact_text, seconds_text, shape_text
 
 __all__ = ["activations", "spark", "weights"]
 
-CAP = 200
 _CELLS = 16
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
@@ -51,14 +50,10 @@ def activations(about: Info, fact: Activations) -> list[Block]:
     if fact.skipped:
         rows = [(Span(layer, NOTE), reason) for layer, reason in fact.skipped[:CAP]]
         columns = (Column("not seen", shrink=True), Column(""))
-        blocks += [Line(), *_capped(len(rows), len(fact.skipped), "layers not seen"), Table(columns, rows)]
+        blocks += [Line(), *capped(len(rows), len(fact.skipped), "layers not seen"), Table(columns, rows)]
     if fact.output:
         blocks += [Line(), Line((Span("values written to  ", DIM), Span(fact.output, STRONG)))]
     return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), DIM), 2)]
-
-
-def _capped(shown: int, of: int, what: str) -> list[Block]:
-    return [Prose(f"{shown:,} of {of:,} {what}; --csv has all", NOTE)] if shown < of else []
 
 
 def _tensors(tensors: Sequence[TensorStats], what: str) -> list[Block]:
@@ -78,7 +73,7 @@ def _tensors(tensors: Sequence[TensorStats], what: str) -> list[Block]:
         Column("", style=BAR, drop=3),
         Column("", style=BAD, drop=1),
     )
-    blocks = [*_capped(len(rows), len(tensors), what), Table(columns, rows, 0)]
+    blocks = [*capped(len(rows), len(tensors), what), Table(columns, rows, 0)]
     return [*blocks, *_detail(tensors[0])] if len(tensors) == 1 else blocks
 
 
