@@ -1,4 +1,4 @@
-"""Attention without torch's fused fast path, for as long as anybody needs it so.
+"""Modules as they were found, and attention without torch's fused fast path meanwhile.
 
 The fast path computes whole encoder layers without calling their modules: nothing can be counted, watched
 or exported in it. It is one switch for the process, and two sessions may need it at the same time in two
@@ -9,10 +9,14 @@ counted; the first remembers, the last puts back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["without_fastpath"]
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["undisturbed", "without_fastpath"]
 
 _LOCK = threading.Lock()
 _users = 0
@@ -37,3 +41,15 @@ def without_fastpath() -> Iterator[None]:
             _users -= 1
             if not _users:
                 torch.backends.mha.set_fastpath_enabled(_found)
+
+
+@contextmanager
+def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """No fast path inside; the train or eval state of each of `modules` is put back afterwards."""
+    states = [(module, module.training) for module in modules]
+    try:
+        with without_fastpath():
+            yield
+    finally:
+        for module, training in states:
+            module.training = training

@@ -7,11 +7,9 @@ called (attention that reads `self.qkv.weight`): then the work belongs to that m
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +32,7 @@ from explorer.engine.analysis.module_rows import (
 )
 from explorer.engine.analysis.module_trace import trace
 from explorer.engine.analysis.packed_weights import is_packed
+from explorer.engine.collecting import uncollected
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
 
@@ -108,19 +107,7 @@ def examine(
         )
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No search for garbage: torch's own million objects would be looked through for what we make."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-@_uncollected()
+@uncollected()
 def examine_module(
     model: nn.Module,
     args: Iterable[Any],

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,7 +49,7 @@ from explorer.engine.analysis.module_rows import (
     parameters,
     tensors,
 )
-from explorer.engine.fused import without_fastpath
+from explorer.engine.fused import undisturbed
 from explorer.errors import ExplorerError
 from explorer.facts import TensorInfo
 
@@ -673,11 +673,6 @@ def _bytes(value: Any) -> int:
     return sum(t.numel() * t.element_size() for _, t in tensors(value))
 
 
-def _restore(states: Sequence[tuple[nn.Module, bool]]) -> None:
-    for module, training in states:
-        module.training = training
-
-
 class _Watching(threading.local):
     """Who watches the modules that this thread calls."""
 
@@ -723,13 +718,10 @@ def _calls(watch: _Watch) -> Iterator[None]:
 @contextmanager
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Eyes on every module, eval mode and no fast path, all put back at the end."""
-    states = [(m, m.training) for m in watch.named.values()]
-    with ExitStack() as stack:
-        stack.callback(_restore, states)
-        stack.enter_context(without_fastpath())
-        if any(training for _, training in states):
+    modules = watch.named.values()
+    with undisturbed(modules), _calls(watch):
+        if any(module.training for module in modules):
             model.eval()
-        stack.enter_context(_calls(watch))
         yield
 
 

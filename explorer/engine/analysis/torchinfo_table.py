@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from explorer.engine.formats.torch_module import INSTALL, said
-from explorer.engine.fused import without_fastpath
+from explorer.engine.fused import undisturbed
 from explorer.errors import BadModel, ExplorerError, MissingExtra
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
@@ -84,7 +83,7 @@ def _summary(loaded: LoadedModule, bound: Any, device: str) -> Any:
     model = loaded.meta() if device == "meta" else loaded.materialise()
     args, kwargs = bound.arguments(device=device)
     deepest = max((name.count(".") + 1 for name, _ in model.named_modules() if name), default=1)
-    with loaded.quiet(), _left_alone(model):
+    with loaded.quiet(), undisturbed(model.modules()):
         try:
             return torchinfo.summary(
                 model,
@@ -98,20 +97,6 @@ def _summary(loaded: LoadedModule, bound: Any, device: str) -> Any:
             )
         finally:
             clear_cached_forward_pass()
-
-
-@contextmanager
-def _left_alone(model: nn.Module) -> Iterator[None]:
-    """Every module's train or eval state is put back; the fused fast path of attention is off, in which
-    no layer is called that torchinfo could see.
-    """
-    states = [(module, module.training) for module in model.modules()]
-    try:
-        with without_fastpath():
-            yield
-    finally:
-        for module, training in states:
-            module.training = training
 
 
 # -- taking its numbers apart

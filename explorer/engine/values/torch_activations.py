@@ -19,7 +19,7 @@ from torch import nn
 
 from explorer.engine.analysis.module_rows import dtype_name, is_leaf, tensors
 from explorer.engine.formats.torch_module import said
-from explorer.engine.fused import without_fastpath
+from explorer.engine.fused import undisturbed
 from explorer.engine.values.activations import Asked, Given, Ran, Wanted
 from explorer.engine.values.torch_tensors import materialised, numbers_of
 from explorer.engine.values.weights import chosen
@@ -257,10 +257,8 @@ def record(
     named = {path or type(module).__name__: part for path, part in module.named_modules()}
     wanted, skipped = _wanted(named, asked.layers, layers)
     watch = _Watch({id(named[path]): path for path in wanted}, asked)
-    states = [(part, part.training) for part in module.modules()]
     with ExitStack() as stack:
-        stack.callback(_restore, states)
-        stack.enter_context(without_fastpath())
+        stack.enter_context(undisturbed(module.modules()))
         module.eval()
         for path, part in named.items():
             if isinstance(part, torch.jit.ScriptModule):
@@ -283,11 +281,6 @@ def record(
         elif not watch.calls[path]:
             skipped.append((path, "it does not run in evaluation mode"))
     return (*skipped, *watch.barren.items())
-
-
-def _restore(states: Sequence[tuple[nn.Module, bool]]) -> None:
-    for module, training in states:
-        module.training = training
 
 
 def _wanted(
