@@ -20,26 +20,13 @@ import numpy as np
 import pytest
 
 from explorer import cli
+from tests.schemas import COUNT, COUNT_OR_NULL, MEASURED, TEXT, Schema, document_of, listed
 
-Schema = dict[str, Any]
 Ask = Callable[..., dict[str, Any]]
 
-TEXT: Schema = {"type": "string"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "minimum": 0}
 NUMBER: Schema = {"type": "number"}
-MEASURED: Schema = {"anyOf": [{"type": ["number", "null"]}, {"enum": ["nan", "inf", "-inf"]}]}
 STATUS: Schema = {"enum": ["exact", "bound", "unknown"]}
 ROOF = ("--peak-macs", "4T", "--bandwidth", "100GB/s")
-
-
-def listed(items: Schema, **how: Any) -> Schema:
-    return {"type": "array", "items": items, **how}
-
-
-def document_of(**properties: Schema) -> Schema:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
 
 ABOUT = {
     "schema_version": {"const": 1},

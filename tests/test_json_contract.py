@@ -18,26 +18,9 @@ import pytest
 from explorer import cli
 from explorer.facts import OutputEvidence, SiteEvidence, Verification
 from explorer.report import document
+from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, Schema, document_of, listed
 
-Schema = dict[str, Any]
 Ask = Callable[..., dict[str, Any]]
-
-TEXT: Schema = {"type": "string"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "minimum": 0}
-FLAG: Schema = {"type": "boolean"}
-MEASURED: Schema = {"anyOf": [{"type": ["number", "null"]}, {"enum": ["nan", "inf", "-inf"]}]}
-SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
-
-
-def listed(items: Schema, **how: Any) -> Schema:
-    return {"type": "array", "items": items, **how}
-
-
-def document_of(optional: tuple[str, ...] = (), **properties: Schema) -> Schema:
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": properties, "required": required}
-
 
 TENSOR = document_of(
     name=TEXT,
