@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from explorer.arguments import parse_choice, parse_count, parse_dims, parse_input_shapes, parse_tile
 
@@ -31,8 +32,7 @@ def _optional_count(flag: str, least: int, text: str | None) -> int | None:
     return None if text is None else parse_count(text, where=flag, least=least)
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """One option.
 
     Attributes:
@@ -53,8 +53,7 @@ class Option:
     read: Callable[[Any], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(Struct, frozen=True):
     """One verb: what it is for, what it takes, how it is typed.
 
     Attributes:

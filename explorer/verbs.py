@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
 from explorer.progress_line import ProgressLine
@@ -25,8 +26,7 @@ __all__ = ["DIFFERENT", "DONE", "RUN", "Answer", "session_options", "tool"]
 DONE, DIFFERENT = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a verb found: its exit code, and the answer as a JSON document or as text, made on demand.
 
     Attributes:

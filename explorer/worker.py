@@ -22,8 +22,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explorer import targets
 from explorer.errors import Cancelled, EngineDied, ExplorerError
@@ -58,8 +60,7 @@ _METHODS = _STAGES | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """What became of a job, told in the reader's thread.
 
     Attributes:
@@ -77,8 +78,7 @@ class Event:
     error: ExplorerError | None = None
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct):
     """One call of a session's method.
 
     Attributes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from explorer.facts import (

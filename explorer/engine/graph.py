@@ -14,8 +14,9 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from explorer.errors import BadModel
 from explorer.facts import Dim
@@ -46,8 +47,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(Struct, frozen=True):
     """A tensor element type: ONNX's code, numpy's (or ml_dtypes') spelling, width in bits."""
 
     code: int
@@ -117,8 +117,7 @@ class Source:
                 self.map.madvise(mmap.MADV_RANDOM)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Bytes that lie in a file."""
 
     source: Source
@@ -148,8 +147,7 @@ class Span:
             self.source.map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
-@dataclass(frozen=True, slots=True)
-class Inline:
+class Inline(Struct, frozen=True):
     """Bytes held in memory: small constants."""
 
     data: bytes
@@ -168,8 +166,7 @@ class Inline:
         yield memoryview(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(Struct, frozen=True):
     """Bytes that are made while they are written, a slab at a time: the tiles of a weight.
 
     `make` yields buffers whose sizes add up to `size`.
@@ -190,8 +187,7 @@ class Computed:
 Payload = Span | Inline | Computed
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """An initializer or constant: name, element type, shape, and where its bytes are.
 
     `payload` holds little-endian raw data (packed for types below 8 bits). It is None for a tensor
@@ -260,8 +256,7 @@ class Tensor:
         return np.frombuffer(self.payload.view(), dtype).reshape(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A declared graph input, output or intermediate value.
 
     `dtype` is None when no tensor type is declared (sequences, optionals); `shape` None when no shape
@@ -357,8 +352,7 @@ class Node:
         return f"Node({self.op}, {list(self.inputs)} -> {list(self.outputs)}, name={self.name!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeRef:
+class AttributeRef(Struct, frozen=True):
     """In a function body: the value of the calling node's attribute of this name.
 
     `kind` is AttributeProto.AttributeType, which the reference must carry.
@@ -368,8 +362,7 @@ class AttributeRef:
     kind: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Nodes in topological order, with what is declared around them."""
 
     name: str
@@ -387,8 +380,7 @@ class Graph:
         return tuple(v for v in self.inputs if v.name not in self.initializers)
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """A model-local function: an operator whose meaning is a body of nodes."""
 
     domain: str
@@ -409,8 +401,7 @@ class Function:
         return ("" if self.domain == "ai.onnx" else self.domain), self.name, self.overload
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(Struct, frozen=True):
     """A graph with the operator sets and functions that give it meaning."""
 
     graph: Graph

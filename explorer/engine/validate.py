@@ -11,12 +11,13 @@ recursion), except that an unsorted graph is accepted and that a subgraph may sh
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.graph import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 from explorer.engine.wire import fields
@@ -67,18 +68,17 @@ def _validated(model: Model) -> Model:
         bodies[key] = census
         # the encoded form has the old order
         same = nodes is function.nodes
-        functions[key] = function if same else dataclasses.replace(function, nodes=nodes, record=None)
+        functions[key] = function if same else replace(function, nodes=nodes, record=None)
     census = _Census(model.functions, model.opsets, Counter())
     graph, _ = _graph(model.graph, [], "the graph", census)
     bodies[None] = census
     _check_calls(model.functions, bodies)
     if graph is model.graph and all(functions[k] is f for k, f in model.functions.items()):
         return model
-    return dataclasses.replace(model, graph=graph, functions=functions)
+    return replace(model, graph=graph, functions=functions)
 
 
-@dataclass(slots=True)
-class _Census:
+class _Census(Struct):
     """What one body (the main graph, or a function) contains, its subgraphs included.
 
     `calls` counts the calls of each local function, `nodes` every operator.
@@ -123,7 +123,7 @@ def _graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> 
         sources.update(_sparse_names(graph))
     results = [v.name for v in graph.outputs]
     nodes, free = _body(graph.nodes, sources, results, outer, where, census)
-    return (graph if nodes is graph.nodes else dataclasses.replace(graph, nodes=nodes)), free
+    return (graph if nodes is graph.nodes else replace(graph, nodes=nodes)), free
 
 
 def _body(

@@ -1,8 +1,10 @@
 """What the engine tells the world.
 
-Frozen, slotted dataclasses of plain values: they pickle across the worker's pipe, print as JSON, and
-are drawn by the screen. One fact is one number computed in one place, so the screen, the text tables
-and the JSON cannot disagree. Standard library only: the screen imports this before anything heavy.
+Frozen structs of plain values: they pickle across the worker's pipe, print as JSON, and are drawn by the
+screen. One fact is one number computed in one place, so the screen, the text tables
+and the JSON cannot disagree. The screen imports this before
+anything heavy; structs are msgspec's, of which one is made and copied in a twentieth of a frozen
+dataclass's time: a large graph has a hundred thousand of them.
 
 Conventions: every count is an exact integer; None means unknown and is never 0 (JSON null, `?` in
 text). Sizes are bytes. A shape is a tuple of ints, of strings for symbolic dimensions, of None for
@@ -11,11 +13,11 @@ dimensions of which nothing is known; a shape of None means that not even the ra
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -53,8 +55,7 @@ Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
 Edges = Literal["ragged", "padded"]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """A named tensor: its dtype in numpy's spelling ('float32'), its shape, and who said so.
 
     `origin` is 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in a
@@ -70,8 +71,7 @@ class TensorInfo:
     conflict: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One row of the layer tree: an operator, a leaf module, or a group that carries totals.
 
     Layers are listed in pre-order, parents before children, siblings in execution order; `id` is the
@@ -127,8 +127,7 @@ class Layer:
     kv_cache_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """The figures of a whole model; each sums what is known, `coverage` says of how many nodes.
 
     Attributes:
@@ -166,8 +165,7 @@ class Totals:
     kv_cache_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
+class ModelInfo(Struct, frozen=True):
     """Where a model came from and what goes in and out. `format` is 'onnx' or 'torch'."""
 
     source: str
@@ -181,8 +179,7 @@ class ModelInfo:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Info:
+class Info(Struct, frozen=True):
     """The answer of `explorer info`. `assumptions` holds what was assumed to get the numbers:
     {'dims': {'batch': 8}, 'weights': 'random, seed 0', ...}.
     """
@@ -194,16 +191,14 @@ class Info:
     schema_version: int = SCHEMA_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(Struct, frozen=True):
     """Everything known of a model: the totals and every row of the layer tree."""
 
     info: Info
     layers: tuple[Layer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The values that an attribute takes over all nodes of one operator type.
 
     `minimum` and `maximum` are ints, floats or lists (elementwise per position); `values` holds the
@@ -216,8 +211,7 @@ class Range:
     values: tuple[tuple[Any, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OpStat:
+class OpStat(Struct, frozen=True):
     """One operator type: how many, what they cost, and the range of every attribute."""
 
     op: str
@@ -228,8 +222,7 @@ class OpStat:
     attributes: Mapping[str, Range]
 
 
-@dataclass(frozen=True, slots=True)
-class TileSpec:
+class TileSpec(Struct, frozen=True):
     """What the user asks of a tiling.
 
     Attributes:
@@ -245,8 +238,7 @@ class TileSpec:
     form: Form = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class SitePlan:
+class SitePlan(Struct, frozen=True):
     """One matrix product (M,K) x (K,N) and its grid of tiles.
 
     Attributes:
@@ -275,8 +267,7 @@ class SitePlan:
     bias: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedSite:
+class SkippedSite(Struct, frozen=True):
     """A matrix product that is left as it was, and why."""
 
     name: str
@@ -284,8 +275,7 @@ class SkippedSite:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What is tiled and how, whatever graph comes out."""
 
     tile: tuple[int, int, int]
@@ -299,8 +289,7 @@ class Plan:
     dims: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputEvidence:
+class OutputEvidence(Struct, frozen=True):
     """One output of two graphs, over all draws: how far apart, and how far each is from float64.
 
     Attributes:
@@ -333,8 +322,7 @@ class OutputEvidence:
     undefined: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SiteEvidence:
+class SiteEvidence(Struct, frozen=True):
     """One tiled site: the exact walk, and the run against float64.
 
     Attributes:
@@ -369,8 +357,7 @@ class SiteEvidence:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(Struct, frozen=True):
     """Evidence that two graphs compute the same.
 
     Attributes:
@@ -395,8 +382,7 @@ class Verification:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class OpDiff:
+class OpDiff(Struct, frozen=True):
     """Nodes of one operator type: `total` before, and what became of them."""
 
     op: str
@@ -407,8 +393,7 @@ class OpDiff:
     removed: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDiff:
+class NodeDiff(Struct, frozen=True):
     """One row of a diff.
 
     Attributes:
@@ -433,8 +418,7 @@ class NodeDiff:
     children: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Struct, frozen=True):
     """What changed between two graphs."""
 
     before: str
@@ -446,8 +430,7 @@ class Diff:
     totals_after: Totals
 
 
-@dataclass(frozen=True, slots=True)
-class TileResult:
+class TileResult(Struct, frozen=True):
     """The answer of `explorer tile`. `verification` is None when it was not asked for."""
 
     plan: Plan
@@ -457,8 +440,7 @@ class TileResult:
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
+class HistoryEntry(Struct, frozen=True):
     """One state of the session: the model as opened, or the outcome of a transform.
 
     `path` is the ONNX file that holds it (None: an nn.Module not exported yet); `command` is what
@@ -473,16 +455,14 @@ class HistoryEntry:
     saved: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """All states and which of them is current; entries after `current` can be redone."""
 
     entries: tuple[HistoryEntry, ...]
     current: int
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Where a job stands. `total` is 0 while it is not known."""
 
     phase: str
@@ -491,7 +471,7 @@ class Progress:
 
 
 def to_json(fact: Any) -> Any:
-    """A fact as JSON-ready values: dataclasses and mappings to dicts, tuples to lists.
+    """A fact as JSON-ready values: structs and mappings to dicts, tuples to lists.
 
     NaN and infinities become strings ('nan', 'inf'), because JSON has no word for them and null is
     taken: it means unknown.
@@ -500,8 +480,8 @@ def to_json(fact: Any) -> Any:
         return str(fact)
     if fact is None or isinstance(fact, (str, int, float, bool)):
         return fact
-    if dataclasses.is_dataclass(fact) and not isinstance(fact, type):
-        return {f.name: to_json(getattr(fact, f.name)) for f in dataclasses.fields(fact)}
+    if isinstance(fact, Struct):
+        return {name: to_json(getattr(fact, name)) for name in fact.__struct_fields__}
     if isinstance(fact, Mapping):
         return {str(k): to_json(v) for k, v in fact.items()}
     if isinstance(fact, (list, tuple, set, frozenset)):

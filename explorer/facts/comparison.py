@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from explorer.facts import Info
 
 __all__ = ["Comparison", "Difference", "TorchinfoDifference", "TorchinfoTable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One way in which a model differs from the first of the comparison, and where that comes from.
 
     Several of one model and figure add up to the whole difference.
@@ -32,8 +31,7 @@ class Difference:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """The totals of several models side by side.
 
     Attributes:
@@ -49,8 +47,7 @@ class Comparison:
     agree: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TorchinfoDifference:
+class TorchinfoDifference(Struct, frozen=True):
     """A number of torchinfo's that is not ours, and the rule by which ours is right.
 
     Attributes:
@@ -66,8 +63,7 @@ class TorchinfoDifference:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class TorchinfoTable:
+class TorchinfoTable(Struct, frozen=True):
     """torchinfo's own table, made by torchinfo, and where it differs from ours."""
 
     text: str

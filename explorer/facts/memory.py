@@ -1,20 +1,19 @@
 """Facts about memory over time: what is alive at each step, and how small an arena holds it.
 
-Apart from the facts that the screen paints first with, because making a dataclass costs start-up time
+Apart from the facts that the screen paints first with, because importing them costs start-up time
 and few sessions ask for these.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from explorer.facts import Status, TensorInfo
 
 __all__ = ["Lifetime", "Memory", "MemoryStep"]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryStep:
+class MemoryStep(Struct, frozen=True):
     """One step of the execution order.
 
     Attributes:
@@ -30,8 +29,7 @@ class MemoryStep:
     layer: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(Struct, frozen=True):
     """One activation and the steps through which it is alive, both ends included.
 
     `offset` is its place in the smallest arena that a first-fit allocator needs (`Memory.arena_bytes`).
@@ -44,8 +42,7 @@ class Lifetime:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Activation memory of one forward pass, step by step.
 
     Attributes:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 __all__ = ["Machine", "Roofline", "RooflinePoint"]
 
 Limit = Literal["compute", "memory", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """A machine as the roofline model sees it.
 
     Attributes:
@@ -27,8 +27,7 @@ class Machine:
     origin: str = "command line"
 
 
-@dataclass(frozen=True, slots=True)
-class RooflinePoint:
+class RooflinePoint(Struct, frozen=True):
     """One layer (never a group) on the roofline.
 
     Attributes:
@@ -51,8 +50,7 @@ class RooflinePoint:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(Struct, frozen=True):
     """Every layer on the roofline of one machine, in execution order.
 
     Attributes:

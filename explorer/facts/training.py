@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from explorer.facts import Status
 
@@ -15,8 +16,7 @@ OPTIMIZERS: dict[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 """Numbers that an optimizer keeps for every trained parameter."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerTraining:
+class LayerTraining(Struct, frozen=True):
     """One layer (never a group) in a training step; every figure for the whole batch.
 
     Attributes:
@@ -46,8 +46,7 @@ class LayerTraining:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+class Training(Struct, frozen=True):
     """One training step of a model at a batch size, per layer and in total.
 
     Attributes:

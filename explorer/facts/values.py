@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from explorer.facts import TensorInfo
 
 __all__ = ["Activations", "Histogram", "TensorStats", "Weights"]
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(Struct, frozen=True):
     """`counts[i]` values lie in [edges[i], edges[i + 1]), the last interval closed; NaN and Inf in none."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorStats:
+class TensorStats(Struct, frozen=True):
     """The values of one tensor.
 
     Figures are over the finite values, computed in float64; None where there are none, or where the
@@ -55,8 +53,7 @@ class TensorStats:
     trainable: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """Statistics of stored tensors.
 
     Attributes:
@@ -73,8 +70,7 @@ class Weights:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
+class Activations(Struct, frozen=True):
     """What the layers of a model put out for one input.
 
     Attributes:

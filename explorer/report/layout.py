@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
@@ -87,16 +87,14 @@ class Column(NamedTuple):
     style: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line of spans; the terminal wraps it where it must."""
 
     cell: Cell = ""
     indent: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(Struct, frozen=True):
     """A sentence or more: wrapped with its indent kept on a terminal, one line when redirected."""
 
     text: str
@@ -104,8 +102,7 @@ class Prose:
     indent: int = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows under columns. Missing cells at the end of a row are empty."""
 
     columns: Sequence[Column]

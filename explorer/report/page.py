@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from explorer.errors import ExplorerError, Misuse
 from explorer.facts import Analysis, Info, OpStat, TensorInfo
@@ -36,8 +37,7 @@ _READ_AT_MOST = 1 << 30
 """Bytes of weights whose values are read without being asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Everything:
+class Everything(Struct, frozen=True):
     """All facts of a page. What is None was not asked for, or could not be had: then `missing` says why."""
 
     analysis: Analysis
@@ -49,16 +49,14 @@ class Everything:
     missing: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
+class _Cell(Struct, frozen=True):
     text: str
     value: float | str | None = None
     exact: str = ""
     indent: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     columns: Sequence[str]
     rows: Sequence[Sequence[_Cell]]
     right: frozenset[int] = frozenset()
@@ -66,8 +64,7 @@ class _Table:
     sortable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     title: str
     notes: Sequence[str] = ()
     picture: str = ""

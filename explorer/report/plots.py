@@ -12,8 +12,9 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from explorer.errors import Misuse
 from explorer.facts import Info, OpStat
@@ -135,8 +136,7 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(Struct, frozen=True):
     """Layers of about one intensity, which would hide each other: drawn as one."""
 
     intensity: float

@@ -7,16 +7,16 @@ letters and arrows only: Ctrl+A, B, H, I, J, M, S and Alt are taken by terminals
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 __all__ = ["COMMANDS", "TABS", "Command", "Tab", "in_scope", "key_table"]
 
 Scope = Literal["screen", "list", "plot"]
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """Something that a user can do.
 
     Attributes:
@@ -42,8 +42,7 @@ class Command:
     menu: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tab:
+class Tab(Struct, frozen=True):
     """A page of the right pane: its widget's id, its key, its heading, and that where room is scarce."""
 
     id: str

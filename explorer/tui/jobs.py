@@ -10,8 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from explorer.errors import Cancelled
 
@@ -47,8 +48,7 @@ class Door(Protocol):
         """End the engine."""
 
 
-@dataclass(slots=True)
-class Running:
+class Running(Struct):
     """The job in the foreground."""
 
     title: str

@@ -8,8 +8,9 @@ layer `-row - 1`. Rows come to be when their parent is opened. No terminal is ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["METRICS", "Metric", "TreeModel"]
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """A column of the tree: its heading, the value of a layer and of the whole model, and its unit."""
 
     id: str

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from explorer.engine.formats.onnx_reader import read
 from explorer.engine.formats.onnx_writer import encode
@@ -102,10 +102,10 @@ def test_absent_optional_inputs_and_outputs_are_no_values() -> None:
 
 def test_an_initializer_may_be_the_default_of_an_input() -> None:
     base = model(Node("Add", ["x", "w"], ["y"]))
-    graph = dataclasses.replace(
+    graph = replace(
         base.graph, inputs=(value("x"), value("w")), initializers={"w": int64_tensor("w", [1, 2])}
     )
-    good = dataclasses.replace(base, graph=graph)
+    good = replace(base, graph=graph)
     assert validate(good) is good
 
 

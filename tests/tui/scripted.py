@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
+
+from msgspec.structs import replace
 
 from explorer.errors import Cancelled, EngineDied, ExplorerError
 from explorer.facts import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from explorer.facts import Layer, OpStat, Progress, Range, SitePlan, TensorInfo, TileSpec
 from explorer.tui.commands import COMMANDS, TABS, key_table

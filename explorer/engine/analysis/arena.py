@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 __all__ = ["Arena", "Block", "place"]
 
@@ -26,8 +27,7 @@ FEW = 32
 """Blocks up to which a loop is faster than numpy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """Memory that is needed from step `born` to step `dies`, both included."""
 
     size: int
@@ -35,8 +35,7 @@ class Block:
     dies: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arena:
+class Arena(Struct, frozen=True):
     """Where the blocks lie: offsets in bytes, in the order in which the blocks were given."""
 
     size: int

@@ -7,8 +7,9 @@ runs: that is a bound if a condition may end it earlier, and unknown if it depen
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from explorer.engine.analysis import folding
 from explorer.engine.analysis.frames import Frame, Walk, nbytes, scaled

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.analysis.frames import nbytes
 from explorer.engine.graph import Graph, Model, Node, Value, subgraphs
@@ -40,8 +42,7 @@ _CACHE_NAME = re.compile(r"past|cache|key_values|kv|mem", re.IGNORECASE)
 _TERM = re.compile(r"\s*\+\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """An input that holds keys or values of earlier tokens, `axis` counting them.
 
     `present` is the value with the new token behind them.
@@ -52,15 +53,13 @@ class Slot:
     present: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(Struct, frozen=True):
     """What a graph takes and gives of its cache, by the input's name."""
 
     slots: Mapping[str, Slot]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """The inputs of one decode step.
 
     Attributes:

@@ -7,8 +7,10 @@ one row, with the same figures, which are computed once per function and kinds o
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.analysis import macs, rules
 from explorer.engine.analysis.frames import SHOWN, Frame, Stored, Walk, constant, nbytes, scaled, shown
@@ -196,8 +198,7 @@ def _sum_up(
     walker.step(out, path, keys, made, leaf=len(out.leaves) - 1, bound=bound)
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """Figures of a body that stays closed."""
 
     cost: Cost

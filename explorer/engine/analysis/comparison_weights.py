@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from explorer.facts import Analysis, Layer
 from explorer.units import printable, shape_text
@@ -63,8 +64,7 @@ def family(kind: str) -> str:
     return "matrix product" if kind == "Conv1D" else _FAMILY_OF.get(ranked, kind)
 
 
-@dataclass(slots=True)
-class Tensor:
+class Tensor(Struct):
     """A stored tensor of a model, once, however many layers use it.
 
     Attributes:
@@ -102,8 +102,7 @@ def _width(dtype: str) -> int:
     return max(int(digits) // 8, 1) if digits else 1
 
 
-@dataclass(slots=True)
-class Cause:
+class Cause(Struct):
     """A reason why the weights of two models differ: elements and bytes more (positive) or fewer."""
 
     why: str
@@ -111,8 +110,7 @@ class Cause:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Causes:
+class Causes(Struct, frozen=True):
     """Why the weights of two models differ.
 
     Attributes:

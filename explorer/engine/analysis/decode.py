@@ -8,8 +8,9 @@ over whole texts (`derived`), and every row that is derived says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
 
 from explorer.engine.analysis import cache_inputs
 from explorer.engine.analysis.derived_step import derive

@@ -9,8 +9,10 @@ query are made whole. What a text is otherwise mixed by cannot be derived, and i
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.analysis.memory import Detail, Examined, Schedule, Step, live_peak
 from explorer.engine.analysis.tree import summed
@@ -36,8 +38,7 @@ def derive(long: Examined, other: Examined, tokens: int, length: int) -> Examine
     return _Derivation(long, other, tokens, length).result()
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(Struct):
     """Sums over the operators of one row."""
 
     macs: int = 0

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from explorer.engine.analysis import macs
 from explorer.engine.analysis.macs import FREE, Cost

@@ -7,8 +7,10 @@ other names. A `Frame` keeps track of that, and of which values are parameters i
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explorer.engine.analysis import macs, rules
 from explorer.engine.analysis.memory import Step
@@ -73,8 +75,7 @@ SHOWN = 32
 """How many tensors going into or out of a group are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A stored tensor: who it is (the same bytes are the same parameter), and what it looks like."""
 
     identity: Hashable
@@ -87,8 +88,7 @@ class Stored:
     sparse: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """Bytes that a node reads and writes, None if unknown; `weights` is the part of `read` that is stored.
 
     `made` holds key, description and bytes of every tensor that it makes, `sizes` the bytes read of each
@@ -102,8 +102,7 @@ class Traffic:
     sizes: Mapping[str, int | None] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(Struct):
     """A body being walked: its values, where they come from, and how often it runs.
 
     Attributes:
@@ -147,8 +146,7 @@ class Frame:
         return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
-@dataclass(slots=True)
-class Walk:
+class Walk(Struct):
     """What a walk collects: leaves, facts of groups, and the execution order for memory.
 
     `kept` holds the keys of the model's outputs.

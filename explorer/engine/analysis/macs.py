@@ -17,7 +17,9 @@ formula keeps the name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.facts import Dim, Shape, Status
 
@@ -50,8 +52,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What one operator costs in one forward pass.
 
     Attributes:

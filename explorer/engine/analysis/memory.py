@@ -8,9 +8,10 @@ and the timeline of `Memory` come from the same lives, so they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from explorer.engine.analysis.arena import Block, place
 from explorer.facts import Analysis, Layer, Shape, Status, TensorInfo
@@ -43,8 +44,7 @@ class Moved(NamedTuple):
     stored: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(Struct, frozen=True):
     """What one operator does by itself, for who has to tell it from the others of its row.
 
     Attributes:
@@ -67,8 +67,7 @@ class Detail:
     axes: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class Step:
+class Step(Struct):
     """One operator in execution order.
 
     Attributes:
@@ -99,8 +98,7 @@ class Life(NamedTuple):
     dies: int
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The step at which most bytes are alive, and the tensors alive there, largest first.
 
     `bytes` is None when there are tensors and the size of none is known.
@@ -111,8 +109,7 @@ class Peak:
     tensors: tuple[TensorInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """The execution order of an analysed model, which few ask for: `memory` makes facts of it.
 
     Attributes:
@@ -128,8 +125,7 @@ class Schedule:
     failed: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
+class Examined(Struct, frozen=True):
     """What one run of an analysis gives: the facts, and the order from which more facts can be made."""
 
     analysis: Analysis

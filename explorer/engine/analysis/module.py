@@ -10,14 +10,13 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.analysis import memory, stand_ins, tree
-from explorer.engine.analysis.drafts import LayerDraft
 from explorer.engine.analysis.meta_twin import materialised
 from explorer.engine.analysis.module_rows import (
     Row,
@@ -327,7 +326,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[tree.Scope, ...]) ->
     known = not row.unknown
     status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
     stored = tuple(row.stored.values())
-    layer = LayerDraft(
+    layer = Layer(
         id=0,
         parent=None,
         path=row.path,

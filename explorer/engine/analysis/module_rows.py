@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from msgspec import Struct, field
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
@@ -48,8 +48,7 @@ OPAQUE = (nn.MultiheadAttention,)
 """Modules with children that compute as one: attention never calls its own projection as a module."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A parameter: where it lives, its name in the model, and whether it is trained."""
 
     identity: tuple[int, int, int]
@@ -61,8 +60,7 @@ class Stored:
     trained: bool
 
 
-@dataclass(slots=True, eq=False)
-class Row:
+class Row(Struct, eq=False):
     """A leaf module or a functional operator of a module, while it is being counted.
 
     `parts` are the functional operators of a module without children, which stand for themselves when
@@ -119,8 +117,7 @@ class Event(NamedTuple):
     detail: Detail | None = None
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct):
     """What was seen in one forward pass.
 
     Attributes:

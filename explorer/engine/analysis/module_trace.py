@@ -31,7 +31,6 @@ from explorer.engine.analysis import (
     macs,
     packed_weights,
 )
-from explorer.engine.analysis.drafts import tensor as tensor_info
 from explorer.engine.analysis.memory import Detail, Moved
 from explorer.engine.analysis.module_rows import (
     Event,
@@ -225,7 +224,7 @@ class _Watch:
                 row.stored_read += stored
                 row.written += written
                 outputs = [
-                    (places[place], tensor_info(row.path, info.dtype, info.shape, "observed"), size)
+                    (places[place], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
                     for place, info, size in wrote
                 ]
                 self.events.append(Event(row, tuple([places[place] for place in used]), tuple(outputs)))
@@ -498,7 +497,7 @@ class _Watch:
             if key in inputs and not mutates:
                 continue
             written += size
-            outputs.append((key, tensor_info(row.path, dtype, shape, "observed"), storage.nbytes()))
+            outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
         if reason and not row.bound:
             row.bound = reason
         if made and not outputs:

@@ -8,7 +8,7 @@ of `Layer`: each input read once, each output written once, nothing kept on chip
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from explorer.facts import Analysis, Layer
 from explorer.facts.roofline import Limit, Machine, Roofline, RooflinePoint

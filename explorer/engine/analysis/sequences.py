@@ -6,8 +6,10 @@ Shape inference knows the type of a sequence, not its length; a SequenceMap cost
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.analysis.frames import Frame
 from explorer.engine.graph import Node
@@ -30,8 +32,7 @@ MAKERS = frozenset(
 """Operators whose result is a sequence of known length if their input is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(Struct, frozen=True):
     """What a sequence holds.
 
     Attributes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.formats.torch_module import INSTALL, said
@@ -102,8 +103,7 @@ def _summary(loaded: LoadedModule, bound: Any, device: str) -> Any:
 # -- taking its numbers apart
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """What torchinfo counted for one module, all its calls together.
 
     Attributes:

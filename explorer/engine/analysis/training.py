@@ -14,7 +14,8 @@ model's and not counted.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from explorer.engine.analysis.tree import summed
 from explorer.engine.graph import DTYPES, dtype_code
@@ -25,8 +26,7 @@ from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Traini
 __all__ = ["Kept", "Part", "Step", "check", "training"]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A stored parameter: who it is, its bytes, and whether it is trained."""
 
     identity: Hashable
@@ -34,8 +34,7 @@ class Kept:
     trained: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """What one layer adds to a training step.
 
     Attributes:
@@ -56,8 +55,7 @@ class Part:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """A model as it is trained: its analysis at the batch, a part for every layer, and what was assumed."""
 
     analysis: Analysis

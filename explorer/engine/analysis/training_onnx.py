@@ -7,8 +7,9 @@ The file does not say what is trained. Every stored tensor of a floating-point t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from explorer.engine.analysis import macs, onnx_model, rules
 from explorer.engine.analysis.frames import Frame

@@ -9,11 +9,11 @@ torch's kernels compute twice is not counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import Struct, field
 
 from explorer.engine.analysis import gradients
 from explorer.engine.analysis.gradients import Gradient, Want
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Gradients", "step"]
 
 
-@dataclass(slots=True)
-class _Product:
+class _Product(Struct):
     """An operator that multiplies: its gradients (None: unknown), and where it stands in autograd's graph.
 
     Autograd has its word on the tensors that it `made` only after the operator; until then `steps` is empty.
@@ -42,8 +41,7 @@ class _Product:
     steps: list[Any] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Sum:
+class _Sum(Struct):
     """What is known of one row: what it multiplied, and what it put out."""
 
     products: list[_Product] = field(default_factory=list)

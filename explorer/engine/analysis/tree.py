@@ -10,10 +10,11 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from explorer.engine.analysis.drafts import LayerDraft, draft_of, fill, finish
+from msgspec import Struct, field
+from msgspec.structs import force_setattr, replace
+
 from explorer.facts import Analysis, Layer, Status, TensorInfo, Totals
 from explorer.units import printable
 
@@ -35,8 +36,7 @@ class Scope(NamedTuple):
     kind: str
 
 
-@dataclass(slots=True, eq=False)
-class Leaf:
+class Leaf(Struct, eq=False):
     """An operator or leaf module.
 
     Attributes:
@@ -58,8 +58,7 @@ class Leaf:
     origin: tuple[Frame, Node, Collection[str]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
+class GroupFacts(Struct, frozen=True):
     """What is known of a group beyond the sum of its leaves.
 
     Attributes:
@@ -223,7 +222,7 @@ def build(
             rows.append((_leaf_row(item, at, parent, depth, path, users), item))
             continue
         known = facts.get(path, GroupFacts())
-        row = LayerDraft(
+        row = Layer(
             id=at,
             parent=parent,
             path=path,
@@ -246,20 +245,28 @@ def build(
 def _leaf_row(
     leaf: Leaf, at: int, parent: int | None, depth: int, path: str, users: Mapping[Hashable, Sequence[str]]
 ) -> Layer:
-    row: Any = draft_of(leaf.layer)
-    row.id, row.parent, row.path, row.depth, row.counted = at, parent, path, depth, leaf.counted
-    row.params = row.weight_bytes = 0
-    if leaf.stored:
-        others: dict[str, None] = {}
-        for identity, elements, size in leaf.stored:
-            row.params += elements
-            row.weight_bytes += size
-            if len(users[identity]) > 1:
-                others.update(dict.fromkeys(users[identity][: SHARERS + 1]))
-        others.pop(path, None)
-        row.shared_with = tuple(others)[:SHARERS]
-    result: Layer = row
-    return result
+    others: dict[str, None] = {}
+    for identity, _, _ in leaf.stored:
+        if len(users[identity]) > 1:
+            others.update(dict.fromkeys(users[identity][: SHARERS + 1]))
+    others.pop(path, None)
+    return replace(
+        leaf.layer,
+        id=at,
+        parent=parent,
+        path=path,
+        depth=depth,
+        counted=leaf.counted,
+        params=sum([elements for _, elements, _ in leaf.stored]),
+        weight_bytes=sum([size for _, _, size in leaf.stored]),
+        shared_with=tuple(others)[:SHARERS],
+    )
+
+
+def _fill(row: Layer, **fields: Any) -> None:
+    """Sets fields of a row that nobody else has seen yet."""
+    for name, value in fields.items():
+        force_setattr(row, name, value)
 
 
 def _group_paths(root: _Group) -> Iterable[str]:
@@ -313,10 +320,10 @@ def _with_totals(rows: Sequence[tuple[Layer, Leaf | GroupFacts]]) -> tuple[Layer
                 reason = f"{mine.unknown:,} of {mine.leaves:,} below have no known cost"
             elif not reason and mine.status == "bound":
                 reason = _BELOW
-            fill(layer, status=mine.status, reason=reason, **mine.values())
+            _fill(layer, status=mine.status, reason=reason, **mine.values())
             if mine.stored:
                 params = sum(e for e, _ in mine.stored.values())
-                fill(layer, params=params, weight_bytes=sum(b for _, b in mine.stored.values()))
+                _fill(layer, params=params, weight_bytes=sum(b for _, b in mine.stored.values()))
             if above is not None and item.apart:
                 above.stored.update(mine.stored)
             elif above is not None:
@@ -331,7 +338,7 @@ def _with_totals(rows: Sequence[tuple[Layer, Leaf | GroupFacts]]) -> tuple[Layer
     done = [layer for layer, _ in rows]
     for siblings in children.values():
         _mark_runs(done, siblings, kinds)
-    return finish(done)
+    return tuple(done)
 
 
 def _mark_runs(rows: Sequence[Layer], siblings: Sequence[int], kinds: Sequence[int]) -> None:
@@ -347,7 +354,7 @@ def _mark_runs(rows: Sequence[Layer], siblings: Sequence[int], kinds: Sequence[i
                 stop += 1
             if stop - start > 1:
                 for at in siblings[start:stop]:
-                    fill(rows[at], repeat=stop - start if at == first else 0)
+                    _fill(rows[at], repeat=stop - start if at == first else 0)
         start = stop
 
 

@@ -9,7 +9,8 @@ what form keys and values would be kept.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from explorer.engine.analysis.memory import Detail, Examined, Moved, Step
 from explorer.engine.analysis.positions import ADDED_FIRST, FACTORS, HIDING, LOOKUPS, ROLES, Role
@@ -22,8 +23,7 @@ _WHERE = "--decode"
 _HINT = "leave --decode out for the whole pass"
 
 
-@dataclass(slots=True)
-class Cached:
+class Cached(Struct):
     """Keys or values of one attention: bytes of a position, and the steps that spread them out."""
 
     size: int

@@ -9,11 +9,12 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from explorer.engine.analysis import bodies, calls, macs, rules, sequences
-from explorer.engine.analysis.drafts import LayerDraft, tensor
 from explorer.engine.analysis.frames import (
     HANDED_ON,
     SHOWN,
@@ -39,7 +40,7 @@ from explorer.engine.analysis.shapes import Inference, Shapes, captured_names
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
 from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
-from explorer.facts import Progress, TensorInfo
+from explorer.facts import Layer, Progress, TensorInfo
 
 __all__ = ["Walker", "forget", "walk"]
 
@@ -213,7 +214,9 @@ class Walker:
         weights: tuple[TensorInfo, ...] = ()
         if figures.parameters:
             stored, params = parameters(frame, node, figures.parameters)
-            weights = tuple({s.name: tensor(s.name, s.dtype, s.shape, "declared") for s in stored}.values())
+            weights = tuple(
+                {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}.values()
+            )
             entries = tuple({s.identity: (s.identity, s.elements, s.size) for s in stored}.values())
         special = node.op in _SPECIAL
         if special:
@@ -223,7 +226,7 @@ class Walker:
         path = frame.path(node)
         cost = figures.cost
         # by position: by name it takes six times as long, and there is one for every node
-        layer = LayerDraft(
+        layer = Layer(
             0,  # id
             None,  # parent
             path,
@@ -505,8 +508,7 @@ class Walker:
                 )
 
 
-@dataclass(slots=True)
-class _Figures:
+class _Figures(Struct):
     """What nodes of one operator, attributes and types have in common.
 
     Attributes:
@@ -538,7 +540,7 @@ def forget() -> None:
     _REMEMBERED.clear()
 
 
-_LOOK = operator.attrgetter(*(f.name for f in fields(Stored) if f.name not in ("identity", "name")))
+_LOOK = operator.attrgetter(*(f for f in Stored.__struct_fields__ if f not in ("identity", "name")))
 
 
 def _looks(entries: Sequence[Stored] | None) -> Hashable:

@@ -10,7 +10,8 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.side import Side
@@ -24,8 +25,7 @@ __all__ = ["SitePair", "count_inside", "pair_sites"]
 _PRODUCT = "2DMM_"
 
 
-@dataclass(frozen=True, slots=True)
-class SitePair:
+class SitePair(Struct, frozen=True):
     """A site that differs: its nodes on each side, the value that both give, and its row."""
 
     before: tuple[int, ...]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explorer.errors import BadModel, Misuse, nearest
 from explorer.facts import Layer, Progress
@@ -49,8 +51,7 @@ OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenOptions:
+class OpenOptions(Struct, frozen=True):
     """How a model is to be opened.
 
     Attributes:
@@ -300,8 +301,7 @@ class ModuleObject(TorchModel):
         self._graph = None
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """How a kind of model is recognised and opened.
 
     Attributes:

@@ -17,8 +17,9 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from explorer.errors import BadModel
 from explorer.units import printable
@@ -163,8 +164,7 @@ class Archive:
 # -- what a pickle may make
 
 
-@dataclass(frozen=True, slots=True)
-class StorageRef:
+class StorageRef(Struct, frozen=True):
     """Stored bytes: the entry's key, the type of the elements in torch's words ('float32'), how many."""
 
     key: str
@@ -172,8 +172,7 @@ class StorageRef:
     elements: int
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Struct, frozen=True):
     """A tensor as a file describes it: a place in a storage. Strides and offset are in elements."""
 
     storage: StorageRef
@@ -204,8 +203,7 @@ class Record:
         self.state = state
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A device that a file names; it is not asked for."""
 
     kind: str = "cpu"
@@ -386,8 +384,7 @@ def unpickle(content: bytes, where: str, *, tensors: Mapping[int, TensorSpec] | 
         ) from error
 
 
-@dataclass(slots=True)
-class Storages:
+class Storages(Struct):
     """Makes tensors from descriptions, on one device; tensors of one storage share it.
 
     Attributes:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from explorer.errors import BadModel
 from explorer.units import printable
@@ -28,8 +29,7 @@ class ScriptError(Exception):
     """The code asks for what cannot be done here."""
 
 
-@dataclass(slots=True)
-class Class:
+class Class(Struct):
     """A class whose code is in the file.
 
     Attributes:
@@ -138,16 +138,14 @@ def _literal(node: ast.expr) -> Any:
 # -- running it
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(Struct):
     """A function that is running: its names, and the object whose method it is."""
 
     names: dict[str, Any]
     owner: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
+class _Reference(Struct, frozen=True):
     """A function or class of the file, as a value."""
 
     qualname: str

@@ -8,8 +8,9 @@ it is: its pickle would run code, and most hold weights without a graph.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from explorer.engine.formats import TorchModel
 from explorer.engine.formats.torch_module import require

@@ -10,8 +10,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from explorer.engine.formats.torch_archive import Archive
 from explorer.errors import BadModel, ExplorerError
@@ -61,8 +62,7 @@ LARGEST = 1 << 56
 _EMPTY = "_empty_nn_module_stack_from_metadata_hook"
 
 
-@dataclass(slots=True)
-class Node:
+class Node(Struct):
     """An operator: arguments still as JSON, names of its results, and what is not needed behind it."""
 
     target: str
@@ -77,8 +77,7 @@ class Node:
             yield from names_in(out)
 
 
-@dataclass(slots=True)
-class Segment:
+class Segment(Struct):
     """Nodes that ran in one call of a module, and calls of modules inside it.
 
     Attributes:
@@ -95,8 +94,7 @@ class Segment:
     result: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Input:
+class Input(Struct):
     """An input of the program: sizes are numbers, or expressions with the value at export."""
 
     name: str
@@ -104,8 +102,7 @@ class Input:
     sizes: tuple[int | tuple[str, int], ...]
 
 
-@dataclass(slots=True)
-class Program:
+class Program(Struct):
     """An exported program as its file describes it.
 
     Attributes:

@@ -11,8 +11,10 @@ import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.errors import Misuse, nearest
 from explorer.facts import TensorInfo
@@ -28,8 +30,7 @@ __all__ = ["Bound", "Example", "bind", "moved"]
 Size = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """The inputs of one use of a model.
 
     Attributes:
@@ -83,8 +84,7 @@ class Bound:
         return list(tensors[: self.positional]), {info.name: tensor for info, tensor in rest}
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """Arguments that a user calls a model with: tensors, in whatever they are packed, and anything else."""
 
     args: tuple[Any, ...]

@@ -19,8 +19,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from explorer.engine.formats import torch_inputs
 from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse, nearest
@@ -37,8 +38,7 @@ __all__ = ["LoadedModule", "export_onnx", "load", "of", "require", "run", "said"
 INSTALL = "pip install 'explorer-nn[torch]'"
 
 
-@dataclass(slots=True)
-class LoadedModule:
+class LoadedModule(Struct):
     """A model that can be built.
 
     Attributes:
@@ -63,8 +63,8 @@ class LoadedModule:
     torchvision: bool = False
     example: Any = None
     bound: Bound | None = None
-    _meta: nn.Module | None = field(default=None, repr=False)
-    _real: nn.Module | None = field(default=None, repr=False)
+    _meta: nn.Module | None = None
+    _real: nn.Module | None = None
 
     def meta(self) -> nn.Module:
         """The model on the meta device, in evaluation mode: shapes without weights.

@@ -17,7 +17,6 @@ import json
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -80,7 +79,6 @@ def _number(node: ast.expr, values: Mapping[str, int]) -> int:
     raise ValueError("not an expression of sizes")
 
 
-@dataclass(slots=True)
 class LoadedProgram(LoadedModule):
     """An exported program: as a module that is loaded, but it knows its inputs and which sizes are open."""
 

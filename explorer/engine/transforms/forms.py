@@ -14,10 +14,10 @@ alpha, bias, and the shape of the original output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from explorer.engine.graph import Function, Graph, Node, Tensor, Value, dtype_code, tensor_from_array
 from explorer.engine.transforms import weights
@@ -38,8 +38,7 @@ def _extents(size: int, tile: int, padded: bool) -> list[int]:
     return [tile] * full + ([tile if padded else rest] if rest else [])
 
 
-@dataclass(frozen=True, slots=True)
-class _Geometry:
+class _Geometry(Struct, frozen=True):
     """A site cut to tiles: extents of each axis, all `tile` long when padded."""
 
     tile: tuple[int, int, int]

@@ -7,7 +7,8 @@ is typed into the tile dialog.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from explorer.engine.analysis import onnx_model, shapes
 from explorer.engine.analysis.rules import Rules
@@ -21,8 +22,7 @@ __all__ = ["Products", "find_products"]
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Products:
+class Products(Struct, frozen=True):
     """Tileable and other products of one model.
 
     Attributes:

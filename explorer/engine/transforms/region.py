@@ -8,8 +8,9 @@ became inputs as the operator set grew are written here as the model's version w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from explorer.engine.graph import Function, Node, Tensor, int64_tensor
 
@@ -22,8 +23,7 @@ SITE_KEY = "tile_hw.site"
 MNK_KEY = "tile_hw.mnk"
 
 
-@dataclass(slots=True)
-class Emission:
+class Emission(Struct):
     """What tiling adds to a model, shared by all sites: weights once, functions once.
 
     Attributes:

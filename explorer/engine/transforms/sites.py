@@ -7,7 +7,8 @@ the chain is followed to the stored tensor, and only the orientation is remember
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from explorer.engine.graph import Graph, Model, Node, Tensor, subgraphs
 from explorer.engine.transforms.region import SITE_KEY
@@ -35,8 +36,7 @@ NOT_MATRIX = {
 """Operators that multiply and accumulate, and are left alone: what the reason calls each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """A constant right-hand operand (K, N) and how it is stored.
 
     Attributes:
@@ -55,8 +55,7 @@ class Weight:
     chain: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """One product Y = alpha X W + beta C, normalised to X (M, K), W (K, N).
 
     Attributes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from explorer.engine.graph import Graph, Model, Node, Value, subgraphs
 from explorer.engine.transforms.forms import emit

@@ -12,10 +12,10 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from explorer.engine.values.numbers import Array, Numbers
 from explorer.engine.values.statistics import measure
@@ -31,8 +31,7 @@ OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """An input as the model takes it: an int in `shape` is fixed, anything else open."""
 
     name: str
@@ -40,8 +39,7 @@ class Wanted:
     shape: Shape | None
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """Values of inputs that the user gave in a file, by the names in it ('' for a file of one array)."""
 
     path: str
@@ -93,8 +91,7 @@ class Given:
         return f"{printable(name)}: {array.dtype} {shape_text(array.shape)}, from {self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What a format is asked to run and to watch.
 
     Attributes:
@@ -114,8 +111,7 @@ class Asked:
     step: Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """What came of it: how each input came about, and what was asked for and gave nothing, and why."""
 
     inputs: tuple[str, ...]
@@ -191,8 +187,7 @@ def _file_type(dtype: str) -> np.dtype[Any]:
     return np.dtype({"int": np.int8, "uin": np.uint8}.get(dtype[:3], np.float32))
 
 
-@dataclass(slots=True)
-class _Collector:
+class _Collector(Struct):
     """Takes what layers put out: measures it, writes it, forgets it."""
 
     bins: int

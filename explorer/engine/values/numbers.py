@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from explorer.errors import Cancelled
 
@@ -23,8 +23,7 @@ _CHUNK = 1 << 17
 """Numbers that are converted to float64 together: 1 MiB, which stays in the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """The numbers of one tensor, without holding them.
 
     Attributes:

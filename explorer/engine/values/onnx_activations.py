@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.graph import DTYPES, Model, Node, Value, dtype_code
 from explorer.engine.values.activations import Asked, Ran, Wanted
@@ -44,8 +45,7 @@ _WIDER = {
 """Types that onnxruntime does not hand over, and one that holds all their values."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
+class _Output(Struct, frozen=True):
     """A value that is to be seen, the layer that makes it, and what it is called in a file."""
 
     layer: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import DTYPES, Graph, Model, Node, Span, Tensor, dtype_code, subgraphs

@@ -10,11 +10,11 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.analysis.module_rows import dtype_name, is_leaf, tensors

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch.nn.parameter import UninitializedBuffer
 
 from explorer.engine.analysis.module_rows import dtype_name, is_lazy

@@ -10,9 +10,9 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.statistics import measure

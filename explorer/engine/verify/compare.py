@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from explorer.engine.verify.runtime import Array
 
@@ -46,8 +46,7 @@ def widened(array: Array) -> Array:
     return np.asarray(array).astype(np.float64)
 
 
-@dataclass(slots=True)
-class Comparison:
+class Comparison(Struct):
     """Two results of the same shape, `before` and `after`, added up over draws.
 
     Attributes:

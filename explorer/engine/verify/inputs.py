@@ -7,10 +7,10 @@ input is followed to the table that it indexes and drawn below its height.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from explorer.engine.graph import Graph, Model, Node, Tensor, Value
 from explorer.engine.verify.runtime import Array
@@ -43,8 +43,7 @@ _PASSING = frozenset(
 _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """How one input is drawn: `low` and `high` bound integers (high excluded)."""
 
     name: str

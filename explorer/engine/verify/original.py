@@ -6,9 +6,8 @@ numbers, as views, until the operand is the (K, N) matrix that the product means
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from explorer.engine.graph import Model, Node
 from explorer.engine.verify.blocks import NotTiled
@@ -19,8 +18,7 @@ from explorer.engine.verify.symbols import Symbols
 __all__ = ["Original", "find_original"]
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
+class Original(Struct, frozen=True):
     """The product as the original graph has it: Y = alpha X W + beta C.
 
     Attributes:

@@ -7,10 +7,11 @@ more in float64; its own error there is the noise floor, and the other model mus
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.graph import Model, Value
 from explorer.engine.verify import float64
@@ -29,8 +30,7 @@ class Mismatch(Exception):
     """The two models do not take the same inputs; the text says how they differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Outputs of one model.
 
     Attributes:
@@ -45,8 +45,7 @@ class Run:
     sensitivity: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """What is known of the noise that rounding makes.
 
     Attributes:

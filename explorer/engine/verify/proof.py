@@ -8,7 +8,6 @@ see. A mean squared error alone proves nothing: one of 9,216 tiles dropped gives
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import tempfile
@@ -16,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from explorer.engine.graph import DTYPES, Model
 from explorer.engine.verify import outputs
@@ -277,7 +277,7 @@ class _Job:
             outputs.check_torch(given, len(old.names))
             theirs.append(tuple(np.asarray(v) for v in given))
         beside = outputs.Run(old.names, tuple(theirs), old.sensitivity)
-        return whole, outputs.compare(beside, new, true, dataclasses.replace(noise, both=True), note)
+        return whole, outputs.compare(beside, new, true, replace(noise, both=True), note)
 
     @contextlib.contextmanager
     def _runnable(self, plan: Plan | None, found: Mapping[str, Original]) -> Iterator[tuple[Model, str]]:

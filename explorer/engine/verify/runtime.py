@@ -7,7 +7,6 @@ also the one place where onnxruntime's errors become one-line `ExplorerError`s.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from msgspec.structs import replace
 
 from explorer.engine.formats.onnx_writer import skeleton
 from explorer.engine.graph import Model, Value
@@ -50,7 +50,7 @@ def expose(model: Model, names: Sequence[str]) -> Model:
     """The model with `names` as its outputs (types left to the runtime)."""
     declared = {v.name: v for v in model.graph.outputs}
     outputs = tuple(declared.get(name, Value(name, None, None)) for name in names)
-    return dataclasses.replace(model, graph=dataclasses.replace(model.graph, outputs=outputs))
+    return replace(model, graph=replace(model.graph, outputs=outputs))
 
 
 class Session:

@@ -12,13 +12,13 @@ approach to probabilistic rounding error analysis", SISC 2019): there the limit 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.graph import Function, Graph, Model, Node, Value
 from explorer.engine.verify.compare import Comparison, unit_roundoff, widened
@@ -45,8 +45,7 @@ _TOGETHER = 1024
 """Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class SiteRun:
+class SiteRun(Struct, frozen=True):
     """What running a site showed.
 
     Attributes:
@@ -128,8 +127,7 @@ def _verdict(comparison: Comparison, ratio: float, limit: float) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
+class _Reference(Struct, frozen=True):
     """What a site should give, in a wider type, shaped as Y.
 
     Attributes:
@@ -342,7 +340,7 @@ class _Runner:
             outputs=tuple(Value(n, None, None) for n in outputs),
             initializers={n: initializers[n] for n in read if n in initializers},
         )
-        part = dataclasses.replace(self.after, graph=graph, metadata={}, extra=())
+        part = replace(self.after, graph=graph, metadata={}, extra=())
         return Session(part, what=f"site '{self.site.name}'", optimise=False)
 
 

@@ -7,8 +7,9 @@ which it takes from the tiled model as it is.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from explorer.engine.graph import Model, Node
 from explorer.engine.transforms.sites import find_sites
@@ -45,9 +46,7 @@ def scan_stand_in(
     located = {s.output: s for s in find_sites(before, shapes)[0]}
     if not all(s.output in located and s.output in originals for s in plan.sites):
         return None
-    scanned = dataclasses.replace(
-        plan, form="scan", sites=tuple(dataclasses.replace(s, form="scan") for s in plan.sites)
-    )
+    scanned = replace(plan, form="scan", sites=tuple(replace(s, form="scan") for s in plan.sites))
     other = tile(before, scanned, [located[s.output] for s in plan.sites])
     replaced: dict[int, list[Node]] = {}
     for site in plan.sites:
@@ -62,10 +61,10 @@ def scan_stand_in(
     nodes = [n for old in after.graph.nodes for n in replaced.get(id(old), [old])]
     constants = {**other.graph.initializers, **after.graph.initializers}
     kept, read = needed(nodes, [v.name for v in after.graph.outputs])
-    graph = dataclasses.replace(
+    graph = replace(
         after.graph,
         nodes=tuple(kept),
         initializers={name: tensor for name, tensor in constants.items() if name in read},
     )
     # where both have a function of one name, the one that is to be proved
-    return dataclasses.replace(after, graph=graph, functions={**other.functions, **after.functions}, path="")
+    return replace(after, graph=graph, functions={**other.functions, **after.functions}, path="")

@@ -9,10 +9,10 @@ bias once; nothing else. What this cannot see is an operator that does not do wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from explorer.engine.graph import Model
 from explorer.engine.verify.blocks import Given, Ledger, NotTiled, Product, Symbol, Total
@@ -100,8 +100,7 @@ def walk(
     return check.tiles
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
+class _Term(Struct, frozen=True):
     """What is added into some elements: elements `local` of a block, or numbers, times `factor`."""
 
     source: Product | Given | Array
@@ -168,8 +167,7 @@ def _term(
     return [(None, [_Term(np.broadcast_to(value, shape)[index], local, factor)])]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rectangle:
+class _Rectangle(Struct, frozen=True):
     """Where a piece lies: rows and columns of the output, from the first element of its tile."""
 
     m: int

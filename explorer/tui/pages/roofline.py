@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer import units
 from explorer.report.costs import machine_text
@@ -26,8 +28,7 @@ __all__ = ["Ranked", "no_machine_page", "point_at", "points_of", "ranked", "roof
 _LIMITS = {"compute": "good", "memory": "bar", "unknown": "warn"}
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """A roofline in the order in which it is shown.
 
     Attributes:
@@ -143,8 +144,7 @@ def _figures(roofline: Roofline, width: int, *, brief: bool = False) -> list[Lin
     return flow((((fit(safe(said), min(len(said), width - 1)), tone),) for said, tone in figures), width)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Scale(Struct, frozen=True):
     """Where things are on the plot: logarithms of FLOPs a byte across, of FLOPs/s upwards."""
 
     ridge: float

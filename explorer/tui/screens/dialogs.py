@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
+from msgspec import Struct
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -177,8 +177,7 @@ class AskPath(Dialog[str]):
             self.dismiss(os.path.expanduser(event.value.strip()))
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A row of a `Pick`: what it returns, the key beside it, its title and a word more."""
 
     id: str

@@ -7,9 +7,10 @@ waits its turn and comes when that one ends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from explorer.errors import Cancelled, ExplorerError
 from explorer.tui.screens.filtering import Filtering
@@ -32,8 +33,7 @@ _MOST = 12
 """Tensors or layers of a group whose values are read at a time."""
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(Struct):
     """What was computed for the model on show; another model has another one.
 
     Attributes:

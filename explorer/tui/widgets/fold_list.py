@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from explorer.tui.lines import Line
 from explorer.tui.widgets.line_view import LineList
@@ -13,8 +14,7 @@ __all__ = ["Entry", "FoldList"]
 Page = Callable[[int], Sequence[Line]]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A row, and what lies under it; both made for a width when they are needed."""
 
     head: Callable[[int], Line]

@@ -97,7 +97,7 @@ def exported(build: Build) -> Callable[..., Model]:
         described = tuple(
             Value(v.name, "float32", present) if v.name in presents else v for v in model.graph.outputs
         )
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         return replace(model, graph=replace(model.graph, outputs=described))
 
@@ -159,7 +159,7 @@ def test_the_mask_covers_cache_and_token_whatever_its_length_is_called(
 
 
 def test_what_cannot_be_recognised_is_asked_for_by_name(build: Build, exported: Callable[..., Model]) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     model = exported()
     strange = Value("style", "float32", ("styles", 4))
@@ -217,7 +217,7 @@ def grouped(build: Build, shared: int = 1, past: Any = "past", present: Any = "t
         "longest": ("int32", ()),
     }
     model = build(nodes, inputs=inputs, outputs=["y", "present_key", "present_value"])
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     shape = ("batch", shared, present, 4)
     outputs = [Value("y", "float16", ("batch", "seq", 16))]
@@ -282,7 +282,7 @@ def in_place(build: Build, positions: Any) -> Model:
     inputs |= dict.fromkeys(("k_cache", "v_cache"), ("batch", 4, positions, 8))
     inputs["at"] = ("int64", ("batch",))
     model = build(nodes, inputs=inputs, outputs=["y", "k_next", "v_next"], opset=24)
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     outputs = [
         Value(v.name, "float32", inputs["k_cache"]) if "next" in v.name else v for v in model.graph.outputs

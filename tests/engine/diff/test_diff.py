@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from explorer import Session, TileSpec
 from explorer.engine.diff import diff
@@ -176,8 +176,8 @@ def test_weights_of_another_shape_or_type_are_told() -> None:
     assert only(compare(mlp(), mlp(shape=(8, 9)))).what == "weight w1 [8, 8] float32 -> [8, 9]"
     base, other = mlp(), mlp()
     half = Tensor("w1", "float16", (8, 8), Inline(bytes(128)))
-    graph = dataclasses.replace(other.graph, initializers={**other.graph.initializers, "w1": half})
-    found = compare(base, dataclasses.replace(other, graph=graph))
+    graph = replace(other.graph, initializers={**other.graph.initializers, "w1": half})
+    found = compare(base, replace(other, graph=graph))
     assert only(found).what == "weight w1 [8, 8] float32 -> [8, 8] float16"
 
 
@@ -303,11 +303,11 @@ def renamed(model: Model, seed: int = 0, *, strip: bool = False) -> Model:
     ]
     rng.shuffle(nodes)
     weights = {
-        new(name): dataclasses.replace(tensor, name=new(name), record=None)
+        new(name): replace(tensor, name=new(name), record=None)
         for name, tensor in model.graph.initializers.items()
     }
-    graph = dataclasses.replace(model.graph, nodes=tuple(nodes), initializers=weights, values=())
-    return validate(dataclasses.replace(model, graph=graph))
+    graph = replace(model.graph, nodes=tuple(nodes), initializers=weights, values=())
+    return validate(replace(model, graph=graph))
 
 
 def test_renamed_nodes_match_and_the_models_are_equal() -> None:
@@ -408,7 +408,7 @@ def bypassed(model: Model, at: int) -> Model:
         for n in model.graph.nodes
         if n is not gone
     ]
-    return validate(dataclasses.replace(model, graph=dataclasses.replace(model.graph, nodes=tuple(nodes))))
+    return validate(replace(model, graph=replace(model.graph, nodes=tuple(nodes))))
 
 
 @pytest.mark.parametrize("strip", [False, True])
@@ -443,11 +443,11 @@ def test_nothing_in_common_is_all_removed_and_all_added() -> None:
 
 def test_inputs_and_outputs_are_compared() -> None:
     base = make([op("Exp", "x", "y")])
-    wider = dataclasses.replace(base.graph, inputs=(value("x", 1, 9),))
-    row = only(compare(base, dataclasses.replace(base, graph=wider)))
+    wider = replace(base.graph, inputs=(value("x", 1, 9),))
+    row = only(compare(base, replace(base, graph=wider)))
     assert (row.op_before, row.what) == ("Input", "shape [1, 8] -> [1, 9]")
-    whole = dataclasses.replace(base.graph, outputs=(Value("y", "float64", (1, 8)),))
-    row = only(compare(base, dataclasses.replace(base, graph=whole)))
+    whole = replace(base.graph, outputs=(Value("y", "float64", (1, 8)),))
+    row = only(compare(base, replace(base, graph=whole)))
     assert (row.op_before, row.what) == ("Output", "type float32 -> float64")
 
 
@@ -467,17 +467,17 @@ def test_an_output_given_by_another_node_is_told() -> None:
 
 def test_outputs_in_another_order_are_told() -> None:
     base = make([op("Exp", "x", "y"), op("Neg", "x", "z")])
-    one = dataclasses.replace(base.graph, outputs=(value("y"), value("z")))
-    two = dataclasses.replace(base.graph, outputs=(value("z"), value("y")))
-    found = compare(dataclasses.replace(base, graph=one), dataclasses.replace(base, graph=two))
+    one = replace(base.graph, outputs=(value("y"), value("z")))
+    two = replace(base.graph, outputs=(value("z"), value("y")))
+    found = compare(replace(base, graph=one), replace(base, graph=two))
     assert [row.what for row in found.nodes] == ["position 0 -> 1", "position 1 -> 0"]
 
 
 def test_another_operator_set_is_a_change() -> None:
     base = make([op("Exp", "x", "y")])
-    row = only(compare(base, dataclasses.replace(base, opsets={"": 18, "local": 1})))
+    row = only(compare(base, replace(base, opsets={"": 18, "local": 1})))
     assert (row.op_before, row.before, row.what) == ("Opset", "ai.onnx", "opset 17 -> 18")
-    assert compare(base, dataclasses.replace(base, opsets={"": 17})).equal, "an import that nothing uses"
+    assert compare(base, replace(base, opsets={"": 17})).equal, "an import that nothing uses"
 
 
 def test_a_function_with_another_body_changes_its_callers() -> None:
@@ -530,9 +530,9 @@ def test_jsc_tiny_with_its_linear_quantized(sample: Sample) -> None:
     (linear,) = [n for n in before.graph.nodes if n.op in ("Gemm", "MatMul")]
     quantized = Node("QuantLinear", linear.inputs, linear.outputs, name=linear.name, domain="com.acme")
     nodes = tuple(quantized if n is linear else n for n in before.graph.nodes)
-    after = dataclasses.replace(
+    after = replace(
         before,
-        graph=dataclasses.replace(before.graph, nodes=nodes),
+        graph=replace(before.graph, nodes=nodes),
         opsets={**before.opsets, "com.acme": 1},
     )
     for other in (validate(after), renamed(validate(after))):
@@ -610,8 +610,8 @@ def test_a_tile_operator_with_another_body_is_seen(sample: Sample) -> None:
     key = next(k for k in good.functions if k[1].startswith("2DMM_"))
     (product,) = good.functions[key].nodes
     swapped = Node(product.op, product.inputs[::-1], product.outputs)
-    spoiled = dataclasses.replace(good.functions[key], nodes=(swapped,), record=None)
-    found = compare(good, dataclasses.replace(good, functions={**good.functions, key: spoiled}))
+    spoiled = replace(good.functions[key], nodes=(swapped,), record=None)
+    found = compare(good, replace(good, functions={**good.functions, key: spoiled}))
     assert not found.equal
     assert {(row.status, row.what) for row in found.nodes if row.op_before != "Function"} == {
         ("changed", "8 products before and after, but what is inside differs")
@@ -636,9 +636,9 @@ def test_the_transpose_of_a_tiled_weight_says_where_it_went(tmp_path: Path) -> N
         [op("Transpose", "w", "wt", "turn", perm=(1, 0)), op("MatMul", "x wt", "y", "fc")],
         [weight("w", (70, 8))],
     )
-    graph = dataclasses.replace(model.graph, outputs=(value("y", 1, 70),))
+    graph = replace(model.graph, outputs=(value("y", 1, 70),))
     path = tmp_path / "m.onnx"
-    path.write_bytes(encode(dataclasses.replace(model, graph=graph)))
+    path.write_bytes(encode(replace(model, graph=graph)))
     there, back = tiled(path, "unrolled", 4)
     assert ("removed", "turn", "part of a tiled weight now") in [
         (r.status, r.before, r.what) for r in there.nodes
@@ -699,9 +699,7 @@ def test_any_graph_equals_its_renamed_self(model: Model, seed: int, strip: bool)
 @given(graphs(), st.integers(0, 99))
 def test_an_appended_node_is_found_whatever_the_names(model: Model, seed: int) -> None:
     last = Node("Erf", ["v0"], ["extra"], name="extra/erf/n")
-    longer = validate(
-        dataclasses.replace(model, graph=dataclasses.replace(model.graph, nodes=(*model.graph.nodes, last)))
-    )
+    longer = validate(replace(model, graph=replace(model.graph, nodes=(*model.graph.nodes, last))))
     found = compare(model, longer)
     assert rows(found) == [("added", None, "extra/erf/n")]
     assert rows(compare(longer, model)) == [("removed", "extra/erf/n", None)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer import Session, TileSpec
@@ -119,7 +119,7 @@ def without_records(model: Model) -> Model:
 
     def fresh(value: Any) -> Any:
         if isinstance(value, Graph):
-            return dataclasses.replace(
+            return replace(
                 value,
                 nodes=tuple(map(node, value.nodes)),
                 inputs=tuple(map(fresh, value.inputs)),
@@ -130,9 +130,9 @@ def without_records(model: Model) -> Model:
         if isinstance(value, Tensor) and value.dtype == "string":
             return value  # strings live in their record
         if isinstance(value, (Tensor, Value)):
-            return dataclasses.replace(value, record=None)
+            return replace(value, record=None)
         if isinstance(value, Function):
-            return dataclasses.replace(value, nodes=tuple(map(node, value.nodes)), record=None)
+            return replace(value, nodes=tuple(map(node, value.nodes)), record=None)
         if isinstance(value, tuple):
             return tuple(map(fresh, value))
         return value
@@ -151,7 +151,7 @@ def without_records(model: Model) -> Model:
         )
 
     functions = {k: fresh(f) for k, f in model.functions.items()}
-    return dataclasses.replace(model, graph=fresh(model.graph), functions=functions)
+    return replace(model, graph=fresh(model.graph), functions=functions)
 
 
 def test_what_is_encoded_anew_means_the_same(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from explorer.engine.graph import Function, Model, Node
 from explorer.engine.verify import verify
@@ -73,7 +73,7 @@ def no_bias(node: Node) -> Node:
 
 
 def body(*nodes: Node) -> Callable[[Function], Function]:
-    return lambda f: dataclasses.replace(f, nodes=tuple(nodes), record=None)
+    return lambda f: replace(f, nodes=tuple(nodes), record=None)
 
 
 DOUBLED = body(Node("MatMul", ["A", "B"], ["P"]), Node("Add", ["P", "P"], ["C"]))
@@ -149,7 +149,7 @@ def test_a_fault_in_the_body_of_a_scan_is_found(tmp_path: Path) -> None:
 
     def spoil(made: Model) -> Model:
         def changed(graph):  # type: ignore[no-untyped-def]
-            return dataclasses.replace(graph, nodes=tuple(without_last_term(n) for n in graph.nodes))
+            return replace(graph, nodes=tuple(without_last_term(n) for n in graph.nodes))
 
         return t.with_scan(made, changed)
 
@@ -236,7 +236,7 @@ def test_a_new_nan_or_inf_never_passes(value: float, tmp_path: Path) -> None:
     with_plan = verify(source, after, plan=plan)
     assert not with_plan.passed
     assert with_plan.sites[0].nonfinite > 0
-    alone = verify(source, dataclasses.replace(after, metadata={}))
+    alone = verify(source, replace(after, metadata={}))
     assert alone.sites == ()
     assert not alone.passed
     assert alone.outputs[0].nonfinite == 12
@@ -247,7 +247,7 @@ def test_a_graph_that_contradicts_itself_is_refused_without_a_crash(tmp_path: Pa
     source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
 
     def doubled(graph):  # type: ignore[no-untyped-def]
-        return dataclasses.replace(graph, inputs=graph.inputs * 2)
+        return replace(graph, inputs=graph.inputs * 2)
 
     after, plan = t.tiled(source, TileSpec(tile=(4, 8, 8), form="scan"))
     broken = t.with_scan(after, doubled)

@@ -163,7 +163,7 @@ def test_a_wrong_function_body_is_found_a_column_at_a_time(form: Any, tmp_path: 
     rectified = (Node("MatMul", ["A", "B"], ["P"]), Node("Relu", ["P"], ["C"]))
 
     def spoil(function: Function) -> Function:
-        return t.dataclasses.replace(function, nodes=rectified, record=None)
+        return t.replace(function, nodes=rectified, record=None)
 
     evidence = t.prove(source, TileSpec(tile=(2, 2, 2), form=form), lambda m: t.with_body(m, "2DMM", spoil))
     assert not evidence.passed
@@ -225,7 +225,7 @@ def test_the_plan_is_recovered_from_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sites": 3}', '{"sites": [{}], "tile": [1, 2, 3]}'])
 def test_a_plan_that_cannot_be_read_is_no_plan(text: str, tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
-    forged = t.dataclasses.replace(source, metadata={"tile_hw.plan": text})
+    forged = t.replace(source, metadata={"tile_hw.plan": text})
     evidence = verify(source, forged)
     assert evidence.sites == ()
     assert evidence.verdict == "equal bit for bit: 1 output bit for bit the same over 3 draws"
@@ -256,7 +256,7 @@ def test_what_torch_computes_is_compared_too(tmp_path: Path) -> None:
 def test_the_same_seed_gives_the_same_evidence(tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
     after, plan = t.tiled(source, TileSpec(tile=(2, 4, 3)))
-    runs = [t.dataclasses.replace(verify(source, after, plan=plan, seed=7), seconds=0.0) for _ in range(2)]
+    runs = [t.replace(verify(source, after, plan=plan, seed=7), seconds=0.0) for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0].seeds == (7, 8, 9)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from msgspec.structs import replace
 from onnx import helper, numpy_helper
 
 from explorer.engine.formats import onnx_reader, onnx_writer
@@ -102,7 +102,7 @@ def prove(
 
 
 def with_graph(made: Model, **changes: Any) -> Model:
-    return dataclasses.replace(made, graph=dataclasses.replace(made.graph, **changes))
+    return replace(made, graph=replace(made.graph, **changes))
 
 
 def with_nodes(made: Model, change: Callable[[Node], Node | None]) -> Model:
@@ -136,7 +136,7 @@ def with_array(made: Model, name: str, change: Callable[[np.ndarray], np.ndarray
 def with_body(made: Model, prefix: str, change: Callable[[Function], Function]) -> Model:
     """The model with another body in every function whose name begins with `prefix`."""
     functions = {k: change(f) if f.name.startswith(prefix) else f for k, f in made.functions.items()}
-    return dataclasses.replace(made, functions=functions)
+    return replace(made, functions=functions)
 
 
 def with_scan(made: Model, change: Callable[[Graph], Graph]) -> Model:

@@ -7,7 +7,8 @@ these operators apart; the count is always that of `macs.attention`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from explorer.engine.analysis import macs
 from explorer.engine.analysis.macs import ELEMENTWISE, Cost
@@ -23,8 +24,7 @@ _ROTATION = 3  # two products and their sum
 _CAP = 3  # divide, tanh, multiply
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
+class _Heads(Struct, frozen=True):
     """The sizes of one attention, whatever they were packed in.
 
     Attributes:

@@ -7,8 +7,10 @@ is not known: then the node's cost is unknown, and the reason names the shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explorer.engine.analysis import macs
 from explorer.engine.analysis.macs import ELEMENTWISE, FREE, Cost
@@ -40,8 +42,7 @@ class MissingShape(Exception):
     """A shape that a rule needs is not known; the message says which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One node with everything its cost may depend on.
 
     Attributes:

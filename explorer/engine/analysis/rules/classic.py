@@ -6,8 +6,9 @@ Their coefficients are attributes, not inputs, so counts come from the lengths o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from explorer.engine.analysis import macs
 from explorer.engine.analysis.macs import ELEMENTWISE, Cost

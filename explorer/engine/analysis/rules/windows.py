@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from explorer.engine.analysis import macs
 from explorer.engine.analysis.macs import ELEMENTWISE, FREE, Cost

@@ -10,8 +10,10 @@ where something can be inferred.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explorer.engine.analysis import folding
 from explorer.engine.analysis.shapes import dimensions as dims
@@ -54,8 +56,7 @@ _DOMAINS = frozenset(domain for domain, _ in _RULES)
 _KNOWN_OPS = frozenset(folding.FOLDABLE) | {"Constant"}
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
+class Shapes(Struct, frozen=True):
     """What is known of the values of one graph or body.
 
     Attributes:

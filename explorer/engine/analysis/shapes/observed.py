@@ -8,8 +8,9 @@ them is told from one that does not.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.analysis.shapes.bodies import captured_names
@@ -67,7 +68,7 @@ def observe(
     graph, notes = _runnable(model)
     if not graph.nodes:
         return {}, notes
-    model = dataclasses.replace(model, graph=dataclasses.replace(graph, inputs=inputs))
+    model = replace(model, graph=replace(graph, inputs=inputs))
     runs: list[tuple[dict[str, int], dict[str, Type]]] = []
     names = [o for node in graph.nodes for o in node.outputs if o]
     for tried in _SIZES if open_ else _SIZES[:1]:
@@ -125,7 +126,7 @@ def _runnable(model: Model) -> tuple[Graph, tuple[str, ...]]:
     if missing:
         names = ", ".join(list(missing)[:4])
         notes = (f"shapes behind {names} could not be observed: the runtime has no such operator",)
-    return dataclasses.replace(graph, nodes=tuple(kept), values=()), notes
+    return replace(graph, nodes=tuple(kept), values=()), notes
 
 
 def _chunks(
@@ -176,12 +177,12 @@ def _run(
     shapes = [Node("Shape", [name], [f"{_PREFIX}{name}"]) for name in names if types.get(name)]
     if not shapes:
         return {}
-    graph = dataclasses.replace(
+    graph = replace(
         model.graph,
         nodes=(*model.graph.nodes, *shapes),
         outputs=tuple(Value(node.outputs[0], "int64", None) for node in shapes),
     )
-    session = Session(dataclasses.replace(model, graph=graph), what="the model", optimise=False)
+    session = Session(replace(model, graph=graph), what="the model", optimise=False)
     seen = session.run(draw(plan_inputs(model, sizes), 0))
     found: dict[str, Type] = {}
     for node in shapes:

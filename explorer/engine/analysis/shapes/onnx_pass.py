@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from explorer.engine.analysis.shapes.bodies import captured_names
 from explorer.engine.analysis.shapes.contents import Contents
@@ -27,8 +28,7 @@ MAX_REFUSED = 8
 _GENERATED = re.compile(r"unk__\d+\Z")
 
 
-@dataclass(slots=True)
-class OnnxPass:
+class OnnxPass(Struct):
     """Asks onnx, and remembers which nodes it refuses.
 
     Attributes:

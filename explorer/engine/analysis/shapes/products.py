@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.analysis.shapes.rules import MS, Answer, Call, Handler, Rule, broadcast

@@ -11,8 +11,9 @@ Formulas are those of the ONNX operator specification (opsets 1 to 26).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.graph import DTYPES, Tensor
@@ -28,8 +29,7 @@ Type = tuple[str | None, Shape | None]
 UNKNOWN: Type = (None, None)
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One operator, as far as its shapes are concerned.
 
     Attributes:
@@ -97,8 +97,7 @@ Answer = Sequence[Type] | None
 Handler = Callable[[Call], Answer]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """How an operator's shapes follow.
 
     Attributes:

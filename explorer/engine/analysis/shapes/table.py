@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from explorer.engine.analysis.shapes.contents import Contents
 from explorer.engine.analysis.shapes.rules import Type
@@ -12,8 +13,7 @@ from explorer.engine.graph import Node
 __all__ = ["Table", "better", "common", "complete_all", "merge", "possible", "take"]
 
 
-@dataclass(slots=True)
-class Table:
+class Table(Struct):
     """What is known of a graph while it is inferred.
 
     Attributes:

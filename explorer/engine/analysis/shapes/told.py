@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from explorer.engine.analysis.drafts import tensor
 from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.analysis.shapes.rules import Type
 from explorer.engine.analysis.shapes.table import Table
@@ -33,11 +32,11 @@ def told(
     plain = not (said or declared or observed or doubtful or table.misfits)
     for name, (dtype, shape) in table.types.items():
         if name not in made:
-            values[name] = tensor(name, dtype, shown_shape(shape), "declared")
+            values[name] = TensorInfo(name, dtype, shown_shape(shape), "declared")
             continue
         if plain and shape in texts:
             shown, bound = texts[shape]
-            values[name] = tensor(name, dtype, shown, "bound" if bound else "inferred")
+            values[name] = TensorInfo(name, dtype, shown, "bound" if bound else "inferred")
             continue
         origin = said.get(name, "inferred") if said else "inferred"
         conflict = ""
@@ -56,7 +55,7 @@ def told(
                 origin = "bound"
         elif name in doubtful:
             origin = "bound"
-        values[name] = tensor(name, dtype, shape, origin, conflict)
+        values[name] = TensorInfo(name, dtype, shape, origin, conflict)
     return values
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import numpy_helper, shape_inference
 
 from explorer.engine.analysis.shapes import Inference, infer, observed
@@ -26,8 +26,8 @@ MODELS = sorted(DATA.glob("*/*/model.onnx")) + sorted(DATA.glob("light/*.onnx"))
 
 def bare(model: Model) -> Model:
     """Without what the file says of shapes behind its inputs."""
-    outputs = tuple(dataclasses.replace(v, dtype=None, shape=None, record=None) for v in model.graph.outputs)
-    return dataclasses.replace(model, graph=dataclasses.replace(model.graph, outputs=outputs, values=()))
+    outputs = tuple(replace(v, dtype=None, shape=None, record=None) for v in model.graph.outputs)
+    return replace(model, graph=replace(model.graph, outputs=outputs, values=()))
 
 
 def cases() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:

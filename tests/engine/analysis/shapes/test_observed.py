@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from explorer.engine.analysis.onnx_model import analyse
 from explorer.engine.analysis.shapes import Inference, infer, observed
@@ -28,7 +28,7 @@ def distances(build: Build, rows: object = 6, **more: object) -> Model:
         Node("Relu", ["d"], ["y"], name="behind"),
     ]
     model = build(nodes, inputs={"x": (rows, 3), "z": (4, 3)}, outputs=["y"], **more)
-    return dataclasses.replace(model, opsets={**model.opsets, MS: 1})
+    return replace(model, opsets={**model.opsets, MS: 1})
 
 
 def test_what_no_inference_knows_is_taken_from_a_run_if_asked_for(build: Build) -> None:
@@ -75,7 +75,7 @@ def test_an_operator_that_the_runtime_lacks_costs_only_what_stands_behind_it(bui
         Node("CDist", ["s", "z"], ["e"], domain=MS, name="lost"),
     ]
     model = build(nodes, inputs={"x": (6, 3), "z": (4, 3)}, outputs=["d", "e"])
-    model = dataclasses.replace(model, opsets={**model.opsets, MS: 1, "my.ops": 1})
+    model = replace(model, opsets={**model.opsets, MS: 1, "my.ops": 1})
     seen = analyse(model, observe=True)
     rows = {x.path: x for x in seen.layers}
     assert rows["far"].outputs[0].shape == (6, 4)
@@ -86,7 +86,7 @@ def test_an_operator_that_the_runtime_lacks_costs_only_what_stands_behind_it(bui
 def test_a_model_that_cannot_be_run_is_answered_without(build: Build) -> None:
     nodes = [Node("Relu", ["x"], ["y"]), Node("CDist", ["x"], ["d"], domain=MS)]
     model = build(nodes, inputs={"x": (6, 3)}, outputs=["y", "d"])
-    model = dataclasses.replace(model, opsets={**model.opsets, MS: 1})
+    model = replace(model, opsets={**model.opsets, MS: 1})
     seen = analyse(model, observe=True)
     assert seen.layers[0].outputs[0].shape == (6, 3)
     assert any("could not be observed" in note for note in seen.info.model.notes)
@@ -132,7 +132,7 @@ def test_numbers_are_drawn_as_for_a_proof(build: Build) -> None:
     nodes = [Node("Gather", ["table", "ids"], ["e"]), Node("CDist", ["e", "z"], ["d"], domain=MS)]
     weights = {"table": np.ones((7, 3), np.float32), "z": np.ones((4, 3), np.float32)}
     model = build(nodes, inputs={"ids": ("int64", (5,))}, outputs=["d"], weights=weights)
-    model = dataclasses.replace(model, opsets={**model.opsets, MS: 1})
+    model = replace(model, opsets={**model.opsets, MS: 1})
     types, notes = observed.observe(model, infer(model).values)
     assert types["d"] == ("float32", (5, 4))
     assert notes == ()
