@@ -10,156 +10,17 @@ from __future__ import annotations
 
 import io
 import math
-import mmap
-import os
 import pickle
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
+from explorer.engine.formats.zip_archive import Archive, entry_names
 from explorer.errors import BadModel
 from explorer.units import printable
 
 __all__ = ["Archive", "Device", "Record", "StorageRef", "Storages", "TensorSpec", "entry_names", "unpickle"]
-
-INFLATED = 64 << 20
-"""Largest entry that may be compressed: torch compresses its text at most, and weights never."""
-ENTRIES = 2_000_000
-"""More entries than any model has tensors: a directory that large is not read."""
-
-_LOCAL = struct.Struct("<4s5H3I2H")
-
-
-def entry_names(path: str) -> list[str] | None:
-    """Names in a zip archive's directory, None if the file is no whole archive."""
-    try:
-        with open(path, "rb") as file:
-            if file.read(4) != b"PK\x03\x04":
-                return None
-            with zipfile.ZipFile(file) as archive:
-                return archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, struct.error, EOFError):
-        return None
-
-
-class Archive:
-    """A zip archive whose entries lie under one folder, as torch writes them.
-
-    Args:
-        path: The file.
-
-    Raises:
-        BadModel: It is no archive, is cut off, or says of itself what cannot be.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        try:
-            with open(path, "rb") as file:
-                self.size = os.fstat(file.fileno()).st_size
-                # copy on write: whoever changes a tensor in place must not reach the file
-                self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-                with zipfile.ZipFile(file) as archive:
-                    found = archive.infolist()
-        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, struct.error) as error:
-            raise BadModel(
-                "the archive is broken or cut off", where=path, hint="fetch or save the file again"
-            ) from error
-        if len(found) > ENTRIES:
-            raise BadModel(f"the archive claims {len(found):,} entries", where=path)
-        root = found[0].filename.partition("/")[0] + "/" if found else ""
-        self.root = root if all(e.filename.startswith(root) for e in found) else ""
-        self.entries = {e.filename.removeprefix(self.root): e for e in found}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.entries
-
-    def names(self) -> list[str]:
-        """Entries, without the folder that they share."""
-        return list(self.entries)
-
-    def size_of(self, name: str) -> int:
-        """Bytes of an entry, after a check that the file can hold them.
-
-        Raises:
-            BadModel: There is no such entry, or it is larger than the file or than text can be.
-        """
-        entry = self.entries.get(name)
-        if entry is None:
-            raise BadModel(f"the archive has no '{printable(name)}'", where=self.path)
-        stored = entry.compress_type == zipfile.ZIP_STORED
-        if stored and (entry.file_size != entry.compress_size or entry.file_size > self.size):
-            raise BadModel(f"'{printable(name)}' claims more bytes than the file has", where=self.path)
-        if not stored and entry.compress_type != zipfile.ZIP_DEFLATED:
-            raise BadModel(f"'{printable(name)}' is packed in a way that torch does not use", where=self.path)
-        if not stored and entry.file_size > INFLATED:
-            raise BadModel(
-                f"'{printable(name)}' would take {entry.file_size:,} bytes unpacked",
-                where=self.path,
-                hint="torch stores what is large without compression",
-            )
-        return entry.file_size
-
-    def read(self, name: str) -> bytes:
-        """The bytes of an entry.
-
-        Raises:
-            BadModel: It is missing, broken, or too large.
-        """
-        size = self.size_of(name)
-        entry = self.entries[name]
-        start = self._start(name)
-        content = self.data[start : start + entry.compress_size]
-        if entry.compress_type != zipfile.ZIP_STORED:
-            try:
-                content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
-            except zlib.error as error:
-                raise BadModel(f"'{printable(name)}' cannot be unpacked", where=self.path) from error
-        if len(content) != size or zlib.crc32(content) != entry.CRC:
-            raise BadModel(
-                f"'{printable(name)}' is damaged", where=self.path, hint="fetch or save the file again"
-            )
-        return content
-
-    def text(self, name: str) -> str:
-        """An entry as UTF-8 text.
-
-        Raises:
-            BadModel: See `read`; or it is no text.
-        """
-        try:
-            return self.read(name).decode()
-        except UnicodeDecodeError as error:
-            raise BadModel(f"'{printable(name)}' is no text", where=self.path) from error
-
-    def view(self, name: str) -> memoryview:
-        """The bytes of an uncompressed entry where they lie in the file.
-
-        Raises:
-            BadModel: It is missing, compressed, or outside the file.
-        """
-        size = self.size_of(name)
-        if self.entries[name].compress_type != zipfile.ZIP_STORED:
-            raise BadModel(f"the weights '{printable(name)}' are compressed", where=self.path)
-        start = self._start(name)
-        return memoryview(self.data)[start : start + size]
-
-    def _start(self, name: str) -> int:
-        """Where the bytes of an entry begin: behind its own header."""
-        entry = self.entries[name]
-        at = entry.header_offset
-        if not 0 <= at <= self.size - _LOCAL.size:
-            raise BadModel(f"'{printable(name)}' lies outside the file", where=self.path)
-        magic, *_, name_length, extra_length = _LOCAL.unpack_from(self.data, at)
-        start: int = at + _LOCAL.size + name_length + extra_length
-        if magic != b"PK\x03\x04" or start + entry.compress_size > self.size:
-            raise BadModel(f"'{printable(name)}' lies outside the file", where=self.path)
-        return start
-
 
 # -- what a pickle may make
 
