@@ -1,0 +1,598 @@
+"""Reading a pickle as data: what it describes, and which code it would have run.
+
+A pickle is a program for a small stack machine, and two of its instructions call whatever function it
+names. Python's own machine can be told which names to allow, and no more than that: a pickle of twenty
+bytes makes it take gigabytes for its memo, and a tuple nested a million times crashes it. This is the
+same machine written out with the calls left out. A name stays a name (`Global`), a call stays a note of
+what would be called with what (`Made`), unless whoever reads gives a function that makes a description in
+its place; and depth, counts and lengths are checked before memory is taken.
+
+All protocols are read, 0 to 5.
+"""
+
+from __future__ import annotations
+
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Maker = Callable[..., Any]
+    Step = Callable[["Pickle"], None]
+
+__all__ = ["Broken", "Cut", "Global", "Made", "Ordered", "Pickle"]
+
+MEMO = 20_000_000
+"""Objects that a pickle may refer back to."""
+STACK = 5_000_000
+"""Values that may wait on the stack; a list is appended to a thousand at a time."""
+MARKS = 10_000
+"""Containers that may be open inside each other."""
+DIGITS = 4_000
+"""Digits of the longest number."""
+LINE = 1 << 16
+"""Bytes of the longest line of the text protocol."""
+KEY = 16
+"""Parts of a tuple that can be a key."""
+
+
+class Broken(Exception):
+    """It is no pickle, or does what no pickle of a model does; the text says what."""
+
+
+class Cut(Broken):
+    """It ends before it should."""
+
+
+class Global:
+    """A name of code: a class or function that Python's machine would have imported.
+
+    Attributes:
+        module, name: As the pickle has them.
+        make: Stands for it where it is called; None leaves a `Made`.
+    """
+
+    __slots__ = ("make", "module", "name")
+
+    def __init__(self, module: str, name: str, make: Maker | None = None) -> None:
+        self.module = module
+        self.name = name
+        self.make = make
+
+    @property
+    def qualname(self) -> str:
+        """'torch.nn.modules.linear.Linear'."""
+        return f"{self.module}.{self.name}"
+
+
+class Made:
+    """An object that was not made: what would have been called, with what, and what it would hold.
+
+    Attributes:
+        kind: What would be called: a `Global`, or another object.
+        args: With these.
+        state: What it would be given to restore itself from.
+        items: Appended or added to it.
+        pairs: Set in it, key and value.
+    """
+
+    __slots__ = ("args", "items", "kind", "pairs", "state")
+
+    def __init__(self, kind: Any, args: tuple[Any, ...] = ()) -> None:
+        self.kind = kind
+        self.args = args
+        self.state: Any = {}
+        self.items: list[Any] = []
+        self.pairs: list[tuple[Any, Any]] = []
+
+    @property
+    def qualname(self) -> str:
+        """Name of what would be called; empty if it has none."""
+        return self.kind.qualname if isinstance(self.kind, Global) else ""
+
+
+class Ordered(dict):  # type: ignore[type-arg]
+    """A dictionary that can have attributes, as torch gives one to a state_dict (`_metadata`)."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, *pairs: Any) -> None:
+        super().__init__()
+        self.state: Any = {}
+        for key, value in pairs[0] if pairs else ():
+            self[_key(key)] = value
+
+
+_PLAIN = (str, int, float, bytes, bool, type(None))
+
+
+def _key(key: Any) -> Any:
+    """`key` if it is safe to hash.
+
+    Raises:
+        Broken: It is no key, or a tuple so nested that hashing it would not end.
+    """
+    if isinstance(key, tuple):
+        if len(key) > KEY or not all(isinstance(part, (*_PLAIN, Global)) for part in key):
+            raise Broken("a key of a dictionary is nested")
+    elif not isinstance(key, (*_PLAIN, Global, Made)):
+        raise Broken(f"a {type(key).__name__} cannot be a key")
+    return key
+
+
+class Pickle:
+    """One pickle, read from its beginning to its end.
+
+    Args:
+        content: Holds it.
+        at: Where it begins.
+        find: What a name stands for; may raise.
+        persistent: What an object outside the pickle stands for; None: there are none.
+
+    Attributes:
+        at: Behind it, once it is read.
+        named: Every name of code in it, and how often it would be called.
+    """
+
+    def __init__(
+        self,
+        content: bytes,
+        at: int = 0,
+        *,
+        find: Callable[[str, str], Any] = Global,
+        persistent: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.content = content
+        self.at = at
+        self.find = find
+        self.outside = persistent
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+        self.known: dict[tuple[str, str], Any] = {}
+        self.named: dict[str, int] = {}
+
+    def load(self) -> Any:
+        """What it describes.
+
+        Raises:
+            Broken: It is no pickle, or not one of a model.
+        """
+        content, table = self.content, _TABLE
+        try:
+            while True:
+                code = content[self.at]
+                self.at += 1
+                if code == 0x2E:
+                    return self.stack.pop()
+                table[code](self)
+        except Broken:
+            raise
+        except IndexError:
+            raise (
+                Cut("it is cut off") if self.at >= len(content) else Broken("it takes what is not there")
+            ) from None
+        except KeyError:
+            raise Broken("it refers to what is not there") from None
+        except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+            raise Broken(str(error)[:200] or type(error).__name__) from error
+
+    # -- bytes
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        start = self.at
+        self.at = start + size
+        if size < 0 or self.at > len(self.content):
+            raise Cut("it is cut off")
+        return self.content[start : self.at]
+
+    def number(self, size: int) -> int:
+        """The next `size` bytes as a count."""
+        return int.from_bytes(self.take(size), "little")
+
+    def line(self) -> str:
+        """The rest of the line."""
+        end = self.content.find(b"\n", self.at, self.at + LINE)
+        if end < 0:
+            raise (
+                Cut("a line of it has no end")
+                if self.at + LINE > len(self.content)
+                else Broken("a line of it is too long")
+            )
+        start, self.at = self.at, end + 1
+        return self.content[start:end].decode("utf-8", "backslashreplace")
+
+    # -- the stack
+
+    def marked(self) -> list[Any]:
+        """What lies above the last mark, which goes too."""
+        found = self.stack
+        self.stack = self.below.pop()
+        return found
+
+    def remember(self, index: int) -> None:
+        """Notes the top of the stack under a number."""
+        if len(self.memo) > MEMO or len(self.stack) > STACK:
+            raise Broken("it holds more objects than any model")
+        self.memo[index] = self.stack[-1]
+
+    def called(self, func: Any, args: Any) -> Any:
+        """What stands for a call."""
+        if not isinstance(args, tuple):
+            raise Broken("it calls something without arguments")
+        if isinstance(func, Global):
+            self.named[func.qualname] = self.named.get(func.qualname, 0) + 1
+            if func.make is not None:
+                return func.make(*args)
+        elif not isinstance(func, Made):
+            raise Broken(f"it calls a {type(func).__name__}")
+        return Made(func, args)
+
+    def named_as(self, module: str, name: str) -> Any:
+        """What stands for a name of code."""
+        key = module, name
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.find(module, name)
+            self.named.setdefault(f"{module}.{name}", 0)
+        return found
+
+
+# -- what every instruction does. m is the machine
+
+
+def _push(make: Callable[[Pickle], Any]) -> Step:
+    def step(m: Pickle) -> None:
+        m.stack.append(make(m))
+
+    return step
+
+
+def _nothing(m: Pickle) -> None:
+    pass
+
+
+def _skipped(size: int) -> Step:
+    def step(m: Pickle) -> None:
+        m.take(size)
+
+    return step
+
+
+def _byte(m: Pickle) -> None:
+    at = m.at
+    m.stack.append(m.content[at])
+    m.at = at + 1
+
+
+def _two_bytes(m: Pickle) -> None:
+    at = m.at
+    m.stack.append(m.content[at] | m.content[at + 1] << 8)
+    m.at = at + 2
+
+
+def _signed(m: Pickle) -> int:
+    return int.from_bytes(m.take(4), "little", signed=True)
+
+
+def _long(size: int) -> Callable[[Pickle], int]:
+    def value(m: Pickle) -> int:
+        length = m.number(size)
+        if length > DIGITS:
+            raise Broken("a number of it has too many digits")
+        return int.from_bytes(m.take(length), "little", signed=True)
+
+    return value
+
+
+def _text(size: int) -> Callable[[Pickle], str]:
+    return lambda m: m.take(m.number(size)).decode("utf-8", "surrogatepass")
+
+
+def _latin(size: int) -> Callable[[Pickle], str]:
+    return lambda m: m.take(m.number(size)).decode("latin-1")
+
+
+def _bytes(size: int) -> Callable[[Pickle], bytes]:
+    return lambda m: m.take(m.number(size))
+
+
+def _int_line(m: Pickle) -> int | bool:
+    text = m.line()
+    if text in ("00", "01"):
+        return text == "01"
+    return _digits(text)
+
+
+def _digits(text: str) -> int:
+    if len(text) > DIGITS:
+        raise Broken("a number of it has too many digits")
+    return int(text.removesuffix("L"))
+
+
+def _quoted(m: Pickle) -> str:
+    text = m.line()
+    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
+        raise Broken("a text of it has no quotes")
+    return text[1:-1].encode("latin-1", "backslashreplace").decode("unicode_escape")
+
+
+def _double(m: Pickle) -> float:
+    (value,) = struct.unpack(">d", m.take(8))
+    return float(value)
+
+
+def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
+    def value(m: Pickle) -> tuple[Any, ...]:
+        stack = m.stack
+        if len(stack) < count:
+            raise Broken("it takes what is not there")
+        found = tuple(stack[-count:])
+        del stack[-count:]
+        return found
+
+    return value
+
+
+def _tuple(m: Pickle) -> None:
+    found = tuple(m.marked())
+    m.stack.append(found)
+
+
+def _tuple_of_one(m: Pickle) -> None:
+    m.stack[-1] = (m.stack[-1],)
+
+
+def _empty_tuple(m: Pickle) -> None:
+    m.stack.append(())
+
+
+def _dict(m: Pickle) -> Ordered:
+    made = Ordered()
+    _fill(made, m.marked())
+    return made
+
+
+def _fill(target: Any, flat: list[Any]) -> None:
+    """Sets keys and values, which lie in turn."""
+    if len(flat) % 2:
+        raise Broken("a key has no value")
+    if isinstance(target, dict):
+        for at in range(0, len(flat), 2):
+            target[_key(flat[at])] = flat[at + 1]
+    elif isinstance(target, Made):
+        target.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
+    else:
+        raise Broken(f"it sets an item of a {type(target).__name__}")
+
+
+def _extend(target: Any, values: list[Any]) -> None:
+    if isinstance(target, list):
+        target.extend(values)
+    elif isinstance(target, Made):
+        target.items.extend(values)
+    else:
+        raise Broken(f"it appends to a {type(target).__name__}")
+
+
+def _set_item(m: Pickle) -> None:
+    pair = list(_last(2)(m))
+    _fill(m.stack[-1], pair)
+
+
+def _set_items(m: Pickle) -> None:
+    pairs = m.marked()
+    _fill(m.stack[-1], pairs)
+
+
+def _append(m: Pickle) -> None:
+    value = _last(1)(m)
+    _extend(m.stack[-1], list(value))
+
+
+def _appends(m: Pickle) -> None:
+    values = m.marked()
+    _extend(m.stack[-1], values)
+
+
+_SET = Global("builtins", "set")
+_FROZEN = Global("builtins", "frozenset")
+
+
+def _frozen(m: Pickle) -> Made:
+    made = Made(_FROZEN)
+    made.items = m.marked()
+    return made
+
+
+def _pop(m: Pickle) -> None:
+    m.stack.pop()
+
+
+def _pop_marked(m: Pickle) -> None:
+    m.marked()
+
+
+def _mark(m: Pickle) -> None:
+    if len(m.below) > MARKS:
+        raise Broken("it is nested deeper than any model")
+    m.below.append(m.stack)
+    m.stack = []
+
+
+def _put_short(m: Pickle) -> None:
+    at = m.at
+    m.memo[m.content[at]] = m.stack[-1]
+    m.at = at + 1
+
+
+def _put_long(m: Pickle) -> None:
+    m.remember(m.number(4))
+
+
+def _memoize(m: Pickle) -> None:
+    m.remember(len(m.memo))
+
+
+def _put_line(m: Pickle) -> None:
+    m.remember(_digits(m.line()))
+
+
+def _get_short(m: Pickle) -> None:
+    at = m.at
+    m.stack.append(m.memo[m.content[at]])
+    m.at = at + 1
+
+
+def _get_long(m: Pickle) -> None:
+    m.stack.append(m.memo[m.number(4)])
+
+
+def _get_line(m: Pickle) -> None:
+    m.stack.append(m.memo[_digits(m.line())])
+
+
+def _global(m: Pickle) -> Any:
+    module = m.line()
+    return m.named_as(module, m.line())
+
+
+def _stack_global(m: Pickle) -> Any:
+    module, name = _last(2)(m)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise Broken("a name in it is no text")
+    return m.named_as(module, name)
+
+
+def _reduce(m: Pickle) -> None:
+    args = m.stack.pop()
+    m.stack[-1] = m.called(m.stack[-1], args)
+
+
+def _new_with_names(m: Pickle) -> Any:
+    kind, args, named = _last(3)(m)
+    if not isinstance(named, dict):
+        raise Broken("it calls something without arguments")
+    return m.called(kind, args if not named else (*args, named))
+
+
+def _instance(m: Pickle) -> Any:
+    kind = _global(m)
+    return m.called(kind, tuple(m.marked()))
+
+
+def _object(m: Pickle) -> Any:
+    parts = m.marked()
+    if not parts:
+        raise Broken("it takes what is not there")
+    return m.called(parts[0], tuple(parts[1:]))
+
+
+def _build(m: Pickle) -> None:
+    (state,) = _last(1)(m)
+    target = m.stack[-1]
+    if isinstance(target, (Made, Ordered)):
+        target.state = state
+    elif isinstance(target, (list, tuple, Global, *_PLAIN)):
+        raise Broken(f"it restores a {type(target).__name__}")
+    # of what stands for a call (a tensor) the description is whole already
+
+
+def _persistent(m: Pickle, pid: Any) -> Any:
+    if m.outside is None:
+        raise Broken("it refers to what is outside of it")
+    return m.outside(pid)
+
+
+def _extension(size: int) -> Callable[[Pickle], Any]:
+    return lambda m: m.named_as("copyreg", f"extension {m.number(size)}")
+
+
+def _unknown(m: Pickle) -> None:
+    raise Broken(f"byte {m.content[m.at - 1]} at {m.at - 1:,} is no instruction")
+
+
+def _empty_set(m: Pickle) -> Made:
+    return Made(_SET)
+
+
+_STEPS: dict[bytes, Step] = {
+    # values
+    b"N": _push(lambda m: None),
+    b"\x88": _push(lambda m: True),
+    b"\x89": _push(lambda m: False),
+    b"I": _push(_int_line),
+    b"L": _push(lambda m: _digits(m.line())),
+    b"F": _push(lambda m: float(m.line())),
+    b"J": _push(_signed),
+    b"K": _byte,
+    b"M": _two_bytes,
+    b"\x8a": _push(_long(1)),
+    b"\x8b": _push(_long(4)),
+    b"G": _push(_double),
+    b"S": _push(_quoted),
+    b"T": _push(_latin(4)),
+    b"U": _push(_latin(1)),
+    b"V": _push(lambda m: m.line().encode("latin-1", "backslashreplace").decode("raw_unicode_escape")),
+    b"X": _push(_text(4)),
+    b"\x8c": _push(_text(1)),
+    b"\x8d": _push(_text(8)),
+    b"B": _push(_bytes(4)),
+    b"C": _push(_bytes(1)),
+    b"\x8e": _push(_bytes(8)),
+    b"\x96": _push(_bytes(8)),
+    # containers
+    b")": _empty_tuple,
+    b"]": _push(lambda m: []),
+    b"}": _push(lambda m: Ordered()),
+    b"\x8f": _push(_empty_set),
+    b"t": _tuple,
+    b"l": _push(lambda m: m.marked()),
+    b"d": _push(_dict),
+    b"\x91": _push(_frozen),
+    b"\x85": _tuple_of_one,
+    b"\x86": _push(_last(2)),
+    b"\x87": _push(_last(3)),
+    b"a": _append,
+    b"e": _appends,
+    b"s": _set_item,
+    b"u": _set_items,
+    b"\x90": _appends,
+    # the stack and the memo
+    b"(": _mark,
+    b"0": _pop,
+    b"1": _pop_marked,
+    b"2": _push(lambda m: m.stack[-1]),
+    b"p": _put_line,
+    b"q": _put_short,
+    b"r": _put_long,
+    b"\x94": _memoize,
+    b"g": _get_line,
+    b"h": _get_short,
+    b"j": _get_long,
+    # code: names and calls
+    b"c": _push(_global),
+    b"\x93": _push(_stack_global),
+    b"R": _reduce,
+    b"\x81": _reduce,
+    b"\x92": _push(_new_with_names),
+    b"i": _push(_instance),
+    b"o": _push(_object),
+    b"b": _build,
+    b"P": _push(lambda m: _persistent(m, m.line())),
+    b"Q": _push(lambda m: _persistent(m, _last(1)(m)[0])),
+    b"\x82": _push(_extension(1)),
+    b"\x83": _push(_extension(2)),
+    b"\x84": _push(_extension(4)),
+    # framing
+    b"\x80": _skipped(1),
+    b"\x95": _skipped(8),
+    b"\x97": _push(lambda m: _persistent(m, None)),
+    b"\x98": _nothing,
+}
+"""What every instruction does; the codes are those of Python's pickletools."""
+
+_TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _unknown) for code in range(256))
