@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.analysis.rules import Rules
-    from explorer.engine.formats import Opened
+    from explorer.engine.formats.opening import Opened
     from explorer.engine.graph import Model
     from explorer.engine.transforms.products import Products
     from explorer.engine.transforms.sites import Site
@@ -201,7 +201,7 @@ class Session:
             Misuse: There is no such optimizer, or the model has no batch or only another one.
         """
         from explorer.engine.analysis import training, training_onnx
-        from explorer.engine.formats import dims_of
+        from explorer.engine.formats.opening import dims_of
 
         training.check(batch, optimizer)
         at = self._at(index)
@@ -281,7 +281,7 @@ class Session:
             BadModel: The model fails on this input.
             Cancelled: `cancel` said so.
         """
-        from explorer.engine.formats import dims_of
+        from explorer.engine.formats.opening import dims_of
         from explorer.engine.values import activations, onnx_activations
 
         at = self._at(index)
@@ -316,7 +316,7 @@ class Session:
             MissingExtra: torchinfo is not installed.
             BadModel: torchinfo cannot run the model.
         """
-        from explorer.engine.formats import TorchModel
+        from explorer.engine.formats.torch_model import TorchModel
 
         opened = self._open(None)
         if not isinstance(opened, TorchModel):
@@ -546,13 +546,8 @@ class Session:
 
     def _open(self, on_progress: OnProgress) -> Opened:
         if self._opened is None:
-            from explorer.engine.formats import (
-                ModuleObject,
-                OpenOptions,
-                check_names,
-                open_model,
-                with_rules,
-            )
+            from explorer.engine.formats import open_model
+            from explorer.engine.formats.opening import OpenOptions, check_names, with_rules
 
             if on_progress is not None:
                 on_progress(Progress("opening"))
@@ -560,6 +555,8 @@ class Session:
             if self._module is None:
                 opened = open_model(self.source, options)
             else:
+                from explorer.engine.formats.torch_model import ModuleObject
+
                 opened = ModuleObject(self._module, self._inputs, options)
             if self._strict:
                 check_names([opened], options)
@@ -625,7 +622,7 @@ class Session:
 
     def _examine_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Examined:
         from explorer.engine.analysis import onnx_model
-        from explorer.engine.formats import dims_of
+        from explorer.engine.formats.opening import dims_of
 
         dims = dims_of(model, self._options["dims"])
         self._open(on_progress)
@@ -661,7 +658,7 @@ class Session:
     def _found(self, at: int, on_progress: OnProgress) -> Products:
         """The matrix products of a state."""
         if at not in self._products:
-            from explorer.engine.formats import dims_of
+            from explorer.engine.formats.opening import dims_of
             from explorer.engine.transforms.products import find_products
 
             model = self._model(at, on_progress)
@@ -744,7 +741,7 @@ def _pair(
     a: str | os.PathLike[str], b: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> Iterator[tuple[Session, Session]]:
     """Two sessions with the same options; a dimension need only exist in one of the two models."""
-    from explorer.engine.formats import OpenOptions, check_names
+    from explorer.engine.formats.opening import OpenOptions, check_names
 
     with Session(a, **options) as first, Session(b, **options) as second:
         first._strict = second._strict = False
@@ -818,7 +815,7 @@ def compare_files(
         Misuse: There is only one model, or no model has a dimension or input that was named.
     """
     from explorer.engine.analysis.comparison import compare
-    from explorer.engine.formats import OpenOptions, check_names
+    from explorer.engine.formats.opening import OpenOptions, check_names
 
     if len(sources) < 2:
         raise Misuse("there is nothing to compare with", hint="name two models or more")

@@ -1,0 +1,90 @@
+"""What a look at a file's header tells: the outline of a model, before anything is analysed.
+
+An outline is made without torch, without shape inference and without reading a weight. Its rows come one
+by one, so that a file of a million tensors costs memory for the row that is looked at. Whoever makes one
+imports as little as can be: this is the path that has to be there before the finger has left the key.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["KINDS", "Outline", "OutlineRow"]
+
+KINDS = ("module", "operator", "tensor", "input", "output", "function")
+"""What a row can be."""
+
+
+class OutlineRow:
+    """One thing that a file's header names. A plain class, because a named tuple takes 13 ms to import.
+
+    Args:
+        path: Its name, as the file spells it; it may hold anything and is made safe where it is shown.
+        kind: One of `KINDS`.
+        dtype: A tensor's element type in numpy's spelling, a module's class, an operator's type.
+        shape: A tensor's; None if it has none or it is not written in the header. A symbolic dimension is
+            a string, an unknown one None.
+        nbytes: Bytes that it takes in the file (or in its external data); None where that is not known.
+        note: What else is worth a word: a quantization, an external file, a source line.
+    """
+
+    __slots__ = ("dtype", "kind", "nbytes", "note", "path", "shape")
+
+    def __init__(
+        self,
+        path: str,
+        kind: str,
+        dtype: str = "",
+        shape: Sequence[int | str | None] | None = None,
+        nbytes: int | None = None,
+        note: str = "",
+    ) -> None:
+        self.path = path
+        self.kind = kind
+        self.dtype = dtype
+        self.shape = shape
+        self.nbytes = nbytes
+        self.note = note
+
+    def __iter__(self) -> Iterator[object]:
+        return iter((self.path, self.kind, self.dtype, self.shape, self.nbytes, self.note))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutlineRow) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"OutlineRow{tuple(self)!r}"
+
+
+class Outline:
+    """What the header of a model's file says.
+
+    Args:
+        format: The format's name.
+        source: The path.
+        file_bytes: Size of the file, or of the files that belong together.
+        facts: What is known of the whole, as (what, text): ('opset', '17'). The text may come from the
+            file and is made safe where it is shown.
+        rows: Modules, operators and tensors in the file's own order; read once, as they are needed. What
+            is broken raises `BadModel` when its row is reached.
+    """
+
+    __slots__ = ("facts", "file_bytes", "format", "rows", "source")
+
+    def __init__(
+        self,
+        format: str,
+        source: str,
+        file_bytes: int,
+        facts: Sequence[tuple[str, str]],
+        rows: Iterable[OutlineRow],
+    ) -> None:
+        self.format = format
+        self.source = source
+        self.file_bytes = file_bytes
+        self.facts = facts
+        self.rows = rows
