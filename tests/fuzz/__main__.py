@@ -1,0 +1,117 @@
+"""Runs a target for some minutes at low priority, and says honestly what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fuzz import keep
+from tests.fuzz.limits import attempt, bounded_memory
+from tests.fuzz.targets import TARGETS
+
+ROOT = Path(__file__).parent.parent.parent
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def hunted(name: str, folder: Path, minutes: float) -> tuple[int, int, float]:
+    """Runs the hunt, again if it dies; inputs tried, starts, and seconds of hunting."""
+    until = time.monotonic() + 60 * minutes
+    tried = starts = 0
+    began = time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    while (left := until - time.monotonic()) > 5:
+        starts += 1
+        with open(folder / "log.txt", "ab") as log:
+            at = log.tell()
+            done = subprocess.run(
+                [
+                    "nice",
+                    "-n",
+                    "19",
+                    sys.executable,
+                    "-m",
+                    "tests.fuzz.hunt",
+                    name,
+                    str(folder),
+                    str(int(left)),
+                ],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            )
+        text = (folder / "log.txt").read_bytes()[at:].decode(errors="replace")
+        counts = re.findall(r"number_of_executed_units:\s*(\d+)", text) or re.findall(r"^#(\d+)", text, re.M)
+        tried += int(counts[-1]) if counts else 0
+        if done.returncode and starts > 50:
+            break
+    return tried, starts, time.monotonic() - began
+
+
+def confirmed(name: str, folder: Path) -> list[str]:
+    """The finds that fail without instruments too: each line once."""
+    target = TARGETS[name]
+    run = target.prepare()
+    lines = []
+    with bounded_memory():
+        for path in sorted((folder / "finds").glob(f"*{target.ending}")):
+            find = attempt(run, str(path))
+            if find is not None:
+                lines.append(f"{find.key}  {path.name}")
+    return lines + [f"died: {p.name}" for p in (folder / "finds").glob("*-*") if p.suffix == ""]
+
+
+def take(name: str, folder: Path) -> tuple[int, int]:
+    """Replaces the kept corpus of a target by the best of old and new; files and bytes."""
+    target, own = TARGETS[name], CORPUS / name
+    run = target.prepare()
+    for seed in target.seeds():
+        (folder / "corpus").mkdir(parents=True, exist_ok=True)
+        (folder / "corpus" / hashlib.sha1(seed).hexdigest()).write_bytes(seed)
+    given = [p.read_bytes() for p in (*(folder / "corpus").glob("*"), *own.glob("*"))]
+    with tempfile.TemporaryDirectory() as held:
+        kept = keep.chosen(run, given, Path(held) / f"input{target.ending}")
+    own.mkdir(parents=True, exist_ok=True)
+    for old in own.glob("*"):
+        old.unlink()
+    for content in kept:
+        (own / hashlib.sha1(content).hexdigest()[:16]).write_bytes(content)
+    return len(kept), sum(map(len, kept))
+
+
+def main() -> int:
+    """See the package."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("target", nargs="?", choices=TARGETS, help="what to fuzz; without it they are listed")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz", help="where finds and inputs go")
+    parser.add_argument("--keep", action="store_true", help="put what is worth keeping into the corpus")
+    given = parser.parse_args()
+    if given.target is None:
+        width = max(map(len, TARGETS))
+        print("\n".join(f"{name:{width}}  {target.about}" for name, target in TARGETS.items()))
+        return 0
+    if importlib.util.find_spec("atheris") is None and given.minutes:
+        print("atheris is not installed: pip install 'explorer-nn[fuzz]'", file=sys.stderr)
+        return 2
+    folder = given.out / given.target
+    tried, starts, seconds = hunted(given.target, folder, given.minutes)
+    finds = confirmed(given.target, folder)
+    print(f"{given.target}: {tried:,} inputs in {seconds:,.0f} s, {starts} starts, {len(finds)} finds")
+    print("".join(f"  {line}\n" for line in finds), end="")
+    if given.keep:
+        files, size = take(given.target, folder)
+        print(f"  kept: {files} files, {size:,} bytes")
+    return 1 if finds else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

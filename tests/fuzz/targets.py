@@ -1,0 +1,546 @@
+"""What is fuzzed: one target a reader, from the bytes of a file to everything that a user may ask of it.
+
+A target may answer or raise an `ExplorerError`; anything else is a find. Modules are imported inside, so
+that one target does not pay for another's, and so that atheris can instrument them first.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz import mutators
+
+__all__ = ["TARGETS", "Target"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader under test.
+
+    Attributes:
+        about: What of the program it runs.
+        ending: Of the file that the reader is given.
+        prepare: Imports what is under test, and returns what runs it on the file of a path.
+        seeds: Files to begin with, made by the official writer of the format; small.
+        mutate: Changes a file in a way that its format survives.
+        needs: A package without which there is nothing to fuzz.
+    """
+
+    about: str
+    ending: str
+    prepare: Callable[[], Callable[[str], None]]
+    seeds: Callable[[], Iterator[bytes]]
+    mutate: mutators.Mutator = mutators.plain
+    needs: str = ""
+
+
+# ONNX
+
+
+def _onnx() -> Callable[[str], None]:
+    from explorer.engine.analysis.memory import memory
+    from explorer.engine.analysis.onnx_model import examine
+    from explorer.engine.formats.onnx_reader import read
+    from explorer.engine.formats.onnx_writer import encode, skeleton
+    from explorer.engine.validate import validate
+
+    def run(path: str) -> None:
+        model = read(path)
+        _touch(model)
+        model = validate(model)
+        encode(model)
+        skeleton(model)
+        memory(examine(model))
+
+    return run
+
+
+def _touch(model: Any) -> None:
+    """Decodes every attribute and reads the values of every tensor."""
+    from explorer.engine.graph import Graph, Tensor
+    from explorer.errors import BadModel
+
+    todo: list[Any] = [model.graph, *(n for f in model.functions.values() for n in f.nodes)]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Graph):
+            todo += item.nodes
+            todo += item.initializers.values()
+        elif isinstance(item, Tensor):
+            try:
+                item.array()
+            except BadModel:
+                pass
+        elif isinstance(item, tuple):
+            todo += item
+        elif hasattr(item, "attributes"):
+            todo += item.attributes.values()
+
+
+def _onnx_seeds() -> Iterator[bytes]:
+    import onnx
+    from onnx import TensorProto, helper
+
+    def info(name: str, *shape: Any, kind: int = TensorProto.FLOAT) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], **more: Any) -> bytes:
+        tensors = more.pop("tensors", [])
+        opsets = [helper.make_opsetid("", more.pop("opset", 21)), helper.make_opsetid("local", 1)]
+        graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
+        made = helper.make_model(graph, opset_imports=opsets, ir_version=10, **more)
+        return bytes(made.SerializeToString())
+
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 1, 3, 3], [0.5] * 18)
+    ints = helper.make_tensor("s", TensorProto.INT64, [2], [1, -1])
+    yield model(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2], name="a/conv"),
+            helper.make_node("Relu", ["c"], ["r"], name="a/relu"),
+            helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], name="a/pool"),
+            helper.make_node("Reshape", ["p", "s"], ["y"], name="b/flat"),
+        ],
+        [info("x", "n", 1, 8, 8)],
+        [info("y", None, None)],
+        tensors=[weight, ints],
+    )
+    inner = helper.make_graph([helper.make_node("Add", ["x", "x"], ["o"])], "branch", [], [info("o", 2)], [])
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["cond_in"], ["cond_out"]),
+            helper.make_node("Mul", ["v_in", "x"], ["v_out"]),
+        ],
+        "body",
+        [
+            info("i", kind=TensorProto.INT64),
+            info("cond_in", kind=TensorProto.BOOL),
+            info("v_in", 2),
+        ],
+        [info("cond_out", kind=TensorProto.BOOL), info("v_out", 2)],
+    )
+    function = helper.make_function(
+        "local",
+        "Scale",
+        ["a"],
+        ["b"],
+        [
+            helper.make_node("Constant", [], ["k"], value_float=2.0),
+            helper.make_node("Mul", ["a", "k"], ["b"]),
+        ],
+        [helper.make_opsetid("", 21)],
+    )
+    yield model(
+        [
+            helper.make_node("If", ["c"], ["t"], then_branch=inner, else_branch=inner),
+            helper.make_node("Loop", ["m", "c", "t"], ["l"], body=body),
+            helper.make_node("Scale", ["l"], ["y"], domain="local"),
+        ],
+        [info("x", 2), info("c", kind=TensorProto.BOOL), info("m", kind=TensorProto.INT64)],
+        [info("y", 2)],
+        functions=[function],
+    )
+    scan = helper.make_graph(
+        [helper.make_node("Add", ["s", "e"], ["s2"]), helper.make_node("Identity", ["s2"], ["z"])],
+        "scan",
+        [info("s", 3), info("e", 3)],
+        [info("s2", 3), info("z", 3)],
+    )
+    yield model(
+        [
+            helper.make_node("Shape", ["x"], ["d"]),
+            helper.make_node("Gather", ["d", "zero"], ["n"]),
+            helper.make_node("ConstantOfShape", ["d"], ["blank"]),
+            helper.make_node("Slice", ["x", "st", "en"], ["sl"]),
+            helper.make_node("Concat", ["x", "blank"], ["two"], axis=0),
+            helper.make_node("Einsum", ["two", "two"], ["e"], equation="ij,kj->ik"),
+            helper.make_node("Scan", ["i0", "two"], ["sf", "y"], body=scan, num_scan_inputs=1),
+            helper.make_node("Softmax", ["e"], ["sm"], axis=-1),
+            helper.make_node("Pad", ["x", "pads"], ["pd"]),
+            helper.make_node("Range", ["zero", "n", "one"], ["rg"]),
+            helper.make_node("Tile", ["x", "reps"], ["tl"]),
+            helper.make_node("Expand", ["x", "big"], ["ex"]),
+            helper.make_node("Split", ["x"], ["s1", "s2"], axis=0, num_outputs=2),
+            helper.make_node("TopK", ["x", "k1"], ["tv", "ti"]),
+            helper.make_node("Resize", ["x", "", "scales"], ["rs"]),
+        ],
+        [info("x", 4, 3)],
+        [info("y", None, 3)],
+        tensors=[
+            helper.make_tensor("zero", TensorProto.INT64, [], [0]),
+            helper.make_tensor("one", TensorProto.INT64, [], [1]),
+            helper.make_tensor("st", TensorProto.INT64, [1], [0]),
+            helper.make_tensor("en", TensorProto.INT64, [1], [2]),
+            helper.make_tensor("pads", TensorProto.INT64, [4], [1, 0, 1, 0]),
+            helper.make_tensor("reps", TensorProto.INT64, [2], [2, 2]),
+            helper.make_tensor("big", TensorProto.INT64, [3], [5, 1, 1]),
+            helper.make_tensor("k1", TensorProto.INT64, [1], [2]),
+            helper.make_tensor("scales", TensorProto.FLOAT, [2], [2.0, 2.0]),
+            helper.make_tensor("i0", TensorProto.FLOAT, [3], [0.0] * 3),
+            helper.make_tensor("q4", TensorProto.INT4, [3], [1, -1, 2]),
+            helper.make_tensor("text", TensorProto.STRING, [1], [b"t"]),
+        ],
+    )
+    yield model(
+        [
+            helper.make_node("LSTM", ["x", "w", "r"], ["y", "h"], hidden_size=2),
+            helper.make_node("Attention", ["q", "q", "q"], ["att"], q_num_heads=2, kv_num_heads=2),
+            helper.make_node("QuantizeLinear", ["q", "sc"], ["ql"]),
+            helper.make_node("MatMulInteger", ["ql", "ql"], ["mm"]),
+            helper.make_node("SequenceConstruct", ["x", "x"], ["sq"]),
+            helper.make_node("Optional", ["x"], ["op"]),
+            helper.make_node("LayerNormalization", ["q", "sc2"], ["ln"]),
+            helper.make_node("Gemm", ["g", "g"], ["gm"], transB=1),
+        ],
+        [info("x", 3, 1, 2), info("q", 1, 4, 4), info("g", 4, 4)],
+        [info("y", 3, 1, 1, 2)],
+        opset=23,
+        tensors=[
+            helper.make_tensor("w", TensorProto.FLOAT, [1, 8, 2], [0.1] * 16),
+            helper.make_tensor("r", TensorProto.FLOAT, [1, 8, 2], [0.1] * 16),
+            helper.make_tensor("sc", TensorProto.FLOAT, [], [0.1]),
+            helper.make_tensor("sc2", TensorProto.FLOAT, [4], [0.1] * 4),
+        ],
+    )
+    sparse = onnx.ModelProto()
+    sparse.ParseFromString(model([helper.make_node("Relu", ["x"], ["y"])], [info("x", 2)], [info("y", 2)]))
+    sparse.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(
+            helper.make_tensor("sp", TensorProto.FLOAT, [1], [3.0]),
+            helper.make_tensor("i", TensorProto.INT64, [1], [1]),
+            [2],
+        )
+    )
+    external = sparse.graph.initializer.add(name="out", data_type=1, dims=[2], data_location=1)
+    external.external_data.add(key="location", value="weights.bin")
+    external.external_data.add(key="length", value="8")
+    sparse.training_info.add()
+    helper.set_model_props(sparse, {"key": "value"})
+    yield bytes(sparse.SerializeToString())
+
+
+# archives of torch's, pickles, code
+
+
+def _archive() -> Callable[[str], None]:
+    from explorer.engine.formats.torch_archive import Archive, entry_names, unpickle
+
+    def run(path: str) -> None:
+        entry_names(path)
+        archive = Archive(path)
+        for name in archive.names():
+            content = archive.read(name)
+            if name.endswith(".pkl"):
+                _walk(unpickle(content, path))
+
+    return run
+
+
+def _walk(value: Any) -> None:
+    """Looks at all that a pickle made, as whoever uses it does."""
+    todo, seen = [value], set()
+    while todo:
+        item = todo.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, dict):
+            todo += item.keys()
+            todo += item.values()
+        elif isinstance(item, (list, tuple)):
+            todo += item
+        elif hasattr(item, "extent"):
+            assert item.extent >= 0
+        elif hasattr(item, "state"):
+            todo.append(item.state)
+
+
+def _small_net() -> Any:
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+            self.register_buffer("steps", torch.zeros(1, dtype=torch.int64))
+
+        def forward(self, x: torch.Tensor, turns: int = 2) -> torch.Tensor:
+            for _i in range(turns):
+                x = torch.relu(self.fc(x))
+                if x.size(0) > 1:
+                    x = x[:1]
+            return x.flatten(1)
+
+    return Net().eval()
+
+
+def _checkpoint_seeds() -> Iterator[bytes]:
+    import torch
+
+    state = _small_net().state_dict()
+    for content in (state, {"model": state, "epoch": 3, "args": ["a", (1, 2.5, None)]}):
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        yield buffer.getvalue()
+    buffer = io.BytesIO()
+    torch.save(state, buffer, _use_new_zipfile_serialization=False)
+    yield buffer.getvalue()
+    yield from _script_seeds()
+
+
+def _script_seeds() -> Iterator[bytes]:
+    import warnings
+
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for made in (
+            torch.jit.script(_small_net()),
+            torch.jit.trace(_small_net(), torch.ones(1, 2), check_trace=False),
+            torch.jit.freeze(torch.jit.script(_small_net())),
+        ):
+            buffer = io.BytesIO()
+            torch.jit.save(made, buffer)
+            yield _without_debug(buffer.getvalue())
+
+
+def _without_debug(content: bytes) -> bytes:
+    """An archive without what nobody reads: a third of the bytes."""
+    entries = mutators.unzip(content)
+    assert entries is not None
+    kept = [(n, c) for n, c in entries if not n.endswith((".debug_pkl", "version", "serialization_id"))]
+    return mutators.zipped(kept)
+
+
+def _examined(path: str) -> None:
+    from explorer.session import Session
+
+    with Session(path) as session:
+        session.open()
+
+
+def _torchscript() -> Callable[[str], None]:
+    from explorer.engine.analysis import module
+    from explorer.engine.formats import torch_script
+
+    def run(path: str) -> None:
+        module.examine(torch_script.load(path))
+
+    return run
+
+
+def _code() -> Callable[[str], None]:
+    import torch
+
+    from explorer.engine.formats.torch_code import Code, Machine, ScriptError
+    from explorer.engine.formats.torch_script import _Host
+    from explorer.errors import ExplorerError
+
+    def run(path: str) -> None:
+        try:
+            text = Path(path).read_bytes().decode()
+        except UnicodeDecodeError:
+            return
+        code = Code(lambda name: text if name == "code/__torch__.py" else None, path)
+        made = code.class_of("__torch__.Net")
+        host = _Host(code, torch.device("meta"))
+        machine = Machine(code, host)
+        x = torch.ones(2, 2, device="meta")
+        functions = [*code.functions.values(), *(made.methods.values() if made else ())]
+        for function in functions[:4]:
+            machine.steps = 0
+            try:
+                machine.run(function, [x, x, 3][: len(function.args.args)], {})
+            except (ScriptError, ExplorerError):
+                pass
+            except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+                pass  # who runs code expects these: a module's forward may raise anything of the kind
+
+    return run
+
+
+def _code_seeds() -> Iterator[bytes]:
+    yield b"""class Net(Module):
+  __parameters__ = ["weight", ]
+  __buffers__ = []
+  training : bool
+  __annotations__["0"] = __torch__.Other
+  k : Final[int] = 3
+  def forward(self, x: Tensor, n: int=2) -> Tensor:
+    _0 = torch.relu(torch.mul(x, 2))
+    y = torch.flatten(_0, 1, -1)
+    seen = annotate(List[Tensor], [])
+    for i in range(n):
+      z = torch.add(y, i, alpha=1)
+      _1 = torch.append(seen, z)
+    a, b, = torch.chunk(y, 2, 1)
+    return torch.cat(seen, 0)
+def helper(x: Tensor, y: Tensor, n: int) -> Tuple[int, str]:
+  i = 0
+  text = "ab"
+  going = torch.lt(i, n)
+  while going:
+    i = torch.add(i, 1)
+    text = torch.add(text, torch.format("{} of {}", i, n))
+    going = torch.lt(i, n)
+  if torch.eq(torch.len(x.shape if False else [1, 2]), 2):
+    m = {"a": [1, 2], "b": [i]}
+  else:
+    ops.prim.RaiseException("no")
+  w = x[0:1:1] if bool(i) else unchecked_cast(Tensor, y)
+  return (torch.size(x, 0), torch.mul(text, 2))
+class Pair(NamedTuple):
+  left : Tensor
+  right : int
+"""
+    yield b"""def numbers(x: Tensor, y: Tensor, n: int) -> int:
+  a = torch.pow(2, n)
+  b = torch.floordiv(a, 3)
+  c = torch.neg(torch.remainder(b, 5))
+  d = torch.mul([0], n)
+  e = torch.__contains__(d, c)
+  f = torch.zeros([2, n], dtype=6, layout=None, device=torch.device("cpu"), pin_memory=False)
+  g = torch.view(torch.expand(f, [2, n]), [-1])
+  h = torch.list(torch.slice(d, 0, 9223372036854775807, 1))
+  k = torch.__range_length(0, n, 1)
+  l = torch.sorted(d)
+  return int(torch.len(h))
+"""
+
+
+# exported programs
+
+
+def _program_seeds() -> Iterator[bytes]:
+    import warnings
+
+    import torch
+
+    class Flat(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.fc(x)).flatten(1) * x.shape[0]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batch = torch.export.Dim("batch", min=2, max=64)
+        for dynamic in (None, {"x": {0: batch}}):
+            program = torch.export.export(Flat().eval(), (torch.ones(3, 2),), dynamic_shapes=dynamic)
+            buffer = io.BytesIO()
+            torch.export.save(program, buffer)
+            entries = mutators.unzip(buffer.getvalue())
+            assert entries is not None
+            yield mutators.zipped([(n, c) for n, c in entries if not n.endswith(("version", "_id"))])
+
+
+def _graph() -> Callable[[str], None]:
+    from explorer.engine.formats.torch_archive import Archive
+    from explorer.engine.formats.torch_graph import read
+
+    def run(path: str) -> None:
+        read(Archive(path))
+
+    return run
+
+
+def _program() -> Callable[[str], None]:
+    from explorer.engine.analysis import module
+    from explorer.engine.formats import torch_program
+
+    def run(path: str) -> None:
+        module.examine(torch_program.load(path))
+
+    return run
+
+
+# arrays
+
+
+def _arrays() -> Callable[[str], None]:
+    from explorer.engine.values.activations import read_input
+
+    def run(path: str) -> None:
+        read_input(path)
+
+    return run
+
+
+def _array_seeds() -> Iterator[bytes]:
+    import numpy as np
+
+    for array in (np.zeros((2, 3), np.float32), np.arange(4), np.array(["a", "bc"]), np.zeros((0, 2))):
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        yield buffer.getvalue()
+    for save in (np.savez, np.savez_compressed):
+        buffer = io.BytesIO()
+        save(buffer, x=np.ones((2, 2)), y=np.arange(3))
+        yield buffer.getvalue()
+
+
+TARGETS: dict[str, Target] = {
+    "onnx": Target(
+        "ONNX: the reader, the checks, the writer, and the whole analysis",
+        ".onnx",
+        _onnx,
+        _onnx_seeds,
+        mutators.protobuf,
+        "onnx",
+    ),
+    "archive": Target(
+        "zip archives and the pickles in them",
+        ".pt",
+        _archive,
+        _checkpoint_seeds,
+        mutators.archive,
+        "torch",
+    ),
+    "code": Target(
+        "TorchScript's code: the parser, and the machine that runs it on meta tensors",
+        ".py",
+        _code,
+        _code_seeds,
+        mutators.code,
+        "torch",
+    ),
+    "torchscript": Target(
+        "TorchScript files, to the whole analysis",
+        ".pt",
+        _torchscript,
+        _script_seeds,
+        mutators.archive,
+        "torch",
+    ),
+    "graph": Target(
+        "the JSON of an exported program",
+        ".pt2",
+        _graph,
+        _program_seeds,
+        mutators.archive,
+        "torch",
+    ),
+    "program": Target(
+        "exported programs, to the whole analysis",
+        ".pt2",
+        _program,
+        _program_seeds,
+        mutators.archive,
+        "torch",
+    ),
+    "arrays": Target(
+        ".npy and .npz files given as input",
+        ".npz",
+        _arrays,
+        _array_seeds,
+        mutators.archive,
+        "numpy",
+    ),
+}
