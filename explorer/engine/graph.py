@@ -290,7 +290,6 @@ class Node:
         op: str,
         inputs: Sequence[str],
         outputs: Sequence[str],
-        *,
         name: str = "",
         domain: str = "",
         overload: str = "",

@@ -46,8 +46,16 @@ MAX_DEPTH = 32
 MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
 
+_HEADER = 512
+"""Bytes of an encoded tensor that are looked at together."""
+
 _MOST_ALIKE = 256
 """Bytes of attributes up to which nodes are looked at for having the same."""
+
+_INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA = (
+    number << 3 for number in (1, 2, 3, 4, 5, 7, 8, 9)
+)
+"""Fields of NodeProto, as they stand in a tag."""
 
 _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
@@ -277,58 +285,79 @@ class _Reader:
         attributes: list[tuple[int, int]] = []
         metadata: dict[str, str] | None = None
         at, end = 0, stop - start
-        while at < end:
-            tag = data[at]
-            if tag & 7 != 2 or tag > 127 or at + 1 >= end or data[at + 1] > 127:
-                number, wire, begin, stop_ = self.field(start + at, stop)
-                first, at = begin - start, stop_ - start
-                if wire != 2:
-                    continue
-            else:
-                number = tag >> 3
+        try:
+            while at < end:
+                tag = data[at]
                 first = at + 2
-                at = first + data[at + 1]
-                if at > end:
-                    self.field(start + first - 2, stop)  # says what is wrong
-            if number == 5:
-                attributes.append((first, at))
-                continue
-            if number == 9:
-                key, value = self.pair(start + first, start + at)
-                metadata = metadata or {}
-                metadata[key] = value
-                continue
-            text = data[first:at].decode("utf-8", "backslashreplace")
-            if number == 1:
-                inputs.append(text)
-            elif number == 2:
-                outputs.append(text)
-            elif number == 3:
-                name = text
-            elif number == 4:
-                op = text
-            elif number == 7:
-                domain = text
-            elif number == 8:
-                overload = text
+                size = data[at + 1]
+                if size > 127 or tag > 127 or tag & 7 != 2:
+                    number, wire, begin, stop_ = self.field(start + at, stop)
+                    first, at = begin - start, stop_ - start
+                    if wire != 2:
+                        continue
+                    tag = number << 3
+                else:
+                    at = first + size
+                    if at > end:
+                        break
+                    tag -= 2
+                if tag == _INPUT:
+                    inputs.append(data[first:at].decode())
+                elif tag == _OUTPUT:
+                    outputs.append(data[first:at].decode())
+                elif tag == _NAME:
+                    name = data[first:at].decode()
+                elif tag == _OP:
+                    op = data[first:at].decode()
+                elif tag == _ATTRIBUTE:
+                    attributes.append((first, at))
+                elif tag == _DOMAIN:
+                    domain = data[first:at].decode()
+                elif tag == _OVERLOAD:
+                    overload = data[first:at].decode()
+                elif tag == _METADATA:
+                    key, value = self.pair(start + first, start + at)
+                    metadata = metadata or {}
+                    metadata[key] = value
+        except UnicodeDecodeError:
+            return self.readable_node(start, stop, depth)
+        except IndexError:
+            at = end + 1
+        if at > end:
+            for _ in fields(self.data, start, stop):
+                pass  # says what does not fit
         alike: bytes | None = b""
         decode: Callable[[], Mapping[str, Any]] | None = None
         if attributes:
-            spans = [(start + first, start + last) for first, last in attributes]
             raw = b"".join([data[first:last] for first, last in attributes])
-            alike, decode = self.attributes(raw, spans, depth)
-        return Node(
-            op,
-            inputs,
-            outputs,
-            name=name,
-            domain=domain,
-            overload=overload,
-            metadata=metadata,
-            record=Span(self.source, start, stop - start),
-            decode=decode,
-            alike=alike,
-        )
+            known = self.decoders.get(raw)
+            if known is None:
+                spans = [(start + first, start + last) for first, last in attributes]
+                known = self.attributes(raw, spans, depth)
+            alike, decode = known
+        record = Span(self.source, start, stop - start)
+        return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
+
+    def readable_node(self, start: int, stop: int, depth: int) -> Node:
+        """A node whose names are not all UTF-8; the bytes that are not stay readable."""
+        texts: dict[int, list[str]] = {}
+        spans: list[tuple[int, int]] = []
+        metadata: dict[str, str] = {}
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if wire != 2:
+                continue
+            if number == 5:
+                spans.append((at, end))
+            elif number == 9:
+                key, value = self.pair(at, end)
+                metadata[key] = value
+            else:
+                texts.setdefault(number, []).append(self.text(at, end))
+        op, name, domain, overload = (texts.get(number, [""])[-1] for number in (4, 3, 7, 8))
+        alike, decode = self.attributes(b"".join([self.data[a:b] for a, b in spans]), spans, depth)
+        record = self.span(start, stop)
+        ins, outs = texts.get(1, ()), texts.get(2, ())
+        return Node(op, ins, outs, name, domain, overload, None, metadata, record, decode, alike)
 
     def attributes(
         self, raw: bytes, spans: list[tuple[int, int]], depth: int
@@ -503,33 +532,52 @@ class _Reader:
         raw: Span | None = None
         external: dict[str, str] = {}
         strings = 0
-        for number, wire, _, at, end in fields(self.data, start, stop):
-            if number == 1:
+        # what stands in front of the data, for most tensors all of it, without a call for a field
+        data = self.data[start : min(stop, start + _HEADER)]
+        at, last = 0, len(data) - 2
+        while at < last:
+            tag, value = data[at], data[at + 1]
+            if value > 127:
+                break
+            if tag == 8:
+                dims.append(value)
+                at += 2
+            elif tag == 16:
+                code = value
+                at += 2
+            elif tag == 66 and at + 2 + value <= last:
+                name = _text(data[at + 2 : at + 2 + value])
+                at += 2 + value
+            else:
+                break
+        for number, wire, _, at, end in fields(self.data, start + at, stop):
+            if number == 9 and wire == 2:
+                raw = self.span(at, end)
+            elif number == 1:
                 dims.extend(packed_varints(self.data, at, end) if wire == 2 else [at])
             elif number == 2 and wire == 0:
                 code = at
             elif number == 8 and wire == 2:
                 name = self.text(at, end)
-            elif number == 9 and wire == 2:
-                raw = self.span(at, end)
             elif wire in _TYPED_WIRES.get(number, ()):
                 typed.append((number, wire, at, end))
             elif number == 6 and wire == 2:
                 strings += end - at
             elif number == 13 and wire == 2:
-                key, value = self.pair(at, end)
-                external[key] = value
+                key, text = self.pair(at, end)
+                external[key] = text
             elif number == 14 and wire == 0:
                 located = at
-        if code not in DTYPES:
+        kind = DTYPES.get(code)
+        if kind is None:
             raise BadModel(f"tensor '{name}' has the unknown element type {code}")
-        dtype, bits = DTYPES[code].name, DTYPES[code].bits
+        dtype, bits = kind.name, kind.bits
         shape = tuple([signed(d) if d >> 63 else d for d in dims])
         if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
         count = math.prod(shape)
         # an empty tensor may have absurd other dimensions, which no array can
-        claimed = count or math.prod(d for d in shape if d)
+        claimed = count or math.prod([d for d in shape if d])
         if claimed > _MAX_ELEMENTS:
             raise BadModel(f"tensor '{name}' claims {claimed:,} elements")
         nbytes = (count * bits + 7) // 8

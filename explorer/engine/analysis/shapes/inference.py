@@ -429,14 +429,15 @@ class Inference:
         open_: list[Node] = []
         versions = {domain: opsets.get(domain, 1) for domain in _DOMAINS}
         first = (None, None)
+        rules_: dict[str, rules.Rule | None] = {op: rule for (domain, op), rule in _RULES.items() if not domain}
         for node in nodes:
             outputs = node.outputs
-            rule = _RULES.get((node.domain, node.op))
+            rule = rules_.get(node.op) if not node.domain else _RULES.get((node.domain, node.op))
             if rule is None or (functions and node.key in functions):
                 if not self._other(node, table, opsets):
                     open_.append(node)
                 continue
-            if not all(name not in types for name in outputs) and complete_all(outputs, types):
+            if not types.keys().isdisjoint(outputs) and complete_all(outputs, types):
                 self._fold(node, table)
                 continue
             kinds = [get(name, first) if name else None for name in node.inputs]
