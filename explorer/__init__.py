@@ -13,10 +13,10 @@ nothing: the screen paints before numpy, onnx or torch are imported.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
     from explorer.facts import Analysis, Diff, Info, Layer, Plan, TileResult, TileSpec, Verification, to_json
     from explorer.facts.roofline import Machine
@@ -75,7 +75,9 @@ def __getattr__(name: str) -> Any:
         except PackageNotFoundError:
             return "0+unknown"
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        from importlib import import_module
+
+        return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'explorer' has no attribute '{name}'")
 
 

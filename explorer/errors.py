@@ -7,8 +7,9 @@ sends it across its pipe. Anything else that escapes is a bug and keeps its trac
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "BadModel",
@@ -78,6 +79,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     Returns:
         `did you mean 'x'?`, or `there is: a, b, c` when nothing is close, or an empty string.
     """
+    import difflib
+
     names = list(dict.fromkeys(known))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:

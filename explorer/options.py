@@ -1,14 +1,15 @@
-"""The verbs and options of the command line, declared once: parsing, help and complaints derive from here."""
+"""The verbs and options of the command line, declared once: parsing, help and complaints derive from here.
+
+Every start of the program reads these tables, so they are made of plain classes, and what reads a value
+is imported when there is one to read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
-
-from msgspec import Struct
-
-from explorer.arguments import parse_choice, parse_count, parse_dims, parse_input_shapes, parse_tile
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 __all__ = ["MODEL_HELP", "OPTIONS", "SCREEN", "VERBS", "Option", "Verb"]
 
@@ -23,49 +24,98 @@ MODEL_HELP = (
 )
 
 
+def _by(name: str, **how: Any) -> Callable[[Any], Any]:
+    """A function of `explorer.arguments`, imported when it is needed."""
+
+    def read(typed: Any) -> Any:
+        from explorer import arguments
+
+        return getattr(arguments, name)(typed, **how)
+
+    return read
+
+
 def _one_of(flag: str, known: Sequence[str]) -> dict[str, Any]:
     """What an option that takes one of a few words has in common: its metavar and its reader."""
-    return {"metavar": "|".join(known), "read": partial(parse_choice, known=known, where=flag)}
+    return {"metavar": "|".join(known), "read": _by("parse_choice", known=known, where=flag)}
 
 
-def _optional_count(flag: str, least: int, text: str | None) -> int | None:
-    return None if text is None else parse_count(text, where=flag, least=least)
+def _count(flag: str, least: int) -> Callable[[str | None], int | None]:
+    """Reads a whole number, or nothing where nothing was typed."""
+    read = _by("parse_count", where=flag, least=least)
+    return lambda typed: None if typed is None else read(typed)
 
 
-class Option(Struct, frozen=True):
+class Option:
     """One option.
 
-    Attributes:
+    Args:
         flag: Its long spelling; `short` is the other one, if any.
         help: What it is for.
         metavar: What stands for its value in the help; empty for a switch.
         default: Its value as the user would type it; None for nothing.
         many: It may be given several times.
+        short: See `flag`.
         read: Turns what was typed (a list of it with `many`) into the value.
     """
 
-    flag: str
-    help: str
-    metavar: str = ""
-    default: str | None = None
-    many: bool = False
-    short: str = ""
-    read: Callable[[Any], Any] | None = None
+    __slots__ = ("default", "flag", "help", "many", "metavar", "read", "short")
+
+    def __init__(
+        self,
+        flag: str,
+        help: str,
+        metavar: str = "",
+        default: str | None = None,
+        many: bool = False,
+        short: str = "",
+        read: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.flag = flag
+        self.help = help
+        self.metavar = metavar
+        self.default = default
+        self.many = many
+        self.short = short
+        self.read = read
+
+    @property
+    def key(self) -> str:
+        """What its value is called among those of a command."""
+        return self.flag[2:].replace("-", "_")
 
 
-class Verb(Struct, frozen=True):
+class Verb:
     """One verb: what it is for, what it takes, how it is typed.
 
-    Attributes:
-        models: What stands for each in the help; a last '...' means one or more of the kind before it.
+    Args:
+        summary: What it is for.
+        models: What stands for each in the help; a last '...' means one or more of the kind before it,
+            and one in brackets may be left out.
+        options: Flags of those that it takes.
+        examples: Commands to show.
         needs: Options without which it cannot answer.
+        instant: It looks at headers alone: nothing of a model's runs and nothing is written, so nothing
+            has to be kept in check around it.
     """
 
-    summary: str
-    models: tuple[str, ...]
-    options: tuple[str, ...]
-    examples: tuple[str, ...]
-    needs: tuple[str, ...] = ()
+    __slots__ = ("examples", "instant", "models", "needs", "options", "summary")
+
+    def __init__(
+        self,
+        summary: str,
+        models: tuple[str, ...],
+        options: tuple[str, ...],
+        examples: tuple[str, ...],
+        needs: tuple[str, ...] = (),
+        instant: bool = False,
+    ) -> None:
+        self.summary = summary
+        self.models = models
+        self.options = options
+        self.examples = examples
+        self.needs = needs
+        self.instant = instant
 
 
 OPTIONS: dict[str, Option] = {
@@ -82,7 +132,7 @@ OPTIONS: dict[str, Option] = {
             "tile size, 64 or 64x64x64: rows x depth x columns (default 64x64x64)",
             "SIZE",
             "64x64x64",
-            read=parse_tile,
+            read=_by("parse_tile"),
         ),
         Option(
             "--site", "tile only the products whose name matches; repeatable", "GLOB", many=True, read=tuple
@@ -106,21 +156,21 @@ OPTIONS: dict[str, Option] = {
             "how many random inputs to run (default 3)",
             "N",
             "3",
-            read=partial(parse_count, where="--draws", least=1),
+            read=_count("--draws", 1),
         ),
         Option(
             "--dim",
             "size of a symbolic dimension, such as batch=8; repeatable",
             "NAME=SIZE",
             many=True,
-            read=parse_dims,
+            read=_by("parse_dims"),
         ),
         Option(
             "--input-shape",
             "shape of an input, x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224; repeatable",
             "NAME:SHAPE",
             many=True,
-            read=parse_input_shapes,
+            read=_by("parse_input_shapes"),
         ),
         Option(
             "--weights",
@@ -132,7 +182,7 @@ OPTIONS: dict[str, Option] = {
             "seed of the first random input (default 0)",
             "S",
             "0",
-            read=partial(parse_count, where="--seed", least=0),
+            read=_count("--seed", 0),
         ),
         Option("--trust", "let code inside a model file, or in --rules, run"),
         Option("--rules", "a Python file with rules for operators of your own (needs --trust)", "FILE"),
@@ -142,7 +192,7 @@ OPTIONS: dict[str, Option] = {
             "--past",
             "tokens in the key-value cache before the decode step",
             "N",
-            read=partial(_optional_count, "--past", 0),
+            read=_count("--past", 0),
         ),
         Option(
             "--style",
@@ -160,13 +210,13 @@ OPTIONS: dict[str, Option] = {
             "intervals of a histogram (default 32)",
             "N",
             "32",
-            read=partial(parse_count, where="--bins", least=1),
+            read=_count("--bins", 1),
         ),
         Option(
             "--batch",
             "batch size (default: the model's own)",
             "N",
-            read=partial(_optional_count, "--batch", 1),
+            read=_count("--batch", 1),
         ),
         Option(
             "--optimizer",
@@ -182,6 +232,10 @@ OPTIONS: dict[str, Option] = {
         Option("--csv", "the answer's table as CSV"),
         Option("--quiet", "only the answer and errors: no progress, no messages"),
         Option("--remote", "draw as over a slow line: no animation, no blinking"),
+        Option("--resume", "take up a session whose line was dropped: MODEL's, or without one the newest"),
+        Option(
+            "--memory", "most memory that the work may take, such as 8G", "SIZE", read=_by("parse_memory")
+        ),
         Option("--version", "print the version"),
         Option("--help", "print this help", short="-h"),
     )
@@ -196,6 +250,7 @@ _OPENING = (
     "--observe",
     "--decode",
     "--past",
+    "--memory",
 )
 _MACHINE = ("--machine", "--peak-macs", "--bandwidth")
 _PRINTING = ("--json", "--quiet", "--version", "--help")
@@ -333,9 +388,10 @@ SCREEN = Verb(
     "Look inside a neural network, tile its matrix products to the size that hardware can do,\n"
     "prove numerically that nothing changed, and see what changed in the graph.",
     ("MODEL",),
-    (*_OPENING, "--remote", "--quiet", "--version", "--help"),
+    (*_OPENING, "--resume", "--remote", "--quiet", "--version", "--help"),
     (
         "explorer alexnet",
+        "explorer --resume",
         "explorer sample_models/lenet.onnx",
         "explorer tile alexnet -o alexnet_tiled.onnx",
         "explorer diff alexnet alexnet_tiled.onnx",

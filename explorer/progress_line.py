@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
 
 from explorer.units import printable, seconds_text
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TextIO
+
     from explorer.facts import Progress
 
 __all__ = ["ProgressLine"]

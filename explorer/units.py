@@ -6,7 +6,9 @@ comes out of a model file passes through `printable` before it can reach a termi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "bytes_text",

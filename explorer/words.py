@@ -1,48 +1,94 @@
 """From the words that a user typed to a verb and its options, and from the tables of options to help.
 
-argparse does the reading because it starts in ten milliseconds and is in the standard library; what it
-says when something is wrong is replaced, because a mistyped word deserves one line that names the right
-one, not a page of usage.
+Reading is a dozen lines over the table of options, because every start of the program waits for it:
+argparse takes ten milliseconds to import and has to be told the table first, and what it says when
+something is wrong would have to be replaced anyway: a mistyped word deserves one line that names the right
+one, not a page of usage. Help, which nobody waits for, is laid out by argparse.
 """
 
 from __future__ import annotations
 
-import argparse
-import difflib
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import NoReturn
-
 from explorer.errors import Misuse, nearest
 from explorer.options import MODEL_HELP, OPTIONS, SCREEN, VERBS, Verb
 
-__all__ = ["help_text", "read"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+__all__ = ["Given", "help_text", "read"]
 
 _EXIT_CODES = "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted"
 
+_WITH_RESUME = ("--resume", "--memory", "--remote", "--quiet", "--version", "--help")
+"""What may be said anew of a session that is resumed."""
 
-def read(words: Sequence[str]) -> tuple[str | None, argparse.Namespace]:
+
+class Given:
+    """What was typed: `models`, and every option of the verb by its long name, '-' as '_'."""
+
+    models: list[str]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+def read(words: Sequence[str]) -> tuple[str | None, Given]:
     """The verb (None: the screen) and its options and models, read and checked.
 
-    The namespace has `models` and every option by its long name; with `--help` or `--version` nothing
-    else is checked.
+    With `--help` or `--version` nothing else is checked.
 
     Raises:
         Misuse: A word that is no option, a value that cannot be read, a model too few or too many.
     """
     name, rest = _split_verb(words)
     verb = SCREEN if name is None else VERBS[name]
-    given, unknown = _parser(name, verb).parse_known_args(rest)
-    for word in unknown:
-        raise _unknown_option(word, name, verb)
+    given, unknown = _given(rest, verb)
+    if unknown:
+        raise _unknown_option(unknown, name, verb)
     if not (given.version or given.help):
-        _check_models(name, verb, given.models)
+        _check_models(name, verb, given)
         for flag in verb.options:
-            option, key = OPTIONS[flag], flag[2:].replace("-", "_")
+            option = OPTIONS[flag]
             if option.read is not None:
-                setattr(given, key, option.read(getattr(given, key)))
+                setattr(given, option.key, option.read(getattr(given, option.key)))
         _check_options(name, verb, given)
     return name, given
+
+
+def _given(words: Sequence[str], verb: Verb) -> tuple[Given, str]:
+    """What was typed, unread, and the first word that is no option of this verb."""
+    given, unknown = Given(), ""
+    given.models = []
+    options = {}
+    for flag in verb.options:
+        option = OPTIONS[flag]
+        options[flag] = options[option.short or flag] = option
+        setattr(given, option.key, [] if option.many else option.default if option.metavar else False)
+    for at, word in enumerate(words):
+        if word == "--":
+            given.models += words[at + 1 :]
+            break
+        if word[:1] != "-" or word == "-":
+            given.models.append(word)
+            continue
+        flag, equals, value = word.partition("=") if word[:2] == "--" else (word[:2], word[2:], word[2:])
+        found = options.get(flag)
+        if found is None:
+            unknown = unknown or word
+        elif not found.metavar:
+            if equals:
+                raise Misuse("takes no value", where=found.flag)
+            setattr(given, found.key, True)
+        elif not equals:
+            raise Misuse("needs a value", where=found.flag, hint=f"write {found.flag} {found.metavar}")
+        elif found.many:
+            getattr(given, found.key).append(value)
+        else:
+            setattr(given, found.key, value)
+    return given, unknown
 
 
 def help_text(name: str | None) -> str:
@@ -50,37 +96,24 @@ def help_text(name: str | None) -> str:
     return _parser(name, SCREEN if name is None else VERBS[name]).format_help()
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse whose complaints are our one line instead of a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        where, _, what = message.removeprefix("argument ").rpartition(": ")
-        flag = where.split("/")[-1]
-        hint = f"{self.prog} --help shows examples"
-        if flag in OPTIONS and what == "expected one argument":
-            what, hint = "needs a value", f"write {flag} {OPTIONS[flag].metavar}"
-        elif what.startswith("ignored explicit argument"):
-            what = "takes no value"
-        raise Misuse(what, where=flag, hint=hint)
-
-
 def _split_verb(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The verb, wherever it stands among the options, and the words without it.
 
-    A value is tied to its option here (`--tile -1` becomes `--tile=-1`): argparse takes one that starts
-    with a dash for an option, and could not say what is wrong with it.
+    A value is tied to its option here (`--tile -1` becomes `--tile=-1`), so that a verb's name may be one.
     """
     valued = {s for option in OPTIONS.values() if option.metavar for s in (option.flag, option.short)}
     verb: str | None = None
     first = True
     rest: list[str] = []
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
         if word == "--":
-            return verb, [*rest, word, *queue]
-        if word in valued and queue and not queue[0].startswith("--"):
-            rest.append(f"{word}{'=' if word.startswith('--') else ''}{queue.pop(0)}")
+            return verb, [*rest, word, *words[at:]]
+        if word in valued and at < len(words) and not words[at].startswith("--"):
+            rest.append(f"{word}{'=' if word.startswith('--') else ''}{words[at]}")
+            at += 1
         elif word.startswith("-") and word != "-":
             rest.append(word)
         elif first and word in VERBS:
@@ -91,31 +124,29 @@ def _split_verb(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return verb, rest
 
 
-def _parser(name: str | None, verb: Verb) -> _Parser:
+def _parser(name: str | None, verb: Verb) -> argparse.ArgumentParser:
+    import argparse
+
     prog = "explorer" if name is None else f"explorer {name}"
     usage = f"{prog} {' '.join(verb.models)} [options]"
     if name is None:
         usage = f"{usage}          the screen\n       explorer VERB MODEL... [options]  headless"
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog=prog,
         usage=usage,
         description=verb.summary,
         epilog=_epilog(name, verb),
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=26, width=100),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, max_help_position=26, width=100
+        ),
         add_help=False,
-        allow_abbrev=False,
     )
-    parser.add_argument("models", nargs="*", help=argparse.SUPPRESS)
     for option in (OPTIONS[flag] for flag in verb.options):
         spellings = [s for s in (option.short, option.flag) if s]
-        if not option.metavar:
-            parser.add_argument(*spellings, action="store_true", help=option.help)
-        elif option.many:
-            parser.add_argument(
-                *spellings, action="append", default=[], metavar=option.metavar, help=option.help
-            )
+        if option.metavar:
+            parser.add_argument(*spellings, metavar=option.metavar, help=option.help)
         else:
-            parser.add_argument(*spellings, default=option.default, metavar=option.metavar, help=option.help)
+            parser.add_argument(*spellings, action="store_true", help=option.help)
     return parser
 
 
@@ -141,14 +172,15 @@ def _unknown_option(word: str, name: str | None, verb: Verb) -> Misuse:
     return Misuse(what, where=flag, hint=_guess(flag, verb.options) or f"{prog} --help lists them")
 
 
-def _check_models(name: str | None, verb: Verb, models: Sequence[str]) -> None:
+def _check_models(name: str | None, verb: Verb, given: Given) -> None:
+    models: Sequence[str] = given.models
     many = verb.models[-1] == "..."
     wanted = len(verb.models) - many
-    if not models and name is None:
+    if not models and name is None and not given.resume:
         raise Misuse("name a model", hint="try explorer alexnet, explorer FILE.onnx, or explorer --help")
     if name is None and len(models) > 1:
         raise Misuse("no such verb", where=models[0], hint=nearest(models[0], VERBS))
-    if len(models) < wanted:
+    if len(models) < wanted and name is not None:
         what = "needs a model" if wanted == 1 else "needs two models"
         raise Misuse(what, where=str(name), hint=f"type explorer {name} {' '.join(verb.models)}")
     if len(models) > wanted and not many:
@@ -159,18 +191,25 @@ def _check_models(name: str | None, verb: Verb, models: Sequence[str]) -> None:
         raise Misuse("the name of a model is empty", hint=f"a model is {MODEL_HELP}")
 
 
-def _check_options(name: str | None, verb: Verb, given: argparse.Namespace) -> None:
+def _check_options(name: str | None, verb: Verb, given: Given) -> None:
     """What one option alone cannot know."""
     for flag in verb.needs:
         if getattr(given, flag[2:]) is None:
             raise Misuse("says nowhere to write", where=str(name), hint=f"add {flag} {OPTIONS[flag].metavar}")
     if "--csv" in verb.options and given.csv and given.json:
         raise Misuse("one answer has one form", where="--csv", hint="leave out --csv or --json")
-    if given.decode != (given.past is not None):
+    if name is None and given.resume:
+        for flag in verb.options:
+            if flag not in _WITH_RESUME and getattr(given, OPTIONS[flag].key):
+                raise Misuse("belongs to the session that is resumed", where=flag, hint="leave it out")
+        return
+    if "--decode" in verb.options and given.decode != (given.past is not None):
         missing, there = ("--past N", "--decode") if given.decode else ("--decode", "--past")
         raise Misuse(f"needs {missing}", where=there, hint="write --decode --past N")
 
 
 def _guess(word: str, known: Iterable[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else ""
