@@ -9,23 +9,22 @@ that `--version` answers and the screen paints at once.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import difflib
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from typing import NoReturn, TextIO
 
 from explorer import options, verbs, words
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse, nearest
-from explorer.progress_line import ProgressLine
 from explorer.units import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from explorer.words import Given
 
 __all__ = ["main"]
 
-BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
+BAD_INPUT, INTERRUPTED = 2, 130
 _ENDINGS = (".onnx", ".pt", ".pt2")
 """Of files of models: a word that ends so is a path, even where no such file is."""
 
@@ -40,62 +39,82 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
-    with _calm_end():
-        try:
-            return _dispatch(typed)
-        except Cancelled as error:
-            return _fail(str(error), INTERRUPTED)
-        except ExplorerError as error:
+    return _in_one_line(lambda: _dispatch(typed))
+
+
+def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
+    """What `work` returns; whatever it fails with becomes one line and an exit code.
+
+    Args:
+        work: Does it.
+        memory: The limit of this process's memory, if it has one.
+    """
+    try:
+        return work()
+    except Cancelled as error:
+        return _fail(str(error), INTERRUPTED)
+    except KeyboardInterrupt:
+        return _fail("stopped; nothing was written", INTERRUPTED)
+    except Exception as error:
+        if memory is not None or isinstance(error, MemoryError):
+            from explorer import memory_limit
+
+            if memory_limit.is_met(error):
+                where = error.where if isinstance(error, ExplorerError) else ""
+                return _fail(str(memory_limit.out_of_memory(memory, where=where)), BAD_INPUT)
+        if isinstance(error, ExplorerError):
             return _fail(str(error), BAD_INPUT)
-        except KeyboardInterrupt:
-            return _fail("stopped; nothing was written", INTERRUPTED)
-        except MemoryError:
-            return _fail("out of memory; nothing was written", BAD_INPUT)
-        except Exception as error:
-            if os.environ.get("EXPLORER_TRACEBACK"):
-                raise
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return _fail(
-                f"internal error: {reason}; this is a bug: set EXPLORER_TRACEBACK=1 to see where", BAD_INPUT
-            )
+        if os.environ.get("EXPLORER_TRACEBACK"):
+            raise
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _fail(
+            f"internal error: {reason}; this is a bug: set EXPLORER_TRACEBACK=1 to see where", BAD_INPUT
+        )
 
 
 def _fail(message: str, code: int) -> int:
     """Says one line on standard error."""
-    with contextlib.suppress(OSError, ValueError):
+    try:
         print("explorer:", printable(" ".join(message.split())), file=sys.stderr)
+    except (OSError, ValueError):
+        pass
     return code
-
-
-@contextlib.contextmanager
-def _calm_end() -> Iterator[None]:
-    """A polite kill unwinds like Ctrl+C, so that temporary files go too."""
-
-    def stop(*_: object) -> NoReturn:
-        raise SystemExit(TERMINATED)
-
-    try:
-        previous = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _dispatch(typed: Sequence[str]) -> int:
     verb, given = words.read(typed)
     if given.version:
-        return _print_text(f"{verbs.tool()}\n")
+        return _print([verbs.tool(), "\n"])
     if given.help:
-        return _print_text(words.help_text(verb))
+        return _print([words.help_text(verb)])
+    if verb in verbs.INSTANT:
+        return _print_answer(verbs.INSTANT[verb](given), given)
+    from explorer import guard
+
+    with guard.calm_end():
+        return _work(verb, given)
+
+
+def _work(verb: str | None, given: Given) -> int:
+    """Whatever takes its time: the screen, and verbs that open a model."""
     if verb is None:
-        return _open_screen(given.models[0], given)
+        return _resume(given) if given.resume else _open_screen(given.models[0], given)
+    if getattr(given, "memory", None) is not None:
+        from explorer import memory_limit
+
+        return memory_limit.in_child(
+            given.memory, lambda: _in_one_line(lambda: _answer(verb, given), given.memory)
+        )
+    return _answer(verb, given)
+
+
+def _answer(verb: str, given: Given) -> int:
+    from explorer import guard
+    from explorer.progress_line import ProgressLine
+
     line = ProgressLine(quiet=given.quiet)
     try:
-        with _answer_only(given.quiet):
+        with guard.answer_only(given.quiet):
             answer = verbs.RUN[verb](given, line)
     finally:
         line.clear()
@@ -107,14 +126,42 @@ def _dispatch(typed: Sequence[str]) -> int:
 # the screen
 
 
-def _open_screen(source: str, given: argparse.Namespace) -> int:
+def _open_screen(source: str, given: Given) -> int:
     """Opens the screen once everything that can be said without it has been said."""
     _check_source(source)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Misuse("the screen needs a terminal", hint=f"explorer info {source} prints instead")
+    _need_terminal(f"explorer info {source} prints instead")
     from explorer.tui.app import run
 
-    return run(source, verbs.session_options(given), remote=given.remote)
+    return run(source, verbs.session_options(given), remote=given.remote, memory=given.memory)
+
+
+def _resume(given: Given) -> int:
+    """Opens the screen as it was when its line was dropped, in the folder that it was opened in."""
+    _need_terminal("resume it in one")
+    from explorer import resuming
+    from explorer.tui.app import run
+
+    model = given.models[0] if given.models else None
+    kept, saved = resuming.find(model, os.environ, trust=given.trust)
+    try:
+        os.chdir(saved.cwd)
+        _check_source(saved.source)
+    except OSError as error:
+        kept.release()
+        raise BadModel(f"the session's folder is gone ({error.strerror})", where=saved.cwd) from None
+    except ExplorerError:
+        kept.release()
+        raise
+    from msgspec.structs import asdict
+
+    options = {**asdict(saved.opening), "trust": given.trust}
+    memory = given.memory or saved.memory
+    return run(saved.source, options, remote=given.remote, memory=memory, resumed=(kept, saved))
+
+
+def _need_terminal(hint: str) -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Misuse("the screen needs a terminal", hint=hint)
 
 
 def _check_source(source: str) -> None:
@@ -128,64 +175,31 @@ def _check_source(source: str) -> None:
         return
     if os.sep in source or source.endswith(_ENDINGS):
         folder, name = os.path.split(source)
-        with contextlib.suppress(OSError):
+        try:
             files = [f for f in os.listdir(folder or ".") if f.endswith(_ENDINGS)]
-            raise BadModel("no such file", where=source, hint=nearest(name, files))
-        raise BadModel("no such file", where=source)
+        except OSError:
+            files = []
+        raise BadModel("no such file", where=source, hint=nearest(name, files))
+    import difflib
+
     close = difflib.get_close_matches(source, options.VERBS, n=1, cutoff=0.75)
     if close:
         raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
 
 
-@contextlib.contextmanager
-def _answer_only(quiet: bool) -> Iterator[None]:
-    """Keeps standard output for the answer: what a model's code or a library prints goes to stderr.
-
-    Native code writes to the file descriptor, Python to `sys.stdout`, so both are turned away. With
-    `quiet` the noise goes nowhere, and so does what libraries write to standard error.
-    """
-    import warnings
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        if not sys.warnoptions:
-            warnings.simplefilter("ignore")
-        sink: TextIO = sys.stderr
-        if quiet:
-            sink = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-            _turn(stack, 1, sink.fileno())
-            _turn(stack, 2, sink.fileno())
-            stack.enter_context(contextlib.redirect_stderr(sink))
-        else:
-            _turn(stack, 1, 2)
-        stack.enter_context(contextlib.redirect_stdout(sink))
-        yield
-
-
-def _turn(stack: contextlib.ExitStack, descriptor: int, to: int) -> None:
-    """Points a file descriptor elsewhere until the stack unwinds; a closed one stays closed."""
-    try:
-        kept = os.dup(descriptor)
-        os.dup2(to, descriptor)
-    except OSError:
-        return
-    stack.callback(os.close, kept)
-    stack.callback(os.dup2, kept, descriptor)
-
-
-def _print_answer(answer: verbs.Answer, given: argparse.Namespace) -> int:
+def _print_answer(answer: verbs.Answer, given: Given) -> int:
+    if answer.pieces is not None:
+        return _print(answer.pieces(), answer.code)
     if getattr(given, "csv", False):
         from explorer.report.csv_table import csv_text
 
-        _print_text(csv_text(answer.document()[answer.rows]))
-        return answer.code
+        return _print([csv_text(answer.document()[answer.rows])], answer.code)
     if given.json:
         import json
 
         # escapes keep control characters of a model's names off the terminal, and need no encoding
         text = json.dumps(answer.document(), indent=2, allow_nan=False, ensure_ascii=True)
-        _print_text(text + "\n")
-        return answer.code
+        return _print([text, "\n"], answer.code)
     from rich.console import Console
 
     from explorer.report.layout import Page
@@ -199,31 +213,31 @@ def _print_answer(answer: verbs.Answer, given: argparse.Namespace) -> int:
         markup=False,
         emoji=False,
     )
-    with _output():
-        console.print(Page(answer.page(), fit=terminal), crop=False, soft_wrap=True)
+    page = Page(answer.page(), fit=terminal)
+    _put(lambda: console.print(page, crop=False, soft_wrap=True))
     return answer.code
 
 
-def _print_text(text: str) -> int:
-    with _output():
-        sys.stdout.write(text)
-    return verbs.DONE
+def _print(pieces: Iterable[str], code: int = verbs.DONE) -> int:
+    _put(lambda: sys.stdout.writelines(pieces))
+    return code
 
 
-@contextlib.contextmanager
-def _output() -> Iterator[None]:
+def _put(write: Callable[[], object]) -> None:
     """Writes to standard output; a reader that went away is not an error, a full disk is one."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
     try:
-        yield
+        write()
         sys.stdout.flush()
     except BrokenPipeError:
         # what is still buffered must not fail again when Python flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         reason = error.strerror or str(error)
-        with contextlib.suppress(OSError, ValueError):
+        try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (OSError, ValueError):
+            pass
         raise Misuse(reason, where="standard output") from None

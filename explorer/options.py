@@ -18,6 +18,8 @@ _FORMS = ("auto", "lab", "scan", "unrolled", "batched")
 _OPTIMIZERS = ("sgd", "momentum", "adam")
 _STYLES = ("tree", "torchinfo")
 _PLOTS = ("memory", "roofline", "operators")
+_EXPORTERS = ("torchscript", "dynamo")
+_METHODS = ("trace", "script")
 MODEL_HELP = (
     "an ONNX, TorchScript (.pt) or torch.export (.pt2) file, the name of a torchvision\nmodel, or"
     " package.module:callable that returns an nn.Module"
@@ -43,6 +45,12 @@ def _one_of(flag: str, known: Sequence[str]) -> dict[str, Any]:
 def _count(flag: str, least: int) -> Callable[[str | None], int | None]:
     """Reads a whole number, or nothing where nothing was typed."""
     read = _by("parse_count", where=flag, least=least)
+    return lambda typed: None if typed is None else read(typed)
+
+
+def _choice(flag: str, known: Sequence[str]) -> Callable[[str | None], str | None]:
+    """Reads one of a few words, or nothing where nothing was typed."""
+    read = _by("parse_choice", known=known, where=flag)
     return lambda typed: None if typed is None else read(typed)
 
 
@@ -95,11 +103,9 @@ class Verb:
         options: Flags of those that it takes.
         examples: Commands to show.
         needs: Options without which it cannot answer.
-        instant: It looks at headers alone: nothing of a model's runs and nothing is written, so nothing
-            has to be kept in check around it.
     """
 
-    __slots__ = ("examples", "instant", "models", "needs", "options", "summary")
+    __slots__ = ("examples", "models", "needs", "options", "summary")
 
     def __init__(
         self,
@@ -108,14 +114,12 @@ class Verb:
         options: tuple[str, ...],
         examples: tuple[str, ...],
         needs: tuple[str, ...] = (),
-        instant: bool = False,
     ) -> None:
         self.summary = summary
         self.models = models
         self.options = options
         self.examples = examples
         self.needs = needs
-        self.instant = instant
 
 
 OPTIONS: dict[str, Option] = {
@@ -228,6 +232,43 @@ OPTIONS: dict[str, Option] = {
         Option("--peak-macs", "its multiply-accumulates per second, such as 4T", "RATE"),
         Option("--bandwidth", "its bytes per second, such as 100GB/s", "RATE"),
         Option("--what", "which picture (default memory)", default="memory", **_one_of("--what", _PLOTS)),
+        Option(
+            "--exporter",
+            "which of torch's exporters writes ONNX (default: the one that works)",
+            "|".join(_EXPORTERS),
+            read=_choice("--exporter", _EXPORTERS),
+        ),
+        Option(
+            "--opset",
+            "version of ONNX's operators (default: what the exporter does best)",
+            "N",
+            read=_count("--opset", 1),
+        ),
+        Option(
+            "--input-names",
+            "names of the inputs in the ONNX file, in order, between commas",
+            "A,B",
+            read=_by("parse_names", where="--input-names"),
+        ),
+        Option(
+            "--output-names",
+            "names of the outputs in the ONNX file, in order, between commas",
+            "A,B",
+            read=_by("parse_names", where="--output-names"),
+        ),
+        Option(
+            "--dynamic",
+            "axes of an input that are left open, and their names, such as x:0=batch; repeatable",
+            "NAME:AXIS=DIM",
+            many=True,
+            read=_by("parse_dynamic"),
+        ),
+        Option(
+            "--method",
+            "how TorchScript is made: traced with inputs (default), or compiled from source",
+            "|".join(_METHODS),
+            read=_choice("--method", _METHODS),
+        ),
         Option("--json", "the answer as JSON (a contract: see the README)"),
         Option("--csv", "the answer's table as CSV"),
         Option("--quiet", "only the answer and errors: no progress, no messages"),
@@ -366,6 +407,24 @@ VERBS: dict[str, Verb] = {
             "explorer tile model.onnx -o tiled.onnx --tile 32x64x32 --edges padded",
             "explorer tile model.onnx -o tiled.onnx --site '*classifier*' --form lab",
         ),
+    ),
+    "convert": Verb(
+        "write a model as another kind of file, and show that it is the same",
+        ("MODEL",),
+        (
+            *("--output", "--exporter", "--opset", "--input-names", "--output-names", "--dynamic"),
+            *("--method", "--force", "--no-verify", "--draws", "--seed"),
+            *_OPENING,
+            *_PRINTING,
+        ),
+        (
+            "explorer convert resnet18 -o resnet18.onnx --dynamic x:0=batch",
+            "explorer convert my.module:Net -o net.onnx --exporter dynamo --opset 20",
+            "explorer convert model.pt2 -o model.pt",
+            "explorer convert checkpoint.pth -o model.safetensors",
+            "explorer convert model.tflite -o model.onnx",
+        ),
+        needs=("--output",),
     ),
     "verify": Verb(
         "evidence that two models compute the same",

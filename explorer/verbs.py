@@ -6,42 +6,58 @@ Thin over `explorer.session`: what a verb computes is a fact of the session's; h
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
-
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
-from explorer.progress_line import ProgressLine
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
     from explorer.facts import Diff, Info
     from explorer.facts.roofline import Machine
+    from explorer.progress_line import ProgressLine
     from explorer.report.model import Block
     from explorer.session import Session
+    from explorer.words import Given
 
-__all__ = ["DIFFERENT", "DONE", "RUN", "Answer", "session_options", "tool"]
+__all__ = ["DIFFERENT", "DONE", "INSTANT", "RUN", "Answer", "session_options", "tool"]
 
 DONE, DIFFERENT = 0, 1
 
 
-class Answer(Struct, frozen=True):
+class Answer:
     """What a verb found: its exit code, and the answer as a JSON document or as text, made on demand.
 
-    Attributes:
+    Args:
+        code: The exit code.
+        document: Makes the answer as a JSON document.
+        page: Makes the answer as text.
         rows: The key of the document whose list `--csv` prints.
         warning: One line for standard error, beside an answer that stands.
+        pieces: Makes the answer in the form that was asked for, a piece at a time; then there is neither
+            `document` nor `page`.
     """
 
-    code: int
-    document: Callable[[], dict[str, Any]]
-    page: Callable[[], list[Block]]
-    rows: str = ""
-    warning: str = ""
+    __slots__ = ("code", "document", "page", "pieces", "rows", "warning")
+
+    def __init__(
+        self,
+        code: int,
+        document: Callable[[], dict[str, Any]] = dict,
+        page: Callable[[], list[Block]] = list,
+        rows: str = "",
+        warning: str = "",
+        pieces: Callable[[], Iterable[str]] | None = None,
+    ) -> None:
+        self.code = code
+        self.document = document
+        self.page = page
+        self.rows = rows
+        self.warning = warning
+        self.pieces = pieces
 
 
-def session_options(given: argparse.Namespace) -> Mapping[str, Any]:
+def session_options(given: Given) -> Mapping[str, Any]:
     """What `Session` is opened with."""
     return {
         "weights": given.weights,
@@ -58,7 +74,7 @@ def session_options(given: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def _asked(
-    given: argparse.Namespace,
+    given: Given,
     line: ProgressLine,
     ask: Callable[[Session, Info], tuple[Any, ...]],
     name: str,
@@ -89,17 +105,17 @@ def _asked(
     )
 
 
-def _info(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _info(given: Given, line: ProgressLine) -> Answer:
     return _asked(given, line, lambda session, info: (info,), "info", "model")
 
 
-def _layers(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _layers(given: Given, line: ProgressLine) -> Answer:
     if given.style == "torchinfo" or given.compare:
         return _torchinfo(given, line)
     return _asked(given, line, lambda session, info: (session.analysis(),), "layers", "model", "layers")
 
 
-def _torchinfo(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _torchinfo(given: Given, line: ProgressLine) -> Answer:
     """Torchinfo's own table; with `--compare` where it is wrong, alone where our own tree was asked for."""
     if given.csv and not given.compare:
         raise Misuse("torchinfo's table is text", where="--csv", hint="leave --style out, or add --compare")
@@ -118,28 +134,28 @@ def _torchinfo(given: argparse.Namespace, line: ProgressLine) -> Answer:
     )
 
 
-def _ops(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _ops(given: Given, line: ProgressLine) -> Answer:
     return _asked(given, line, lambda session, info: (info, session.ops()), "ops", "model", "ops")
 
 
-def _memory(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _memory(given: Given, line: ProgressLine) -> Answer:
     return _asked(given, line, lambda session, info: (info, session.memory()), "memory", "costs", "steps")
 
 
-def _roofline(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _roofline(given: Given, line: ProgressLine) -> Answer:
     machine = _machine(given)
     return _asked(
         given, line, lambda session, info: (info, session.roofline(machine)), "roofline", "costs", "layers"
     )
 
 
-def _machine(given: argparse.Namespace) -> Machine:
+def _machine(given: Given) -> Machine:
     from explorer import machines
 
     return machines.find(given.machine, given.peak_macs, given.bandwidth)
 
 
-def _training(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _training(given: Given, line: ProgressLine) -> Answer:
     return _asked(
         given,
         line,
@@ -150,7 +166,7 @@ def _training(given: argparse.Namespace, line: ProgressLine) -> Answer:
     )
 
 
-def _weights(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _weights(given: Given, line: ProgressLine) -> Answer:
     return _asked(
         given,
         line,
@@ -161,7 +177,7 @@ def _weights(given: argparse.Namespace, line: ProgressLine) -> Answer:
     )
 
 
-def _activations(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _activations(given: Given, line: ProgressLine) -> Answer:
     return _asked(
         given,
         line,
@@ -183,7 +199,7 @@ def _activations(given: argparse.Namespace, line: ProgressLine) -> Answer:
     )
 
 
-def _compare(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _compare(given: Given, line: ProgressLine) -> Answer:
     from explorer.session import compare_files
 
     fact = compare_files(*given.models, on_progress=line, **session_options(given))
@@ -195,7 +211,7 @@ def _compare(given: argparse.Namespace, line: ProgressLine) -> Answer:
     )
 
 
-_DRAWN: dict[str, Callable[[argparse.Namespace, Session, Info], Any]] = {
+_DRAWN: dict[str, Callable[[Given, Session, Info], Any]] = {
     "memory": lambda given, session, info: session.memory(),
     "roofline": lambda given, session, info: session.roofline(_machine(given)),
     "operators": lambda given, session, info: session.ops(),
@@ -203,7 +219,7 @@ _DRAWN: dict[str, Callable[[argparse.Namespace, Session, Info], Any]] = {
 """What a picture is made of."""
 
 
-def _plot(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _plot(given: Given, line: ProgressLine) -> Answer:
     from explorer.report import plots
 
     plots.check(given.output)
@@ -212,22 +228,22 @@ def _plot(given: argparse.Namespace, line: ProgressLine) -> Answer:
     )
 
 
-def _report(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _report(given: Given, line: ProgressLine) -> Answer:
     from explorer.report import page
 
     page.check(given.output)
     machine = _machine(given) if given.machine or given.peak_macs or given.bandwidth else None
 
-    def ask(given: argparse.Namespace, session: Session, info: Info) -> Any:
+    def ask(given: Given, session: Session, info: Info) -> Any:
         return page.gather(session, machine=machine, batch=given.batch, optimizer=given.optimizer)
 
     return _written(given, line, ask, lambda info, fact, path: page.write(fact, path, tool()))
 
 
 def _written(
-    given: argparse.Namespace,
+    given: Given,
     line: ProgressLine,
-    ask: Callable[[argparse.Namespace, Session, Info], Any],
+    ask: Callable[[Given, Session, Info], Any],
     write: Callable[[Info, Any, str], None],
 ) -> Answer:
     """A file about one model; the target is refused before any work is done."""
@@ -248,7 +264,7 @@ def _written(
     )
 
 
-def _tile(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _tile(given: Given, line: ProgressLine) -> Answer:
     from explorer.facts import TileResult, TileSpec
     from explorer.session import Session
 
@@ -299,7 +315,32 @@ def _change(session: Session, written: str, line: ProgressLine) -> tuple[Diff | 
         return None, f"what changed cannot be shown: {error}"
 
 
-def _verify(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _convert(given: Given, line: ProgressLine) -> Answer:
+    from explorer.session import Session
+
+    with Session(given.models[0], **session_options(given)) as session:
+        fact = session.convert(
+            given.output,
+            exporter=given.exporter,
+            opset=given.opset,
+            input_names=given.input_names,
+            output_names=given.output_names,
+            dynamic=given.dynamic,
+            method=given.method,
+            overwrite=given.force,
+            verify=not given.no_verify,
+            draws=given.draws,
+            seed=given.seed,
+            on_progress=line,
+        )
+    return Answer(
+        DONE if fact.passed else DIFFERENT,
+        lambda: _document().conversion(fact, tool()),
+        lambda: _pages("conversion").conversion(fact),
+    )
+
+
+def _verify(given: Given, line: ProgressLine) -> Answer:
     from explorer.session import verify_files
 
     a, b = given.models
@@ -310,7 +351,7 @@ def _verify(given: argparse.Namespace, line: ProgressLine) -> Answer:
     )
 
 
-def _diff(given: argparse.Namespace, line: ProgressLine) -> Answer:
+def _diff(given: Given, line: ProgressLine) -> Answer:
     from explorer.session import diff_files
 
     a, b = given.models
@@ -319,7 +360,11 @@ def _diff(given: argparse.Namespace, line: ProgressLine) -> Answer:
     return Answer(code, lambda: _document().diff(fact, tool()), lambda: _pages("changes").diff(fact))
 
 
-RUN: dict[str, Callable[[argparse.Namespace, ProgressLine], Answer]] = {
+INSTANT: dict[str, Callable[[Given], Answer]] = {}
+"""Verbs that only look at headers: nothing of a model's runs and nothing is written, so nothing has to be
+kept in check around them."""
+
+RUN: dict[str, Callable[[Given, ProgressLine], Answer]] = {
     "info": _info,
     "layers": _layers,
     "ops": _ops,
@@ -332,12 +377,13 @@ RUN: dict[str, Callable[[argparse.Namespace, ProgressLine], Answer]] = {
     "plot": _plot,
     "report": _report,
     "tile": _tile,
+    "convert": _convert,
     "verify": _verify,
     "diff": _diff,
 }
 
 
-def _opening_words(given: argparse.Namespace) -> list[str]:
+def _opening_words(given: Given) -> list[str]:
     """The options that make the model what it is, as they were given, for the next command."""
     words = ["--weights", given.weights] if given.weights else []
     for name, size in given.dim.items():
