@@ -37,6 +37,8 @@ class Numbers(Struct, frozen=True):
         identity: The same for names that are one stored tensor; None if it is nobody else's.
         trainable: Whether it is a parameter with requires_grad; None if the format does not say.
         zeros: Elements that are zero without being stored (sparse tensors); `slabs` yields the others.
+        raw: Yields the bytes as stored, where `slabs` makes other numbers of them (blocks of integers that
+            share a scale); None where they are the same.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Numbers(Struct, frozen=True):
     identity: Any = None
     trainable: bool | None = None
     zeros: int = 0
+    raw: Slabs | None = None
 
     @property
     def elements(self) -> int:

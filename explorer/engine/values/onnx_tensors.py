@@ -19,7 +19,7 @@ from explorer.engine.values.numbers import SLAB, Array, Numbers, slabs_of
 from explorer.engine.wire import fields
 from explorer.errors import BadModel
 
-__all__ = ["numpy_type", "stored"]
+__all__ = ["numpy_type", "slabs_of_tensor", "stored"]
 
 _UNPACKED = 4
 """How much longer a slab gets when packed numbers get a byte each, at most."""
@@ -92,7 +92,7 @@ def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
         identity = payload.source.path, payload.offset, payload.size
 
     def slabs() -> Iterator[Array]:
-        return _slabs(tensor)
+        return slabs_of_tensor(tensor)
 
     return Numbers(name, tensor.dtype, tensor.shape, tensor.nbytes, slabs, layer, identity)
 
@@ -128,7 +128,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
         return kind
 
 
-def _slabs(tensor: Tensor) -> Iterator[Array]:
+def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
     """The elements of a tensor in order, in arrays of at most `SLAB` bytes."""
     payload = tensor.payload
     bits = DTYPES[dtype_code(tensor.dtype)].bits

@@ -1,0 +1,351 @@
+"""safetensors files: opened by their header, a JSON object in front of the tensors.
+
+The header says the name, type, shape and place of every tensor, and it is all that is read: eight bytes for
+its length, then itself. It is taken apart entry by entry, never as one JSON value: a hostile header of the
+100 MB that the format allows would become gigabytes of lists.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from explorer.engine.formats.probe import Format, Probe
+from explorer.engine.formats.stored import (
+    Contents,
+    Stored,
+    named_few,
+    open_regular,
+    outlined,
+    shortened,
+    unused_bytes,
+)
+from explorer.errors import BadModel
+from explorer.units import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, NoReturn
+
+    from explorer.engine.formats.opening import Opened, OpenOptions
+    from explorer.engine.formats.outline import Outline
+
+__all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "SHARD", "Header", "contents", "packing_notes", "read"]
+
+HEADER_BYTES = 100_000_000
+"""Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
+
+DTYPES: Mapping[str, tuple[str, int]] = {
+    "BOOL": ("bool", 8),
+    "F4": ("float4_e2m1fn", 4),
+    "F6_E2M3": ("float6_e2m3fn", 6),
+    "F6_E3M2": ("float6_e3m2fn", 6),
+    "U8": ("uint8", 8),
+    "I8": ("int8", 8),
+    "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E4M3": ("float8_e4m3fn", 8),
+    "F8_E8M0": ("float8_e8m0fnu", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "I16": ("int16", 16),
+    "U16": ("uint16", 16),
+    "F16": ("float16", 16),
+    "BF16": ("bfloat16", 16),
+    "I32": ("int32", 32),
+    "U32": ("uint32", 32),
+    "F32": ("float32", 32),
+    "C64": ("complex64", 64),
+    "F64": ("float64", 64),
+    "I64": ("int64", 64),
+    "U64": ("uint64", 64),
+}
+"""Numpy's (or ml_dtypes') spelling and the bits of each type (Dtype of safetensors 0.8)."""
+
+SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.(safetensors|bin|gguf)", re.DOTALL)
+"""How the parts of a model are called that is stored in several files."""
+
+_ENTRY = re.compile(
+    r'"([^"\\\x00-\x1f]*+)": ?\{"dtype": ?"([A-Za-z0-9_]{1,32})", ?"shape": ?\[([0-9, ]{0,4096}+)\]'
+    r', ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}'
+)
+"""An entry as every writer is known to write it; what is JSON and looks otherwise is read more slowly."""
+
+_OBJECT = re.compile(r"\{[^{}]{0,8192}+\}")
+"""An entry of any other look: it holds no objects, and nothing that is long."""
+
+_SPACE = " \t\r\n"
+_KEYS = {"dtype", "shape", "data_offsets"}
+_LARGEST = (1 << 63) - 1
+_AGAIN = "fetch or save the file again"
+
+
+class Header:
+    """What the header of one file says.
+
+    Attributes:
+        path: The file.
+        size: Its bytes.
+        length: Bytes before the first tensor.
+        tensors: In the order of the header.
+        metadata: What the writer said of it.
+        notes: What is unusual.
+    """
+
+    __slots__ = ("length", "metadata", "notes", "path", "size", "tensors")
+
+    def __init__(self, path: str, size: int, length: int) -> None:
+        self.path = path
+        self.size = size
+        self.length = length
+        self.tensors: list[Stored] = []
+        self.metadata: Mapping[str, str] = {}
+        self.notes: list[str] = []
+
+
+def read(path: str) -> Header:
+    """The header of a file; its tensors are not touched.
+
+    Raises:
+        BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
+    """
+    descriptor, size = open_regular(path)
+    try:
+        start = os.pread(descriptor, 8, 0)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or not 2 <= length <= HEADER_BYTES:
+            raise BadModel(
+                "is no safetensors file: it does not begin with the length of a header", where=path
+            )
+        if 8 + length > size:
+            what = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
+            raise BadModel(what, where=path, hint=_AGAIN)
+        raw = _read(descriptor, 8, length)
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
+    finally:
+        os.close(descriptor)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise BadModel("its header is not UTF-8", where=path, hint=_AGAIN) from None
+    header = Header(path, size, 8 + length)
+    header.tensors = list(_entries(text, header))
+    unused = unused_bytes(header.tensors, header.length, size)
+    if unused:
+        header.notes.append(f"{unused:,} bytes of {os.path.basename(path)} belong to no tensor")
+    return header
+
+
+def _read(descriptor: int, offset: int, length: int) -> bytes:
+    pieces = []
+    while length and (piece := os.pread(descriptor, length, offset)):
+        pieces.append(piece)
+        offset += len(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _entries(text: str, header: Header) -> Iterator[Stored]:
+    """The tensors of a header, one by one; what else is in it is put into `header`."""
+    names: set[str] = set()
+    at = _skip(text, 0)
+    if text[at : at + 1] != "{":
+        _broken(header, at)
+    at = _skip(text, at + 1)
+    more = text[at : at + 1] != "}"
+    while more:
+        entry = _ENTRY.match(text, at)
+        if entry is not None and entry[1] != "__metadata__":
+            name, dtype, dims, begin, end = entry.groups()
+            at = entry.end()
+            try:
+                shape = tuple(map(int, dims.split(","))) if dims else ()
+            except ValueError:
+                _broken(header, at)
+            found = _stored(header, name, dtype, shape, int(begin), int(end))
+        else:
+            name, at = _string(text, at, header)
+            at = _expected(text, _skip(text, at), ":", header)
+            if name == "__metadata__":
+                if header.metadata:
+                    _broken(header, at)
+                header.metadata, at = _pairs(text, at, header)
+                found = None
+            else:
+                value, at = _object(text, at, header)
+                found = _stored(header, name, value["dtype"], tuple(value["shape"]), *value["data_offsets"])
+        if found is not None:
+            if name in names:
+                raise BadModel(f"two of its tensors are called '{printable(name)}'", where=header.path)
+            names.add(name)
+            yield found
+        at = _skip(text, at)
+        more = text[at : at + 1] == ","
+        if more:
+            at = _skip(text, at + 1)
+    at = _skip(text, _expected(text, at, "}", header))
+    if at < len(text):
+        _broken(header, at)
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at : at + 1] and text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _expected(text: str, at: int, letter: str, header: Header) -> int:
+    """The place behind a letter that must stand there, and behind the space after it."""
+    if text[at : at + 1] != letter:
+        _broken(header, at)
+    return _skip(text, at + 1)
+
+
+def _broken(header: Header, at: int) -> NoReturn:
+    what = f"its header is not what safetensors writes, from character {at:,} on"
+    raise BadModel(what, where=header.path, hint=_AGAIN)
+
+
+def _string(text: str, at: int, header: Header) -> tuple[str, int]:
+    from json.decoder import scanstring  # type: ignore[attr-defined]
+
+    if text[at : at + 1] != '"':
+        _broken(header, at)
+    try:
+        found, end = scanstring(text, at + 1, True)
+        found.encode()
+    except ValueError:  # bad escapes, control characters, halves of surrogate pairs
+        _broken(header, at)
+    return found, end
+
+
+def _pairs(text: str, at: int, header: Header) -> tuple[dict[str, str], int]:
+    """An object of strings by strings, which is all that the metadata may be."""
+    at = _expected(text, at, "{", header)
+    found: dict[str, str] = {}
+    more = text[at : at + 1] != "}"
+    while more:
+        key, at = _string(text, at, header)
+        at = _expected(text, _skip(text, at), ":", header)
+        found[key], at = _string(text, at, header)
+        at = _skip(text, at)
+        more = text[at : at + 1] == ","
+        if more:
+            at = _skip(text, at + 1)
+    return found, _expected(text, at, "}", header)
+
+
+def _object(text: str, at: int, header: Header) -> tuple[dict[str, Any], int]:
+    """An entry's value that is written in an unusual way, checked for its types."""
+    import json
+
+    found = _OBJECT.match(text, at)
+    if found is None:
+        _broken(header, at)
+    try:
+        value = json.loads(found[0])
+    except (ValueError, RecursionError):
+        _broken(header, at)
+    numbers = value.get("shape"), value.get("data_offsets")
+    if not (
+        set(value) == _KEYS
+        and isinstance(value["dtype"], str)
+        and all(isinstance(part, list) and all(type(n) is int for n in part) for part in numbers)
+        and len(value["data_offsets"]) == 2
+    ):
+        _broken(header, at)
+    return value, found.end()
+
+
+def _stored(header: Header, name: str, dtype: str, shape: tuple[int, ...], begin: int, end: int) -> Stored:
+    """One tensor, if what is said of it can be."""
+    room = header.size - header.length
+    where = f"{header.path}: tensor '{printable(name)}'"
+    if not 0 <= begin <= end or any(not 0 <= dim <= _LARGEST for dim in shape):
+        raise BadModel("its place or its shape is impossible", where=where)
+    if end > room:
+        what = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
+        raise BadModel(what, where=where, hint=_AGAIN)
+    spelling, bits = DTYPES.get(dtype, (dtype, 0))
+    unread = "" if bits else f"{printable(dtype)} is a type that is not known here"
+    found = Stored(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
+    if unread:
+        return found
+    if found.elements * bits != (end - begin) * 8:
+        what = f"{found.elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
+        raise BadModel(what, where=where, hint=_AGAIN)
+    return found
+
+
+def contents(source: str) -> Contents:
+    """What one safetensors file says of itself.
+
+    Raises:
+        BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
+    """
+    header = read(source)
+    return Contents(
+        FORMAT.name,
+        source,
+        header.tensors,
+        (source,),
+        header.size,
+        facts=[(key, shortened(text)) for key, text in header.metadata.items()],
+        notes=(*_shard_note(source), *header.notes, *packing_notes(header.tensors)),
+    )
+
+
+def _shard_note(source: str) -> list[str]:
+    """Where a part of a model is opened, what to open for all of it."""
+    found = SHARD.fullmatch(os.path.basename(source))
+    if found is None:
+        return []
+    folder = os.path.dirname(source) or "."
+    index = os.path.join(folder, f"{found[1]}.safetensors.index.json")
+    whole = f"open {index} for the whole" if os.path.isfile(index) else "its index is not beside it"
+    return [f"this is part {int(found[2]):,} of {int(found[3]):,} of a model: {whole}"]
+
+
+def packing_notes(tensors: Sequence[Stored]) -> list[str]:
+    """A note where integers stand for several weights each, so that counts are not those of the model."""
+    packed = [t for t in tensors if t.name.endswith(_PACKED) and t.dtype in ("int32", "uint8", "int8")]
+    if not packed:
+        return []
+    few = named_few([t.name for t in packed], 1)
+    return [
+        f"{len(packed):,} tensors hold several quantized weights in each integer ({few}):"
+        " parameters are counted as stored, the model has more"
+    ]
+
+
+_PACKED = (".qweight", ".weight_packed", ".qzeros", "_packed")
+"""How GPTQ, AWQ and compressed-tensors call what is packed."""
+
+
+def _recognise(probe: Probe) -> bool:
+    length = int.from_bytes(probe.head[:8], "little")
+    return len(probe.head) > 9 and 2 <= length <= HEADER_BYTES and probe.head[8:].lstrip()[:1] == b"{"
+
+
+def _open(source: str, options: OpenOptions) -> Opened:
+    from explorer.engine.formats.tensor_file import TensorFile
+
+    return TensorFile(contents(source), options)
+
+
+def _outline(source: str) -> Outline:
+    return outlined(contents(source))
+
+
+FORMAT = Format(
+    "safetensors",
+    "a safetensors file (.safetensors)",
+    recognise=_recognise,
+    open=_open,
+    outline=_outline,
+    endings=(".safetensors",),
+    recognised="the length of a JSON header, and the header",
+    shows="tensors by module: types, shapes, bytes, values",
+    analysed=False,
+)

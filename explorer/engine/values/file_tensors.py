@@ -1,0 +1,97 @@
+"""The numbers of tensors that lie in files, a slab at a time: mapped, looked at, given back to the kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from explorer.engine.formats.stored import Stored
+from explorer.engine.graph import DTYPES, Source, Span, Tensor
+from explorer.engine.values import ggml_blocks
+from explorer.engine.values.numbers import Array, Numbers, Slabs
+from explorer.engine.values.onnx_tensors import slabs_of_tensor
+from explorer.errors import BadModel
+
+__all__ = ["stored"]
+
+_PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
+"""Types of which one number after the other lies in the file."""
+
+_BLOCKS = (
+    "the numbers of quantized tensors are what ggml computes with: each integer times the scale of its block,"
+    " in float32"
+)
+
+
+def stored(
+    tensors: Sequence[Stored], numbers: Callable[[Stored], Numbers] | None = None
+) -> tuple[list[Numbers], tuple[str, ...]]:
+    """The numbers of tensors, unread, and what to know about them.
+
+    Args:
+        tensors: From the reader of a format.
+        numbers: How the format itself reads one; None: it lies in one piece in its file.
+    """
+    files: dict[str, Source] = {}
+
+    def source(path: str) -> Source:
+        if path not in files:
+            try:
+                files[path] = Source(path)
+            except OSError as error:
+                raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
+        return files[path]
+
+    unread: Counter[str] = Counter()
+    found = []
+    for tensor in tensors:
+        why = tensor.unread or _unknown(tensor.dtype)
+        if why and numbers is None:
+            unread[why] += 1
+        found.append(_numbers(tensor, source, why) if numbers is None else numbers(tensor))
+    notes = [_BLOCKS] if any(ggml_blocks.known(t.dtype) for t in tensors) else []
+    notes += [f"the numbers of {count:,} tensors are not read: {why}" for why, count in unread.items()]
+    return found, tuple(notes)
+
+
+def _unknown(dtype: str) -> str:
+    """Why numbers of this type cannot be read; empty if they can."""
+    if dtype in _PLAIN or ggml_blocks.known(dtype):
+        return ""
+    return f"nobody here knows how {dtype} is packed"
+
+
+def _numbers(tensor: Stored, source: Callable[[str], Source], why: str) -> Numbers:
+    def span() -> Span:
+        mapped = source(tensor.path)
+        if tensor.offset + tensor.nbytes > mapped.size:
+            raise BadModel(f"has become shorter: '{tensor.name}' is no longer in it", where=tensor.path)
+        return Span(mapped, tensor.offset, tensor.nbytes)
+
+    def plain() -> Iterator[Array]:
+        return slabs_of_tensor(Tensor(tensor.name, tensor.dtype, tensor.shape, span()))
+
+    def blocks() -> Iterator[Array]:
+        return ggml_blocks.slabs(tensor.dtype, span())
+
+    def raw() -> Iterator[Array]:
+        return slabs_of_tensor(Tensor(tensor.name, "uint8", (tensor.nbytes,), span()))
+
+    quantized = ggml_blocks.known(tensor.dtype)
+    read: Slabs = _nothing if why else blocks if quantized else plain
+    return Numbers(
+        tensor.name,
+        tensor.dtype,
+        tensor.shape,
+        tensor.nbytes,
+        read,
+        identity=tensor.identity
+        if tensor.identity is not None
+        else (tensor.path, tensor.offset, tensor.name),
+        trainable=tensor.trainable,
+        raw=raw if quantized or why else None,
+    )
+
+
+def _nothing() -> Iterator[Array]:
+    return iter(())
