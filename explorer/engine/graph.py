@@ -10,6 +10,7 @@ Models are treated as immutable once built: a transform makes a new one.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from explorer.engine.dtypes import ELEMENT_TYPES
 from explorer.errors import BadModel
 from explorer.facts import Dim
 
@@ -55,40 +57,11 @@ class DType(Struct, frozen=True):
     bits: int
 
 
-DTYPES: Mapping[int, DType] = {
-    d.code: d
-    for d in (
-        DType(1, "float32", 32),
-        DType(2, "uint8", 8),
-        DType(3, "int8", 8),
-        DType(4, "uint16", 16),
-        DType(5, "int16", 16),
-        DType(6, "int32", 32),
-        DType(7, "int64", 64),
-        DType(8, "string", 0),
-        DType(9, "bool", 8),
-        DType(10, "float16", 16),
-        DType(11, "float64", 64),
-        DType(12, "uint32", 32),
-        DType(13, "uint64", 64),
-        DType(14, "complex64", 64),
-        DType(15, "complex128", 128),
-        DType(16, "bfloat16", 16),
-        DType(17, "float8_e4m3fn", 8),
-        DType(18, "float8_e4m3fnuz", 8),
-        DType(19, "float8_e5m2", 8),
-        DType(20, "float8_e5m2fnuz", 8),
-        DType(21, "uint4", 4),
-        DType(22, "int4", 4),
-        DType(23, "float4_e2m1fn", 4),
-        DType(24, "float8_e8m0fnu", 8),
-        DType(25, "uint2", 2),
-        DType(26, "int2", 2),
-    )
-}
-"""Element types by the code of TensorProto.DataType (onnx.proto, release 1.20)."""
+DTYPES: Mapping[int, DType] = {code: DType(code, name, bits) for code, name, bits in ELEMENT_TYPES}
+"""Element types by their code."""
 
 _CODE_BY_NAME = {d.name: d.code for d in DTYPES.values()}
+_BITS = {d.name: d.bits for d in DTYPES.values()}
 
 
 def dtype_code(name: str) -> int:
@@ -195,6 +168,9 @@ class Tensor(Struct, frozen=True):
 
     `record` is the encoded TensorProto in its file, kept so that an untouched tensor is copied as it
     is; `external` names the file beside the model that holds the data (empty: inside).
+
+    Formats that keep what belongs to a tensor apart from its data have the bytes of it in `beside`
+    (scales and zero points), and in `held` how many elements are stored, where that is not all of them.
     """
 
     name: str
@@ -203,22 +179,23 @@ class Tensor(Struct, frozen=True):
     payload: Payload | None
     record: Span | None = None
     external: str = ""
+    beside: int = 0
+    held: int | None = None
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count
+        """Number of elements that are stored."""
+        if self.held is not None:
+            return self.held
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes as stored: packed types count their packed bytes, strings what is in the file."""
-        bits = DTYPES[_CODE_BY_NAME[self.dtype]].bits
+        bits = _BITS[self.dtype]
         if bits == 0:
             return self.payload.size if self.payload is not None else 0
-        return (self.elements * bits + 7) // 8
+        return (math.prod(self.shape) * bits + 7) // 8
 
     def array(self) -> np.ndarray[Any, Any]:
         """The values, mapped where they lie in a file (read-only); 4-bit types are unpacked.
@@ -230,9 +207,11 @@ class Tensor(Struct, frozen=True):
 
         if self.payload is None:
             raise BadModel(f"tensor '{self.name}' carries no data")
-        bits = DTYPES[_CODE_BY_NAME[self.dtype]].bits
+        bits = _BITS[self.dtype]
         if bits == 0:
             raise BadModel(f"tensor '{self.name}' holds strings, not numbers")
+        if self.held is not None:
+            raise BadModel(f"tensor '{self.name}' is stored without its zeros")
         if self.payload.size != self.nbytes:
             raise BadModel(f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}")
         if bits < 8:

@@ -10,9 +10,12 @@ Source of the format: the Protocol Buffers encoding guide (varint, LEN, I64, I32
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
 
 from explorer.errors import BadModel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Buffer", "fields", "length_delimited", "packed_varints", "signed", "tagged_varint", "varint"]
 

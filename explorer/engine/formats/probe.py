@@ -77,7 +77,7 @@ class Probe:
         if self._names is None:
             found: list[str] | None = None
             if self.is_zip:
-                from explorer.engine.formats.torch_archive import entry_names
+                from explorer.engine.formats.zip_archive import entry_names
 
                 found = entry_names(self.source)
             self._names = tuple(found or ())
