@@ -16,17 +16,20 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable
     from typing import Any
+
+    Content = bytes | mmap.mmap
 
     Maker = Callable[..., Any]
     Step = Callable[["Pickle"], None]
 
-__all__ = ["Broken", "Cut", "Global", "Made", "Ordered", "Pickle"]
+__all__ = ["Broken", "Cut", "Global", "Made", "Ordered", "Pickle", "Span"]
 
 MEMO = 20_000_000
 """Objects that a pickle may refer back to."""
-STACK = 5_000_000
+STACK = 4_000_000
 """Values that may wait on the stack; a list is appended to a thousand at a time."""
 MARKS = 10_000
 """Containers that may be open inside each other."""
@@ -34,6 +37,8 @@ DIGITS = 4_000
 """Digits of the longest number."""
 LINE = 1 << 16
 """Bytes of the longest line of the text protocol."""
+LONG = 64
+"""Bytes from which they are left where they are."""
 KEY = 16
 """Parts of a tuple that can be a key."""
 
@@ -65,6 +70,21 @@ class Global:
     def qualname(self) -> str:
         """'torch.nn.modules.linear.Linear'."""
         return f"{self.module}.{self.name}"
+
+
+class Span:
+    """Bytes that are left where they are: in what, from where, how many."""
+
+    __slots__ = ("at", "content", "size")
+
+    def __init__(self, content: Content, at: int, size: int) -> None:
+        self.content = content
+        self.at = at
+        self.size = size
+
+    def read(self, most: int) -> bytes:
+        """The bytes, `most` of them at most."""
+        return self.content[self.at : self.at + min(self.size, most)]
 
 
 class Made:
@@ -105,6 +125,10 @@ class Ordered(dict):  # type: ignore[type-arg]
             self[_key(key)] = value
 
 
+_STOP = 0x2E
+_BETWEEN = 4096
+"""Instructions between two looks at how much there is."""
+
 _PLAIN = (str, int, float, bytes, bool, type(None))
 
 
@@ -138,7 +162,7 @@ class Pickle:
 
     def __init__(
         self,
-        content: bytes,
+        content: Content,
         at: int = 0,
         *,
         find: Callable[[str, str], Any] = Global,
@@ -163,11 +187,14 @@ class Pickle:
         content, table = self.content, _TABLE
         try:
             while True:
-                code = content[self.at]
-                self.at += 1
-                if code == 0x2E:
-                    return self.stack.pop()
-                table[code](self)
+                for _ in range(_BETWEEN):
+                    code = content[self.at]
+                    self.at += 1
+                    if code == _STOP:
+                        return self.stack.pop()
+                    table[code](self)
+                if len(self.stack) + sum(map(len, self.below)) > STACK:
+                    raise Broken("it holds more objects than any model")
         except Broken:
             raise
         except IndexError:
@@ -215,7 +242,7 @@ class Pickle:
 
     def remember(self, index: int) -> None:
         """Notes the top of the stack under a number."""
-        if len(self.memo) > MEMO or len(self.stack) > STACK:
+        if len(self.memo) > MEMO:
             raise Broken("it holds more objects than any model")
         self.memo[index] = self.stack[-1]
 
@@ -296,8 +323,18 @@ def _latin(size: int) -> Callable[[Pickle], str]:
     return lambda m: m.take(m.number(size)).decode("latin-1")
 
 
-def _bytes(size: int) -> Callable[[Pickle], bytes]:
-    return lambda m: m.take(m.number(size))
+def _bytes(size: int) -> Callable[[Pickle], Any]:
+    def value(m: Pickle) -> Any:
+        length = m.number(size)
+        if length < LONG:
+            return m.take(length)
+        start = m.at
+        if length > len(m.content) - start:
+            raise Cut("it is cut off")
+        m.at = start + length
+        return Span(m.content, start, length)
+
+    return value
 
 
 def _int_line(m: Pickle) -> int | bool:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from explorer.engine.formats.pickle_machine import Content
+
 __all__ = [
     "BYTES",
     "RENAMED",
@@ -421,19 +423,33 @@ def strict(content: bytes, where: str, tensors: Mapping[int, TensorSpec] | None 
         raise broken(error, where) from error
 
 
-def lenient(content: bytes, at: int = 0, more: Mapping[tuple[str, str], Callable[..., Any]] = {}) -> Pickle:
+def lenient(
+    content: Content,
+    at: int = 0,
+    *,
+    more: Mapping[tuple[str, str], Callable[..., Any]] | None = None,
+    storages: dict[str, tuple[str, int]] | None = None,
+) -> Pickle:
     """The machine for a checkpoint's pickle, which may name anything; nothing of it is called.
 
     Args:
         content: Holds the pickle.
         at: Where it begins.
         more: What stands for further calls.
+        storages: Takes the type and the elements of every storage, by its key.
     """
+    further = _MORE if more is None else _MORE | dict(more)
 
     def find(module: str, name: str) -> Any:
-        make = more.get((module, name)) or _MORE.get((module, name))
+        make = further.get((module, name))
         if make is not None:
             return Global(module, name, make)
         return _known(module, name) or Global(module, name)
 
-    return Pickle(content, at, find=find, persistent=_persistent)
+    def persistent(pid: Any) -> Any:
+        found = _persistent(pid)
+        if storages is not None and isinstance(found, StorageRef):
+            storages[found.key] = found.dtype, pid[4]
+        return found
+
+    return Pickle(content, at, find=find, persistent=persistent)
