@@ -7,16 +7,30 @@ to what cannot be read. Standard library only.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 
 from explorer.errors import Misuse, nearest
 
-__all__ = ["InputShape", "parse_choice", "parse_count", "parse_dims", "parse_input_shapes", "parse_tile"]
+__all__ = [
+    "InputShape",
+    "parse_choice",
+    "parse_count",
+    "parse_dims",
+    "parse_dynamic",
+    "parse_input_shapes",
+    "parse_memory",
+    "parse_names",
+    "parse_tile",
+]
 
 InputShape = tuple[str | None, tuple[int, ...]]
 
 _SEPARATOR = re.compile(r"\s*[xX×,]\s*")
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_LEAST_MEMORY = 64 << 20
 _TILE_HINT = "write one size (64) or three (64x64x64: rows x depth x columns)"
 _SHAPE_HINT = "write x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224"
 
@@ -137,3 +151,69 @@ def _shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
     if not all(_INTEGER.fullmatch(piece) for piece in pieces):
         raise Misuse(f"'{sizes}' in '{text}' is not a shape", where=where, hint=_SHAPE_HINT)
     return tuple(map(int, pieces))
+
+
+def parse_memory(text: str | None, where: str = "--memory") -> int | None:
+    """A size of memory in bytes, in powers of 1024: '8G', '512M', '1.5GiB', '2000000000'.
+
+    Raises:
+        Misuse: It is no size, less than the program itself needs, or the system cannot limit memory.
+    """
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise Misuse(f"'{text}' is not a size", where=where, hint="write 8G or 512M")
+    size = int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+    if size < _LEAST_MEMORY:
+        raise Misuse(
+            f"'{text}' is less than the program itself needs", where=where, hint="write 512M or more"
+        )
+    if not sys.platform.startswith("linux"):
+        raise Misuse("memory can be limited on Linux only", where=where, hint="leave it out")
+    return size
+
+
+def parse_names(text: str | None, where: str) -> tuple[str, ...]:
+    """Names between commas: 'image,mask'.
+
+    Raises:
+        Misuse: One is empty, or stands there twice.
+    """
+    if text is None:
+        return ()
+    names = tuple(piece.strip() for piece in text.split(","))
+    if not all(names):
+        raise Misuse(f"'{text}' has an empty name", where=where, hint="write names between commas: a,b")
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise Misuse(f"'{name}' stands there twice", where=where)
+    return names
+
+
+def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, dict[int, str]]:
+    """Dimensions that are left open: 'x:0=batch', 'x:0=batch,2=height', each on its own or several.
+
+    Returns:
+        Input to axis to the name of the dimension. A name may itself hold colons: the axes are what
+        follows the last one.
+
+    Raises:
+        Misuse: No input, no axis, no name that ONNX and Python take, or one axis named twice.
+    """
+    hint = "write x:0=batch or x:0=batch,2=height"
+    dynamic: dict[str, dict[int, str]] = {}
+    for text in texts:
+        name, colon, axes = text.strip().rpartition(":")
+        if not colon or not name.strip():
+            raise Misuse(f"'{text}' names no input", where=where, hint=hint)
+        found = dynamic.setdefault(name.strip(), {})
+        for piece in axes.split(","):
+            axis, equals, dim = (part.strip() for part in piece.partition("="))
+            if not equals or not _INTEGER.fullmatch(axis):
+                raise Misuse(f"'{text}' names no axis", where=where, hint=hint)
+            if not dim.isidentifier() or not dim.isascii():
+                raise Misuse(f"'{dim}' is no name for a dimension", where=where, hint=hint)
+            if found.setdefault(int(axis), dim) != dim:
+                raise Misuse(f"axis {axis} is '{found[int(axis)]}' and '{dim}'", where=where)
+    return dynamic

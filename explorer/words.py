@@ -21,7 +21,7 @@ __all__ = ["Given", "help_text", "read"]
 
 _EXIT_CODES = "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted"
 
-_WITH_RESUME = ("--resume", "--memory", "--remote", "--quiet", "--version", "--help")
+_WITH_RESUME = ("--resume", "--trust", "--memory", "--remote", "--quiet", "--version", "--help")
 """What may be said anew of a session that is resumed."""
 
 

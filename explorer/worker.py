@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer import targets
+from explorer import memory_limit, targets
 from explorer.errors import Cancelled, EngineDied, ExplorerError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from explorer.facts import History, Progress
+    from explorer.session import Session
 
 __all__ = ["Engine", "Event", "Job"]
 
@@ -102,6 +103,10 @@ class Engine:
     Args:
         source: As for `Session`.
         on_event: Called in the reader's thread for every event; must not block.
+        folder: Makes the folder for models that are not saved, which is the caller's to keep or remove;
+            None, or an answer of '', for a temporary one that goes with the engine.
+        history: Of a session that ended before it was closed; its models lie in `folder`.
+        memory: Most bytes that the child may take.
         **options: As for `Session`.
     """
 
@@ -110,10 +115,15 @@ class Engine:
         source: str | os.PathLike[str],
         *,
         on_event: Callable[[Event], None] | None = None,
+        folder: Callable[[], str] | None = None,
+        history: History | None = None,
+        memory: int | None = None,
         **options: Any,
     ) -> None:
         self.source = os.fspath(source)
-        self.history: History | None = None
+        self.history = history
+        self._folder, self._memory = folder, memory
+        self._own_workdir = False
         self._options = options
         self._on_event = on_event
         self._ids = itertools.count(1)
@@ -186,8 +196,19 @@ class Engine:
             reader.join(timeout=2)
         for job in jobs:
             self._fail(job, Cancelled("the program is closing"))
-        if self._workdir:
+        if self._own_workdir:
             shutil.rmtree(self._workdir, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Ends the child at once, whoever holds which lock, and leaves the rest to whoever resumes.
+
+        For a process that is about to end itself: a signal handler may call it.
+        """
+        self._closed = True
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     # inside; the lock is held unless said otherwise
 
@@ -195,7 +216,9 @@ class Engine:
         from multiprocessing.connection import Connection  # 7 ms that the first paint need not wait for
 
         if not self._workdir:
-            self._workdir = tempfile.mkdtemp(prefix="explorer-")
+            self._workdir = self._folder() if self._folder is not None else ""
+            self._own_workdir = not self._workdir
+            self._workdir = self._workdir or tempfile.mkdtemp(prefix="explorer-")
         child_in, requests = os.pipe()
         answers, child_out = os.pipe()
         # what native code prints must not reach the screen; its last line explains a crash
@@ -212,7 +235,7 @@ class Engine:
         os.close(child_out)
         self._requests = Connection(requests, readable=False)
         setup = {"source": self.source, "workdir": self._workdir, **self._options}
-        self._write(("setup", setup, self.history))
+        self._write(("setup", setup, self.history, self._own_workdir, self._memory))
         incoming = Connection(answers, writable=False)
         self._reader = threading.Thread(
             target=self._read, args=(incoming, self._process), name="engine-reader", daemon=True
@@ -295,8 +318,10 @@ class Engine:
         if code == -signal.SIGKILL:
             return "killed, perhaps for want of memory"
         if code < 0:
+            # native code that gets no memory seldom says so
+            perhaps = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
             with contextlib.suppress(ValueError):
-                return f"crashed with {signal.Signals(-code).name}"
+                return f"crashed with {signal.Signals(-code).name}{perhaps}"
         with contextlib.suppress(OSError):
             with open(os.path.join(self._workdir, "engine.log"), "rb") as log:
                 log.seek(max(os.fstat(log.fileno()).st_size - 4096, 0))
@@ -314,23 +339,22 @@ def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
 
 def _serve(requests: Connection, answers: Connection) -> None:
     """The child: one job after the other, until the parent hangs up."""
-    from explorer.session import Session
-
-    inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
 
     def listen() -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 inbox.put(requests.recv())
-        # the parent is gone: nobody wants the result of what is running, nor what was not saved
-        shutil.rmtree(setup["workdir"], ignore_errors=True)
+        # the parent is gone: nobody wants the result of what is running; what was not saved may be resumed
+        if temporary:
+            shutil.rmtree(setup["workdir"], ignore_errors=True)
         os._exit(0)
 
-    _, setup, history = requests.recv()
+    inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    _, setup, history, temporary, memory = requests.recv()
     threading.Thread(target=listen, name="requests", daemon=True).start()
-    session = Session(**setup)
-    if history is not None:
-        session.restore(history)
+    if memory is not None:
+        memory_limit.apply(memory)
+    session = _session(setup, history)
     while True:
         _, job_id, method, args, kwargs = inbox.get()
 
@@ -339,27 +363,45 @@ def _serve(requests: Connection, answers: Connection) -> None:
 
         if method in _STAGES:
             kwargs["on_progress"] = on_progress
+        failure: ExplorerError | None = None
+        full = False
         try:
             result, tables = _split(getattr(session, method)(*args, **kwargs))
         except ExplorerError as error:
-            answers.send(("failed", job_id, error, session.history()))
-            continue
-        except MemoryError:
-            full = EngineDied("there is not enough memory for this", hint="try a smaller model or tile")
-            answers.send(("failed", job_id, full, session.history()))
-            continue
+            # under a limit a library that cannot be loaded, or fails, has met it more often than not
+            full = memory is not None and memory_limit.is_met(error)
+            failure = memory_limit.out_of_memory(memory, where=error.where) if full else error
         except Exception as bug:
-            # the traceback goes to the log, the screen gets one line
-            import traceback
-
-            traceback.print_exc()
-            words = f"{type(bug).__name__}: {bug}".splitlines()[0]
-            answers.send(("failed", job_id, ExplorerError(words, where=method), session.history()))
+            full = memory_limit.is_met(bug)
+            failure = memory_limit.out_of_memory(memory) if full else _one_line(bug, method)
+        if full:
+            # only now, when no frame of the failure holds anything: with nothing of what was read so far
+            session = _session(setup, session.history())
+        if failure is not None:
+            answers.send(("failed", job_id, failure, session.history()))
             continue
         for name, rows in tables.items():
             for at in range(0, len(rows), _SLICE):
                 answers.send(("part", job_id, (name, rows[at : at + _SLICE]), None))
         answers.send(("done", job_id, result, session.history()))
+        del result, tables
+
+
+def _session(setup: Mapping[str, Any], history: History | None) -> Session:
+    from explorer.session import Session
+
+    session = Session(**setup)
+    if history is not None:
+        session.restore(history)
+    return session
+
+
+def _one_line(bug: Exception, method: str) -> ExplorerError:
+    """What the screen is told of a bug; the traceback goes to the log."""
+    import traceback
+
+    traceback.print_exc()
+    return ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
 
 
 def _main() -> None:

@@ -1,4 +1,4 @@
-"""The program around the screens: the engine's process, the theme, the terminal.
+"""The program around the screens: the engine's process, the theme, the terminal, and a line that drops.
 
 The engine's process starts after the first paint: started before, so that its imports overlap Textual's, it
 takes a core from the paint on a busy machine (1.9 times a bare Textual app's then, 1.5 times so).
@@ -10,11 +10,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from explorer.worker import Engine
-
 if TYPE_CHECKING:
+    from explorer.resuming import Kept, Saved, View
     from explorer.tui.jobs import Door
     from explorer.tui.program import ExplorerApp
+    from explorer.tui.screens.remembering import Keep
 
 __all__ = ["is_remote", "make_app", "run"]
 
@@ -24,26 +24,52 @@ def is_remote(environment: Mapping[str, str]) -> bool:
     return any(environment.get(name) for name in ("SSH_CONNECTION", "SSH_TTY", "SSH_CLIENT"))
 
 
-def run(source: str, engine_options: Mapping[str, Any] | None = None, *, remote: bool = False) -> int:
+def run(
+    source: str,
+    engine_options: Mapping[str, Any] | None = None,
+    *,
+    remote: bool = False,
+    memory: int | None = None,
+    resumed: tuple[Kept, Saved] | None = None,
+) -> int:
     """Open the screen on a model and stay until the user quits.
 
     Args:
         source: As for `session.Session`.
         engine_options: Its other arguments.
         remote: Save bytes as over SSH, even if it does not look like it.
+        memory: Most bytes that the engine may take; None for as much as the machine has.
+        resumed: The session to go on with.
 
     Returns:
         The exit code.
     """
-    engine = Engine(source, **dict(engine_options or {}))
-    try:
-        return make_app(source, engine, remote=remote or is_remote(os.environ)).run() or 0
-    finally:
-        engine.close()
+    from explorer.tui.line import Line
+
+    line = Line(source, dict(engine_options or {}), memory, resumed)
+    app = make_app(
+        source,
+        line.engine,
+        remote=remote or is_remote(os.environ),
+        keep=line.keep,
+        view=resumed[1].view if resumed else None,
+    )
+    with line.watched(app):
+        code = app.run()
+    line.close(properly=code == 0)
+    return code or 0
 
 
-def make_app(source: str, engine: Door, *, opening: Any = None, remote: bool = False) -> ExplorerApp:
+def make_app(
+    source: str,
+    engine: Door,
+    *,
+    opening: Any = None,
+    remote: bool = False,
+    keep: Keep | None = None,
+    view: View | None = None,
+) -> ExplorerApp:
     """The program, not yet running; the tests give it an engine of their own."""
     from explorer.tui.program import ExplorerApp
 
-    return ExplorerApp(source, engine, opening=opening, remote=remote)
+    return ExplorerApp(source, engine, opening=opening, remote=remote, keep=keep, view=view)

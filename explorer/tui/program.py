@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 from textual.driver import Driver
@@ -12,6 +12,10 @@ from textual.screen import Screen
 from explorer.tui.jobs import Door
 from explorer.tui.screens.main import MainScreen
 from explorer.tui.theme import THEMES
+
+if TYPE_CHECKING:
+    from explorer.resuming import View
+    from explorer.tui.screens.remembering import Keep
 
 __all__ = ["ExplorerApp"]
 
@@ -24,6 +28,8 @@ class ExplorerApp(App[int]):
         engine: Started or not, it answers when it can.
         opening: The job that opens the model, if it was asked for already.
         remote: Over SSH: nothing moves by itself, and only cells that changed are sent.
+        keep: Told what is on show, whenever that has changed.
+        view: What a session showed that is resumed.
     """
 
     CSS_PATH = "app.tcss"
@@ -31,9 +37,19 @@ class ExplorerApp(App[int]):
     ALLOW_SELECT = False
     TITLE = "explorer"
 
-    def __init__(self, source: str, engine: Door, *, opening: Any = None, remote: bool = False) -> None:
+    def __init__(
+        self,
+        source: str,
+        engine: Door,
+        *,
+        opening: Any = None,
+        remote: bool = False,
+        keep: Keep | None = None,
+        view: View | None = None,
+    ) -> None:
         super().__init__(driver_class=_driver() if remote else None)
         self.source, self.engine, self.opening, self.remote = source, engine, opening, remote
+        self._keep, self._view = keep, view
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEMES[0].name
@@ -49,7 +65,19 @@ class ExplorerApp(App[int]):
 
     def get_default_screen(self) -> Screen[None]:
         """The one main screen."""
-        return MainScreen(self.source, self.engine, opening=self.opening, remote=self.remote)
+        return MainScreen(
+            self.source,
+            self.engine,
+            opening=self.opening,
+            remote=self.remote,
+            keep=self._keep,
+            resumed=self._view,
+        )
+
+    def view(self) -> View | None:
+        """What is on show, to be resumed; None while nothing is."""
+        main = self.screen_stack[0] if self.screen_stack else None
+        return main.view() if isinstance(main, MainScreen) else None
 
 
 def _driver() -> type[Driver] | None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
 
-__all__ = ["METRICS", "Metric", "TreeModel"]
+__all__ = ["METRICS", "Metric", "Shape", "TreeModel"]
 
 
 class Metric(Struct, frozen=True):
@@ -38,6 +38,19 @@ METRICS = (
 )
 
 _OPEN_AT_FIRST = 60
+
+
+class Shape(Struct, frozen=True):
+    """How a tree is laid out, whatever its layers.
+
+    Attributes:
+        metric: Id of the column; of none that exists leaves the first.
+        opened: Open rows: the path of a layer, and whether the row is the run that it begins.
+    """
+
+    metric: str
+    by_cost: bool
+    opened: frozenset[tuple[str, bool]]
 
 
 class TreeModel:
@@ -240,18 +253,24 @@ class TreeModel:
                 node = self.layers[node].parent
         self.rebuild()
 
-    def adopt(self, other: TreeModel) -> None:
-        """Take over another model's column, order and open rows: what follows a change looks alike.
+    @property
+    def shape(self) -> Shape:
+        """Column, order and open rows."""
+        opened = frozenset((self.layers[self.first(row)].path, row < 0) for row in self.opened)
+        return Shape(self.metric.id, self.by_cost, opened)
+
+    def take_shape(self, shape: Shape) -> None:
+        """Take over another tree's column, order and open rows: what follows a change looks alike.
 
         Rows are known by their path; where none is known, the first levels stay open.
         """
-        self.metric, self.by_cost = other.metric, other.by_cost
-        was_open = {(other.layers[other.first(row)].path, row < 0) for row in other.opened}
+        self.metric = next((m for m in METRICS if m.id == shape.metric), METRICS[0])
+        self.by_cost = shape.by_cost
         opened: set[int] = set()
         for i, layer in enumerate(self.layers):
-            if (layer.path, False) in was_open:
+            if (layer.path, False) in shape.opened:
                 opened.add(i)
-            if layer.repeat > 1 and (layer.path, True) in was_open:
+            if layer.repeat > 1 and (layer.path, True) in shape.opened:
                 opened.add(-i - 1)
         self.opened = opened or self.opened
         self.rebuild()

@@ -26,7 +26,8 @@ from explorer.tui.pages.heads import done_line, job_line, tab_at, tab_head, tree
 from explorer.tui.pages.model import header_lines, short_name
 from explorer.tui.screens.examining import Seen
 from explorer.tui.screens.filtering import IN_ONE_GO
-from explorer.tui.screens.showing import Showing, panes
+from explorer.tui.screens.remembering import Keep, Remembering
+from explorer.tui.screens.showing import panes
 from explorer.tui.theme import THEMES
 from explorer.tui.treemodel import METRICS, TreeModel
 from explorer.tui.widgets.layer_tree import LayerTree
@@ -34,6 +35,7 @@ from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis
+    from explorer.resuming import View
 
 __all__ = ["MainScreen"]
 
@@ -41,7 +43,7 @@ _TAB_IDS = frozenset(tab.id for tab in TABS)
 _JOB_TICK = 0.5
 
 
-class MainScreen(Showing):
+class MainScreen(Remembering):
     """Shows one model.
 
     Args:
@@ -49,6 +51,8 @@ class MainScreen(Showing):
         door: The engine.
         opening: The job that opens the model, if it was asked for already.
         remote: Over SSH.
+        keep: Told what is on show, whenever that has changed.
+        resumed: What a session showed that is resumed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,8 +60,17 @@ class MainScreen(Showing):
     ]
     AUTO_FOCUS = "#tree"
 
-    def __init__(self, source: str, door: Door, *, opening: Any = None, remote: bool = False) -> None:
-        super().__init__(source, door, remote=remote)
+    def __init__(
+        self,
+        source: str,
+        door: Door,
+        *,
+        opening: Any = None,
+        remote: bool = False,
+        keep: Keep | None = None,
+        resumed: View | None = None,
+    ) -> None:
+        super().__init__(source, door, remote=remote, keep=keep, resumed=resumed)
         self._opening = opening
         self.analysis: Analysis | None = None
         self._note = "opening…"
@@ -101,7 +114,7 @@ class MainScreen(Showing):
         await self.after_paint()
         try:
             await self.jobs.run("opening", "open", job=job)
-            await self.reload()
+            await self.take_up()
         except Cancelled:
             self._note = "stopped · o opens it again"
         except ExplorerError as error:
@@ -132,7 +145,7 @@ class MainScreen(Showing):
         self.analysis, self.ops, self.changes, self.seen = analysis, ops, None, Seen()
         tree = self.query_one(LayerTree)
         before, at = tree.current_layer, tree.cursor
-        model.adopt(tree.model)
+        model.take_shape(tree.model.shape)
         tree.set_model(model, analysis.info.totals)
         await self.filter_again()
         if before is not None:
@@ -167,6 +180,7 @@ class MainScreen(Showing):
         in_tree = tree.has_focus
         in_tab = self.focused is not None and self.focused.id in _TAB_IDS
         model, query, tab = tree.model, self.query_text, self.tab
+        self.remember()
         self.query_one("#tree-head", PaneHead).show(
             lambda width: (tree_head(model, query, width, focused=in_tree),)
         )

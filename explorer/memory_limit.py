@@ -1,0 +1,136 @@
+"""A limit for a process's memory, and what a library says when it meets it.
+
+The limit is RLIMIT_DATA: what a process may write to in private (heap, stacks, anonymous maps). Mapped
+weights are read-only, and the address space that torch, CUDA and glibc's arenas reserve cannot be
+written before it is used: neither counts, while RLIMIT_AS would count both and refuse a model of 100 GB
+that is only looked at. RLIMIT_RSS is not enforced, and a watcher of the resident size would look too
+late. A copy-on-write map of a file (`torch.load(mmap=True)`) counts as if it were read. Linux alone counts
+maps under this limit.
+
+Python raises MemoryError; native code throws, aborts, or fails in words of its own. `is_met` knows those
+words, and what ends a process is told by the one that started it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from explorer.errors import ExplorerError
+from explorer.units import bytes_text
+
+__all__ = ["apply", "in_child", "is_met", "machine", "out_of_memory", "words"]
+
+_SAID = re.compile(
+    r"bad_?alloc|bad allocation|(can ?not|can't|could not|unable to|failed to) (re|m|c)?alloc"
+    r"|cannot allocate memory|allocate memory|out of memory|not enough memory|insufficient memory"
+    r"|failed to map segment|can't start new thread|thread_create failed|resource temporarily unavailable",
+    re.IGNORECASE,
+)
+"""C++ and onnxruntime, torch, the loader of shared objects, threads."""
+
+
+def apply(limit: int) -> None:
+    """Limits this process, for good."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = min(limit, hard) if hard != resource.RLIM_INFINITY else limit
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def is_met(error: BaseException) -> bool:
+    """Whether a failure is want of memory, whoever says it in which words."""
+    seen = 0
+    cause: BaseException | None = error
+    while cause is not None and seen < 8:
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
+            return True
+        if _SAID.search(str(cause)):
+            return True
+        cause, seen = cause.__cause__ or cause.__context__, seen + 1
+    return False
+
+
+def out_of_memory(limit: int | None, *, where: str = "") -> ExplorerError:
+    """The one line about it."""
+    if limit is None:
+        return ExplorerError("there is not enough memory for this", where=where, hint="nothing was written")
+    return ExplorerError(
+        f"this needs more memory than {words(limit)}", where=where, hint="nothing was written"
+    )
+
+
+def words(limit: int) -> str:
+    """What a limit is called in messages."""
+    return f"the limit of {bytes_text(limit)} (--memory)"
+
+
+def machine() -> int | None:
+    """The memory of this machine in bytes; None where it cannot be limited."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def in_child(limit: int, work: Callable[[], int]) -> int:
+    """Runs `work` in a copy of this process that is limited, so that somebody is left to tell of its end.
+
+    To be called while there is one thread and nothing heavy is imported.
+
+    Returns:
+        What `work` returned.
+
+    Raises:
+        ExplorerError: A signal ended it: native code that gets no memory aborts.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            _end_with_parent()
+            apply(limit)
+            code = work()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        # a key pressed at the terminal has reached the child already
+        if number != signal.SIGINT or not _in_foreground():
+            os.kill(child, number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if code >= 0:
+        return code
+    name = signal.Signals(-code).name if -code in {s.value for s in signal.Signals} else f"signal {-code}"
+    raise ExplorerError(f"stopped by {name}, perhaps at {words(limit)}", hint="nothing was written")
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _end_with_parent() -> None:
+    """Has the system kill this process when its parent ends, even if that is killed."""
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
