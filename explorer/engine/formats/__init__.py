@@ -24,6 +24,9 @@ __all__ = ["MODULES", "formats", "open_model", "recognise", "recognised"]
 
 MODULES = (
     "onnx_file",
+    "safetensors_file",
+    "gguf_file",
+    "huggingface_folder",
     "torchscript_file",
     "exported_program",
     "checkpoint",

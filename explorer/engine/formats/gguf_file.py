@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import struct
 
 from explorer.engine.formats.probe import Format, Probe
@@ -19,6 +18,7 @@ from explorer.engine.formats.stored import (
     named_few,
     open_regular,
     outlined,
+    part_of,
     shortened,
     unused_bytes,
 )
@@ -27,6 +27,7 @@ from explorer.units import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping
     from typing import NoReturn
 
@@ -369,6 +370,8 @@ _RUN = 256
 
 def _short_strings() -> re.Pattern[bytes]:
     """A run of strings of less than 64 bytes, each behind its length."""
+    import re
+
     each = "|".join(rf"\x{length:02x}\0{{7}}.{{{length}}}" for length in range(64))
     return re.compile(f"(?s:(?:{each}){{{_RUN}}}+)".encode())
 
@@ -415,27 +418,27 @@ def _fact(key: str, value: float | str) -> str:
 
 def _parts(source: str, opened: Header) -> tuple[list[Header], list[str]]:
     """The headers of all files of a model that is stored in several, and which of them are missing."""
-    from explorer.engine.formats.safetensors_file import SHARD
-
-    named = SHARD.fullmatch(os.path.basename(source))
+    part = part_of(os.path.basename(source))
     count = opened.metadata.get("split.count", 1)
-    if named is None or count != int(named[3]):
+    if part is None or part[2] != count or not 0 < part[1] <= part[2]:
         alone = isinstance(count, int) and count > 1
         return [opened], [f"this is one of {count:,} parts of a model, under another name"] if alone else []
     headers, missing = [], []
-    for number in range(1, int(named[3]) + 1):
-        name = f"{named[1]}-{number:05d}-of-{named[3]}.gguf"
+    for number in range(1, part[2] + 1):
+        name = f"{part[0]}-{number:05d}-of-{part[2]:05d}.gguf"
         path = os.path.join(os.path.dirname(source), name)
-        if number == int(named[2]):
+        if number == part[1]:
             headers.append(opened)
         elif os.path.exists(path):
             headers.append(read(path))
         else:
             missing.append(name)
-    notes = (
-        [f"{len(missing):,} of {int(named[3]):,} parts are missing: {named_few(missing)}"] if missing else []
-    )
-    return headers, notes
+    if not missing:
+        return headers, []
+    return headers, [
+        f"{len(missing):,} of {part[2]:,} parts are missing: {named_few(missing)};"
+        " parameters and bytes are those of the parts that are here"
+    ]
 
 
 def _recognise(probe: Probe) -> bool:

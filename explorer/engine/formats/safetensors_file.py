@@ -8,7 +8,6 @@ its length, then itself. It is taken apart entry by entry, never as one JSON val
 from __future__ import annotations
 
 import os
-import re
 
 from explorer.engine.formats.probe import Format, Probe
 from explorer.engine.formats.stored import (
@@ -17,6 +16,7 @@ from explorer.engine.formats.stored import (
     named_few,
     open_regular,
     outlined,
+    part_of,
     shortened,
     unused_bytes,
 )
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.opening import Opened, OpenOptions
     from explorer.engine.formats.outline import Outline
 
-__all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "SHARD", "Header", "contents", "packing_notes", "read"]
+__all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "Header", "contents", "packing_notes", "read"]
 
 HEADER_BYTES = 100_000_000
 """Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
@@ -62,16 +62,14 @@ DTYPES: Mapping[str, tuple[str, int]] = {
 }
 """Numpy's (or ml_dtypes') spelling and the bits of each type (Dtype of safetensors 0.8)."""
 
-SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.(safetensors|bin|gguf)", re.DOTALL)
-"""How the parts of a model are called that is stored in several files."""
-
-_ENTRY = re.compile(
+# patterns are compiled when a header is read: this module is imported to recognise any file
+_ENTRY = (
     r'"([^"\\\x00-\x1f]*+)": ?\{"dtype": ?"([A-Za-z0-9_]{1,32})", ?"shape": ?\[([0-9, ]{0,4096}+)\]'
     r', ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}'
 )
 """An entry as every writer is known to write it; what is JSON and looks otherwise is read more slowly."""
 
-_OBJECT = re.compile(r"\{[^{}]{0,8192}+\}")
+_OBJECT = r"\{[^{}]{0,8192}+\}"
 """An entry of any other look: it holds no objects, and nothing that is long."""
 
 _SPACE = " \t\r\n"
@@ -148,6 +146,9 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
 
 def _entries(text: str, header: Header) -> Iterator[Stored]:
     """The tensors of a header, one by one; what else is in it is put into `header`."""
+    import re
+
+    usual = re.compile(_ENTRY).match
     names: set[str] = set()
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
@@ -155,7 +156,7 @@ def _entries(text: str, header: Header) -> Iterator[Stored]:
     at = _skip(text, at + 1)
     more = text[at : at + 1] != "}"
     while more:
-        entry = _ENTRY.match(text, at)
+        entry = usual(text, at)
         if entry is not None and entry[1] != "__metadata__":
             name, dtype, dims, begin, end = entry.groups()
             at = entry.end()
@@ -239,8 +240,9 @@ def _pairs(text: str, at: int, header: Header) -> tuple[dict[str, str], int]:
 def _object(text: str, at: int, header: Header) -> tuple[dict[str, Any], int]:
     """An entry's value that is written in an unusual way, checked for its types."""
     import json
+    import re
 
-    found = _OBJECT.match(text, at)
+    found = re.compile(_OBJECT).match(text, at)
     if found is None:
         _broken(header, at)
     try:
@@ -298,13 +300,12 @@ def contents(source: str) -> Contents:
 
 def _shard_note(source: str) -> list[str]:
     """Where a part of a model is opened, what to open for all of it."""
-    found = SHARD.fullmatch(os.path.basename(source))
-    if found is None:
+    part = part_of(os.path.basename(source))
+    if part is None:
         return []
-    folder = os.path.dirname(source) or "."
-    index = os.path.join(folder, f"{found[1]}.safetensors.index.json")
+    index = os.path.join(os.path.dirname(source), f"{part[0]}.safetensors.index.json")
     whole = f"open {index} for the whole" if os.path.isfile(index) else "its index is not beside it"
-    return [f"this is part {int(found[2]):,} of {int(found[3]):,} of a model: {whole}"]
+    return [f"this is part {part[1]:,} of {part[2]:,} of a model: {whole}"]
 
 
 def packing_notes(tensors: Sequence[Stored]) -> list[str]:

@@ -28,6 +28,7 @@ __all__ = [
     "named_few",
     "open_regular",
     "outlined",
+    "part_of",
     "rows",
     "shortened",
     "unused_bytes",
@@ -245,6 +246,20 @@ def named_few(names: Sequence[str], most: int = 4) -> str:
     """The first of some names, and how many more there are: 'a, b, c and 12 more'."""
     text = ", ".join(names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most:,} more"
+
+
+def part_of(name: str) -> tuple[str, int, int] | None:
+    """What a file is called without its part, which part it is and of how many: model-00002-of-00030.gguf.
+
+    None for a file that is not called like the parts of a model that is stored in several.
+    """
+    stem, _, ending = name.rpartition(".")
+    rest, _, count = stem.rpartition("-of-")
+    stem, _, number = rest.rpartition("-")
+    digits = number + count
+    if not (stem and ending and len(number) == len(count) == 5 and digits.isascii() and digits.isdecimal()):
+        return None
+    return stem, int(number), int(count)
 
 
 def shortened(text: str) -> str:

@@ -1,0 +1,381 @@
+"""Folders as Hugging Face's libraries write them: config.json and the weights, opened as one model.
+
+The weights lie in one file or in many, with an index that says which tensor is in which. The index is
+somebody's claim: what it names and the files lack, and what the files hold beside it, is said by name, and
+so is what config.json says and the tensors contradict. Files may not lead out of the folder, but for the
+links that huggingface_hub's cache is made of.
+"""
+
+from __future__ import annotations
+
+import os
+
+from explorer.engine.formats import safetensors_file
+from explorer.engine.formats.probe import Format, Probe
+from explorer.engine.formats.stored import (
+    Contents,
+    Stored,
+    named_few,
+    open_regular,
+    outlined,
+    shortened,
+)
+from explorer.errors import BadModel
+from explorer.units import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from explorer.engine.formats.opening import Opened, OpenOptions
+    from explorer.engine.formats.outline import Outline
+
+__all__ = ["FORMAT", "contents"]
+
+INDEX = ".index.json"
+_STEMS = ("model", "diffusion_pytorch_model", "adapter_model", "pytorch_model")
+_WEIGHTS = tuple(
+    f"{stem}.{ending}{index}" for ending in ("safetensors", "bin") for stem in _STEMS for index in (INDEX, "")
+)
+"""What the weights of a folder are called, the first that is there first: safetensors before pickles, and an
+index before the file that an older version may have left beside it."""
+
+_CONFIGS = ("config.json", "adapter_config.json")
+
+_INDEX_BYTES = 32 << 20
+"""Longest index that is read: that of 92,000 tensors has nine million bytes."""
+
+_CONFIG_BYTES = 4 << 20
+_FILES = 10_000
+"""More files than any model is stored in."""
+
+
+def contents(source: str) -> Contents:
+    """What a folder, or an index in it, says of a model.
+
+    Raises:
+        BadModel: There are no weights, a file of them is broken, or the index is none.
+    """
+    folder, name = (source, _weights(source)) if os.path.isdir(source) else os.path.split(source)
+    folder = folder or "."
+    if not name:
+        wanted = "model.safetensors or model.safetensors.index.json"
+        raise BadModel("no weights are in this folder", where=source, hint=f"looked for {wanted}")
+    notes: list[str] = []
+    if name.endswith(INDEX):
+        tensors, files, metadata = _indexed(folder, name, notes)
+    else:
+        tensors, files, metadata = _one(_inside(folder, name), notes), [name], {}
+    paths = [_inside(folder, file) for file in files]
+    config, said = _config(folder, notes)
+    facts = [*said, *((key, shortened(text)) for key, text in metadata.items())]
+    notes += [*_contradictions(config, tensors), *safetensors_file.packing_notes(tensors)]
+    others = [n for n in _others(folder, name) if n not in files]
+    if others:
+        notes.append(f"other weights lie in the same folder and are not part of this: {named_few(others)}")
+    architecture = config.get("architectures")
+    return Contents(
+        FORMAT.name,
+        source,
+        tensors,
+        paths,
+        sum(os.path.getsize(path) for path in paths),
+        facts=facts,
+        notes=notes,
+        producer=shortened(", ".join(map(str, architecture[:3]))) if isinstance(architecture, list) else "",
+    )
+
+
+def _weights(folder: str) -> str:
+    """The name of the file to begin with; empty if there is none."""
+    return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
+
+
+def _others(folder: str, name: str) -> list[str]:
+    """Further weights in a folder: another variant, the same as pickles."""
+    found = []
+    with os.scandir(folder) as entries:
+        for number, entry in enumerate(entries):
+            if number >= _FILES:
+                break
+            if entry.name != name and entry.name.endswith((".safetensors", ".bin", ".gguf", INDEX)):
+                found.append(entry.name)
+    # the parts of one model are one
+    return sorted({n for n in found if not n.endswith(".bin") or n.startswith(_STEMS)})
+
+
+def _inside(folder: str, name: str) -> str:
+    """The path of a file of the model, which may not lead out of its folder.
+
+    Raises:
+        BadModel: It does, and not into the cache that the folder is part of.
+    """
+    path = os.path.join(folder, name)
+    plain = name and "\0" not in name and name == os.path.basename(name) and name not in (".", "..")
+    root = os.path.realpath(folder)
+    target = os.path.realpath(path) if plain else ""
+    allowed = [root]
+    if os.path.basename(os.path.dirname(root)) == "snapshots":
+        # models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST
+        allowed.append(os.path.join(os.path.dirname(os.path.dirname(root)), "blobs"))
+    if not plain or os.path.dirname(target) not in allowed:
+        raise BadModel(f"'{printable(name)}' leads out of the model's folder", where=folder)
+    return path
+
+
+# the weights
+
+
+def _one(path: str, notes: list[str]) -> list[Stored]:
+    """The tensors of one file."""
+    if path.endswith(".safetensors"):
+        header = safetensors_file.read(path)
+        notes += header.notes
+        return header.tensors
+    raise BadModel("holds weights as pickles, which are not read here yet", where=path)
+
+
+def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], list[str], dict[str, str]]:
+    """The tensors of all files that an index names, and what it says of the whole."""
+    path = _inside(folder, name)
+    index = _json(path, _INDEX_BYTES)
+    named = index.get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
+        raise BadModel("is no index: it does not say which tensor is in which file", where=path)
+    files = list(dict.fromkeys(named.values()))
+    if len(files) > _FILES:
+        raise BadModel(f"names {len(files):,} files", where=path)
+    # every name is judged before any file is touched
+    paths = {file: _inside(folder, file) for file in files}
+    absent = [file for file in files if not os.path.lexists(paths[file])]
+    present = [file for file in files if os.path.lexists(paths[file])]
+    if not present:
+        raise BadModel(f"none of the {len(files):,} files that it names is here", where=path)
+    found: dict[str, Stored] = {}
+    extra: list[str] = []
+    for file in present:
+        for tensor in _one(paths[file], notes):
+            if named.get(tensor.name, file) != file:
+                extra.append(f"{tensor.name} in {file}")
+                continue
+            if tensor.name not in named:
+                extra.append(tensor.name)
+            if tensor.name in found:
+                what = f"'{printable(tensor.name)}' is in two files, and the index names neither"
+                raise BadModel(what, where=path)
+            found[tensor.name] = tensor
+    missing = [tensor for tensor, file in named.items() if file not in absent and tensor not in found]
+    if absent:
+        lost = sum(1 for file in named.values() if file in set(absent))
+        notes.insert(
+            0,
+            f"{len(absent):,} of {len(files):,} files are missing, with {lost:,} of {len(named):,} tensors:"
+            f" {named_few(absent)}; parameters and bytes are those of the files that are here",
+        )
+    if missing:
+        notes.append(f"{len(missing):,} tensors that the index names are in no file: {named_few(missing)}")
+    if extra:
+        notes.append(f"{len(extra):,} tensors are not where the index says: {named_few(extra)}")
+    metadata = index.get("metadata")
+    said = metadata if isinstance(metadata, dict) else {}
+    total, size = said.get("total_size"), sum(t.nbytes for t in found.values())
+    # older versions wrote it as a float
+    if isinstance(total, (int, float)) and total != size and not absent:
+        notes.append(f"the index says {total:,.0f} bytes of tensors, the files hold {size:,}")
+    return list(found.values()), present, {key: str(value) for key, value in said.items()}
+
+
+def _json(path: str, most: int) -> dict[str, Any]:
+    """A JSON object from a small file.
+
+    Raises:
+        BadModel: It is too long, holds too many values inside each other, or is no JSON object.
+    """
+    import json
+
+    descriptor, size = open_regular(path)
+    try:
+        if size > most:
+            raise BadModel(f"has {size:,} bytes, {most:,} are read at most", where=path)
+        raw = os.read(descriptor, most)
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
+    finally:
+        os.close(descriptor)
+    try:
+        # an empty list takes 3 bytes here and 60 in memory
+        if raw.count(b"[") + raw.count(b"{") > _VALUES:
+            raise ValueError("more lists and objects than anybody writes")
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise BadModel("is no JSON object, or none that anybody would write", where=path)
+    return found
+
+
+_VALUES = 100_000
+
+
+# what config.json says
+
+
+def _config(folder: str, notes: list[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """The configuration of the model, and the same as facts; one that is broken is a note and no more."""
+    for name in _CONFIGS:
+        if not os.path.lexists(os.path.join(folder, name)):
+            continue
+        try:
+            config = _json(_inside(folder, name), _CONFIG_BYTES)
+        except BadModel as error:
+            notes.append(f"{name} {error.what}")
+            return {}, []
+        return config, [(key, shortened(text)) for key, text in _flat(config, "", 0)]
+    return {}, []
+
+
+def _flat(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
+    """The settings of a configuration as key and text; those of its parts with the part in front."""
+    for key, item in value.items():
+        if isinstance(item, dict) and depth < 2 and len(item) <= _PARTS:
+            yield from _flat(item, f"{prefix}{key}.", depth + 1)
+        elif isinstance(item, (dict, list)) and len(item) > _PARTS:
+            yield f"{prefix}{key}", f"{len(item):,} entries"
+        elif item is not None:
+            text = str(item) if not isinstance(item, list) else ", ".join(map(str, item))
+            yield f"{prefix}{key}", text
+
+
+_PARTS = 32
+"""Entries of a part that are named: labels of classes come in thousands."""
+
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_VOCABULARY = ("vocab_size",)
+_WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+_EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "shared.weight",
+)
+_HEADS = ("lm_head.weight", "output.weight", "embed_out.weight", "lm_head.decoder.weight")
+_DTYPES = ("dtype", "torch_dtype")
+
+
+def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
+    """A setting by the first of its names that is there, also in the part of a model of several."""
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        for name in names:
+            if type(part.get(name)) is kind:
+                return part[name]
+    return None
+
+
+def _contradictions(config: Mapping[str, Any], tensors: Sequence[Stored]) -> list[str]:
+    """What config.json says and the tensors do not bear out, and what it says of their storage."""
+    notes = []
+    embedding = next((t for t in tensors if t.name.endswith(_EMBEDDINGS) and len(t.shape) == 2), None)
+    rows, width = _setting(config, _VOCABULARY, int), _setting(config, _WIDTH, int)
+    if embedding is not None and rows and width and embedding.shape != (rows, width):
+        notes.append(
+            f"config.json says a vocabulary of {rows:,} and a width of {width:,};"
+            f" {embedding.name} is {list(embedding.shape)}"
+        )
+    head = next((t for t in tensors if t.name.endswith(_HEADS)), None)
+    if _setting(config, ("tie_word_embeddings",), bool) and embedding is not None:
+        if head is None:
+            notes.append(
+                f"tied weights: the head is not stored, it uses {embedding.name} (tie_word_embeddings);"
+                " counted once"
+            )
+        else:
+            notes.append(
+                f"config.json ties the head to the embedding, and both are stored: {head.name} and"
+                f" {embedding.name}; both are counted"
+            )
+    notes += _layer_note(_setting(config, _LAYERS, int), tensors)
+    wanted = _setting(config, _DTYPES, str)
+    kinds = {t.dtype for t in tensors if "float" in t.dtype}
+    if wanted is not None and kinds and wanted.removeprefix("torch.") not in kinds:
+        notes.append(f"config.json says {shortened(wanted)}, the tensors are {', '.join(sorted(kinds))}")
+    quantized = config.get("quantization_config")
+    if isinstance(quantized, dict):
+        method = quantized.get("quant_method", "quantized")
+        bits = quantized.get("bits") or quantized.get("num_bits")
+        notes.append(
+            f"config.json says that weights are quantized ({shortened(str(method))}"
+            + (f", {bits} bits" if isinstance(bits, int) else "")
+            + "): types, parameters and bytes are those of the integers and scales that are stored"
+        )
+    return notes
+
+
+def _layer_note(count: int | None, tensors: Sequence[Stored]) -> list[str]:
+    """A note where no numbered modules are as many as config.json says."""
+    if not count or count > len(tensors):
+        return [f"config.json says {count:,} layers, and there are {len(tensors):,} tensors"] if count else []
+    lists: dict[str, set[int]] = {}
+    for tensor in tensors:
+        pieces = tensor.name.split(".", 12)
+        for at, piece in enumerate(pieces[:-1]):
+            if len(piece) < 6 and piece.isascii() and piece.isdecimal():
+                lists.setdefault(".".join(pieces[:at]), set()).add(int(piece))
+    if not lists or any(numbers == set(range(count)) for numbers in lists.values()):
+        return []
+    path = max(lists, key=lambda p: len(lists[p]) if p.rpartition(".")[2] in _CALLED else 0)
+    numbers = lists[path]
+    if path.rpartition(".")[2] not in _CALLED:
+        return []
+    missing, extra = sorted(set(range(count)) - numbers), sorted(numbers - set(range(count)))
+    words = [f"config.json says {count:,} layers, {path or 'the model'} has {len(numbers):,}"]
+    for what, found in (("missing", missing), ("more than that", extra)):
+        if found:
+            words.append(f"{what}: {named_few([f'{path}.{number}' for number in found])}")
+    return ["; ".join(words)]
+
+
+_CALLED = ("layers", "layer", "h", "blocks", "block")
+"""How the list of a model's layers is called."""
+
+
+def _recognise(probe: Probe) -> bool:
+    if probe.is_file:
+        return _is_index(probe)
+    if not probe.is_dir:
+        return False
+    name = _weights(probe.source)
+    return bool(name) and (
+        name.endswith(INDEX) or any(os.path.exists(os.path.join(probe.source, c)) for c in _CONFIGS)
+    )
+
+
+def _is_index(probe: Probe) -> bool:
+    """Whether a file is an index: JSON that names weights, or that is called like one."""
+    named = probe.source.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))
+    return probe.head.lstrip()[:1] == b"{" and (named or b'"weight_map"' in probe.head)
+
+
+def _open(source: str, options: OpenOptions) -> Opened:
+    from explorer.engine.formats.tensor_file import TensorFile
+
+    return TensorFile(contents(source), options)
+
+
+def _outline(source: str) -> Outline:
+    return outlined(contents(source))
+
+
+FORMAT = Format(
+    "huggingface",
+    "a Hugging Face folder (config.json and weights), or its index of shards",
+    recognise=_recognise,
+    open=_open,
+    outline=_outline,
+    endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
+    recognised="config.json or an index beside the weights",
+    shows="the shards as one model: tensors by module, what config.json says",
+    analysed=False,
+)
