@@ -179,13 +179,13 @@ class Session:
         """What is alive at each step of the execution order, and the arena that holds it."""
         from explorer.engine.analysis.memory import memory
 
-        return memory(self._examine(self._at(index)))
+        return memory(self._ordered(index))
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
         """Every layer against the limits of a machine (see `explorer.machines`)."""
         from explorer.engine.analysis.roofline import roofline
 
-        return roofline(self.analysis(index), machine)
+        return roofline(self._ordered(index).analysis, machine)
 
     def training(
         self, *, batch: int | None = None, optimizer: Optimizer = "sgd", index: int | None = None
@@ -321,7 +321,7 @@ class Session:
         opened = self._open(None)
         if not isinstance(opened, TorchModel):
             raise Misuse(
-                "torchinfo reads nn.Modules, and an ONNX file has none",
+                "torchinfo reads nn.Modules, and this file has none",
                 where=self.source,
                 hint="leave --style out: our own tree is for every format",
             )
@@ -594,6 +594,18 @@ class Session:
             self._examined[at] = replace(examined, analysis=said_of_bounds(named))
         return self._examined[at]
 
+    def _ordered(self, index: int | None) -> Examined:
+        """The analysis of a model whose order of execution is known, if only in part.
+
+        Raises:
+            Misuse: It is a file of tensors, which says nothing of the work.
+        """
+        examined = self._examine(self._at(index))
+        why = "" if examined.analysis.info.totals.nodes else examined.schedule.failed
+        if why:
+            raise Misuse(why, where=self.source, hint="open the code or the graph that the weights are for")
+        return examined
+
     def _rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
         """The layers of a model; none of a module whose inputs have still to be given, which has values."""
         try:
@@ -712,7 +724,7 @@ class Session:
     def _weight_files(self) -> set[str]:
         """Files beside the opened model that hold its weights."""
         if self._open(None).format != "onnx":
-            return set()
+            return set(getattr(self._opened, "files", ()))
         folder = os.path.dirname(self.source)
         tensors = self._model(0).graph.initializers.values()
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}

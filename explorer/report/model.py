@@ -49,8 +49,7 @@ def info(fact: Info) -> list[Block]:
     return [
         *title(fact.model),
         Line(),
-        _ports(fact.model),
-        Line(),
+        *([_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []),
         Table(
             (
                 Column("", style=DIM),
@@ -172,6 +171,8 @@ def _figure_row(label: str, rounded: str, value: int | None, least: bool, remark
 def _coverage_rows(totals: Totals) -> list[tuple[Cell, ...]]:
     if totals.coverage >= 1:
         return [("Coverage", "100 %", "", "the cost of every node is known")]
+    if not totals.nodes:
+        return [(Span("Coverage", NOTE), Span("0.0 %", NOTE), "", Span("what it computes is not known", NOTE))]
     # never round up to 100 %: that would claim what is not so
     share = f"{int(totals.coverage * 1000) / 10:.1f} %"
     remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
@@ -228,7 +229,9 @@ def layers(fact: Analysis) -> list[Block]:
     whole = totals.macs
     largest = max((row.macs or 0 for row in fact.layers if not row.group), default=0)
     observed = "observed" in fact.info.assumptions
-    rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest, observed) for row in fact.layers]
+    # a file of tensors says nothing of work, on every row the same nothing
+    bare = not totals.nodes and not totals.coverage
+    rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest, observed, bare) for row in fact.layers]
     sign = ">= " if totals.coverage < 1 else ""
     rows.append(
         (
@@ -249,7 +252,7 @@ def layers(fact: Analysis) -> list[Block]:
     columns = (
         Column("layer", shrink=True),
         Column("kind", shrink=True, drop=1),
-        Column("output", drop=4),
+        Column("shape" if bare else "output", drop=4),
         Column("params", "right"),
         Column("weights", "right", drop=6),
         Column("MACs", "right"),
@@ -276,21 +279,23 @@ def _functional_hint(totals: Totals) -> list[Block]:
     return [Line(), Prose(text, NOTE)]
 
 
-def _layer_row(row: Layer, whole: int | None, largest: int, observed: bool) -> tuple[Cell, ...]:
+def _layer_row(
+    row: Layer, whole: int | None, largest: int, observed: bool, bare: bool = False
+) -> tuple[Cell, ...]:
     name = "  " * row.depth + (row.name or row.path or "(model)")
     kind = f"{row.kind} ×{row.calls}" if row.calls > 1 else row.kind
     style = STRONG if row.group else ""
     return (
         Span(name, style),
         Span(kind, DIM),
-        Span(_outputs(row.outputs), DIM) if row.group else _outputs(row.outputs),
+        Span(_outputs(row.outputs), DIM) if row.group else _outputs(row.weights if bare else row.outputs),
         quiet_zero(row.params, count_text(row.params)),
         quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),
         quiet_zero(row.macs, count_text(row.macs)),
         share_text(row.macs, whole) if row.macs != 0 and whole else "",
         "" if row.group else bar_text(row.macs, largest),
         quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
-        _remark(row, observed),
+        _remark(row, observed, bare),
     )
 
 
@@ -308,8 +313,8 @@ def quiet_zero(value: int | None, text: str) -> Cell:
     return text if value else Span("-", DIM)
 
 
-def _remark(row: Layer, observed: bool) -> str:
-    remarks = [row.reason and (f"upper bound: {row.reason}" if row.status == "bound" else row.reason)]
+def _remark(row: Layer, observed: bool, bare: bool) -> str:
+    remarks = ["" if bare else row.reason and (f"upper bound: {row.reason}" if row.status == "bound" else row.reason)]
     if row.shared_with:
         more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
         remarks.append(f"shared with {row.shared_with[0]}{more}")

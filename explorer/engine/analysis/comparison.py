@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from explorer.engine.analysis.comparison_weights import Causes, family, weight_causes
+from explorer.engine.analysis.comparison_weights import Causes, family, graphless, weight_causes
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import Comparison, Difference
 from explorer.units import shape_text
@@ -53,7 +53,9 @@ def _against(first: Analysis, other: Analysis, at: int) -> tuple[list[Difference
         *_elementwise(first, other, at, folds),
         *_moved(first, other, at, folds),
     ]
-    return found, all(d.delta is not None and d.delta == d.explained for d in (*params, *macs))
+    # what a file of tensors does not say cannot differ
+    settled = params if graphless(first) or graphless(other) else [*params, *macs]
+    return found, all(d.delta is not None and d.delta == d.explained for d in settled)
 
 
 # -- parameters
@@ -127,6 +129,9 @@ def _inputs_text(first: Analysis, other: Analysis) -> str:
 def _work(first: Analysis, other: Analysis, at: int, figure: str) -> list[Difference]:
     """Differences of a figure that grows with the inputs."""
     a, b = getattr(first.info.totals, figure), getattr(other.info.totals, figure)
+    if graphless(first) or graphless(other):
+        said = figure == "macs" and graphless(first) != graphless(other)
+        return [Difference(at, figure, None, None, "one of the two is tensors without a graph")] if said else []
     missing = _unknown(first) + _unknown(other)
     if a is None or b is None:
         return [Difference(at, figure, None, None, f"not known for {missing:,} layers: see their reasons")]
@@ -253,7 +258,9 @@ def _count(analysis: Analysis, name: str) -> int:
 
 def _moved(first: Analysis, other: Analysis, at: int, folds: bool) -> list[Difference]:
     """Layers that one model has and the other does without, and why that changes nothing."""
-    found = []
+    found: list[Difference] = []
+    if graphless(first) or graphless(other):
+        return found
     for name, (fewer, more) in _DROPPED.items():
         delta = _count(other, name) - _count(first, name)
         if delta and (folds or name != "batch norm"):
@@ -283,11 +290,14 @@ def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]
     the models are of different formats.
     """
     formats = {a.info.model.format for a in analyses}
-    alike = formats <= set(_SAME_KINDS) or formats == {"onnx"}
+    formats_known = all(map(graphless, analyses))
+    alike = formats <= set(_SAME_KINDS) or formats == {"onnx"} or formats_known
     counts = []
     for analysis in analyses:
         count: Counter[str] = Counter()
-        for layer in _leaves(analysis):
+        # where one is a graph, the types of another's tensors are no operators
+        listed = _leaves(analysis) if formats_known or not graphless(analysis) else []
+        for layer in listed:
             count[layer.kind if alike else family(layer.kind)] += layer.calls
         counts.append(count)
     names = sorted({n for c in counts for n in c}, key=lambda n: (-max(c[n] for c in counts), n))

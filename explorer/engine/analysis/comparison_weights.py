@@ -17,7 +17,7 @@ from msgspec import Struct
 from explorer.facts import Analysis, Layer
 from explorer.units import printable, shape_text
 
-__all__ = ["Cause", "Causes", "Tensor", "family", "stored", "weight_causes"]
+__all__ = ["Cause", "Causes", "Tensor", "family", "graphless", "stored", "weight_causes"]
 
 NAMED = 3
 """How many weights that only one model has are named."""
@@ -53,6 +53,9 @@ _FAMILY_OF = {kind: name for name, kinds in _FAMILIES.items() for kind in kinds.
 _MADE_UP = ("Constant", "onnx::", "val_", "_val_", "/")
 """How names begin or what they contain that an exporter gave to values of its own."""
 
+_COUNTED = ("running_mean", "running_var", "num_batches_tracked")
+"""How torch calls what a batch normalisation counts and does not learn."""
+
 _STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "moving_variance")
 
 
@@ -64,6 +67,11 @@ def family(kind: str) -> str:
     return "matrix product" if kind == "Conv1D" else _FAMILY_OF.get(ranked, kind)
 
 
+def graphless(analysis: Analysis) -> bool:
+    """Whether a model is a file of tensors, of which nothing is known but what they are."""
+    return not analysis.info.totals.nodes and not analysis.info.totals.coverage
+
+
 class Tensor(Struct):
     """A stored tensor of a model, once, however many layers use it.
 
@@ -73,6 +81,7 @@ class Tensor(Struct):
         dtype: In numpy's spelling.
         owners: The layers that use it.
         place: Position among the weights of the first owner.
+        size: Bytes, where they are known to be others than the type tells: packed in blocks.
     """
 
     names: set[str]
@@ -80,6 +89,7 @@ class Tensor(Struct):
     dtype: str
     owners: list[Layer]
     place: int
+    size: int | None = None
 
     @property
     def elements(self) -> int:
@@ -89,7 +99,7 @@ class Tensor(Struct):
     @property
     def bytes(self) -> int:
         """As stored, as far as the type tells."""
-        return self.elements * _width(self.dtype)
+        return self.elements * _width(self.dtype) if self.size is None else self.size
 
     @property
     def family(self) -> str:
@@ -168,6 +178,7 @@ def _same_shape(name: str, shape: tuple[int, ...], tensor: Tensor) -> bool:
 
 def _stored(analysis: Analysis, onnx: bool, same: _Same) -> list[Tensor] | None:
     """The stored tensors by one way of telling which are the same; None if the size of one is not known."""
+    bare = graphless(analysis)
     found: dict[str, Tensor] = {}
     held: defaultdict[str, list[Tensor]] = defaultdict(list)
     for layer in analysis.layers:
@@ -177,11 +188,12 @@ def _stored(analysis: Analysis, onnx: bool, same: _Same) -> list[Tensor] | None:
             if info.shape is None or any(not isinstance(d, int) for d in info.shape):
                 return None
             shape = tuple(d for d in info.shape if isinstance(d, int))
-            name = info.name if onnx else f"{layer.path}.{info.name}"
+            name = info.name if onnx or bare else f"{layer.path}.{info.name}"
             shared = (t for other in layer.shared_with for t in held[other] if same(name, shape, t))
             known = found.get(name) or next(shared, None)
             if known is None:
-                known = Tensor(set(), shape, info.dtype or "", [], place)
+                size = layer.weight_bytes if bare else None
+                known = Tensor(set(), shape, info.dtype or "", [], place, size)
             found[name] = known
             known.names.add(name)
             known.owners.append(layer)
@@ -262,7 +274,8 @@ def weight_causes(first: Analysis, second: Analysis) -> Causes | None:
     booked: dict[tuple[int, tuple[str, str]], list[Tensor]] = defaultdict(list)
     alone: dict[int, list[Tensor]] = {1: [], -1: []}
     norms, norms_left = _norms(first), _norms(second)
-    folds = norms != norms_left and not any(_works(t) for t in (*lost, *gained))
+    apart = graphless(first) or graphless(second)
+    folds = not apart and norms != norms_left and not any(_works(t) for t in (*lost, *gained))
     for sign, model, others, tensors in ((-1, first, b, lost), (1, second, a, gained)):
         # seen from the model that has the tensor: has it batch norms that the other folded, or the reverse?
         more = (norms - norms_left) * -sign if folds else 0
@@ -333,6 +346,8 @@ def _cause(
     if tensor.family == "batch norm" and folding:
         return _FOLDED
     if tensor.family == "batch norm" and onnx and (tensor.place >= 2 or name.endswith(_STATISTICS)):
+        return _RUNNING
+    if graphless(model) and name.endswith(_COUNTED):
         return _RUNNING
     if unfolding and len(shape) == 1 and tensor.family in _FOLDS and tensor.place >= 1:
         return _BIAS
