@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from explorer.engine.transforms.products import Products
     from explorer.engine.transforms.sites import Site
     from explorer.facts.comparison import Comparison, TorchinfoTable
+    from explorer.facts.conversion import Conversion
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.training import Optimizer, Training
@@ -179,13 +180,13 @@ class Session:
         """What is alive at each step of the execution order, and the arena that holds it."""
         from explorer.engine.analysis.memory import memory
 
-        return memory(self._ordered(index))
+        return memory(self._examine(self._at(index)))
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
         """Every layer against the limits of a machine (see `explorer.machines`)."""
         from explorer.engine.analysis.roofline import roofline
 
-        return roofline(self._ordered(index).analysis, machine)
+        return roofline(self.analysis(index), machine)
 
     def training(
         self, *, batch: int | None = None, optimizer: Optimizer = "sgd", index: int | None = None
@@ -321,7 +322,7 @@ class Session:
         opened = self._open(None)
         if not isinstance(opened, TorchModel):
             raise Misuse(
-                "torchinfo reads nn.Modules, and this file has none",
+                "torchinfo reads nn.Modules, and an ONNX file has none",
                 where=self.source,
                 hint="leave --style out: our own tree is for every format",
             )
@@ -513,6 +514,81 @@ class Session:
         self._history = History(tuple(entries), self._history.current)
         return path
 
+    def convert(
+        self,
+        output: str,
+        *,
+        exporter: str | None = None,
+        opset: int | None = None,
+        input_names: Sequence[str] = (),
+        output_names: Sequence[str] = (),
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+        method: str | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: int = 3,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Conversion:
+        """Writes the opened model as another kind of file, and shows that it is the same.
+
+        Args:
+            output: The file; its ending says what it is to be (see `engine.convert.CONVERTERS`).
+            exporter: Which of torch's ONNX exporters: 'torchscript' or 'dynamo'; None takes what works.
+            opset: Version of ONNX's operators; None takes what the exporter does best.
+            input_names: Names in the file, one for each input; empty for the model's own.
+            output_names: The same of the outputs.
+            dynamic: Input to axis to the name of a dimension that is left open: {'x': {0: 'batch'}}.
+            method: How TorchScript is made: 'trace' (None too) or 'script'.
+            overwrite: Whether an existing `output` may be replaced.
+            verify: Compare the result with the source before it gets its name. A result that fails is not
+                kept: then `Conversion.output` is empty.
+            draws: Random inputs to run both on.
+            seed: Of the first draw.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: The model cannot become that; the message lists what it can become. Or an option does
+                not fit, or `output` cannot be written.
+            BadModel: The source is broken, or its framework cannot write it so.
+            MissingExtra: It needs a package that is not installed.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.engine import convert
+
+        if self._history.current:
+            raise Misuse(
+                "the current model was tiled: it is ONNX already", where=self.source, hint="save it as it is"
+            )
+        asked = convert.Asked(
+            exporter=exporter,
+            opset=opset,
+            input_names=tuple(input_names),
+            output_names=tuple(output_names),
+            dynamic={name: dict(axes) for name, axes in (dynamic or {}).items()},
+            method=method,
+        )
+        fact = convert.write(
+            lambda: self._open(on_progress),
+            self.source if self._module is None else None,
+            output,
+            asked,
+            dims=self._options["dims"],
+            input_shapes=self._options["input_shapes"],
+            overwrite=overwrite,
+            verify=verify,
+            draws=draws,
+            seed=seed,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        if self._module is not None:
+            return fact
+        words = ["explorer", "convert", self.source, "-o", output, *convert.words(asked)]
+        return replace(fact, command=shlex.join([*words, *self._opening_words()]))
+
     def command(self, spec: TileSpec, output: str | None = None) -> str:
         """The command that does headless what `tile` does; '' for an nn.Module object, which has no name."""
         if self._module is not None:
@@ -522,16 +598,19 @@ class Session:
         for site in spec.sites:
             words += ["--site", site]
         words += ["--edges", spec.edges, "--form", spec.form]
-        if self._options["weights"]:
-            words += ["--weights", self._options["weights"]]
+        return shlex.join([*words, *self._opening_words()])
+
+    # inside
+
+    def _opening_words(self) -> list[str]:
+        """The options that make the model what it is, as they are typed."""
+        words = ["--weights", self._options["weights"]] if self._options["weights"] else []
         for name, size in self._options["dims"].items():
             words += ["--dim", f"{name}={size}"]
         for name, (dtype, shape) in self._options["input_shapes"].items():
             sizes = (dtype, "x".join(map(str, shape))) if dtype else (",".join(map(str, shape)),)
             words += ["--input-shape", ":".join((name, *sizes))]
-        return shlex.join(words)
-
-    # inside
+        return words
 
     def _at(self, index: int | None) -> int:
         at = self._history.current if index is None else index
@@ -593,18 +672,6 @@ class Session:
             named = _with_file(examined.analysis, self._history.entries[at].saved or None)
             self._examined[at] = replace(examined, analysis=said_of_bounds(named))
         return self._examined[at]
-
-    def _ordered(self, index: int | None) -> Examined:
-        """The analysis of a model whose order of execution is known, if only in part.
-
-        Raises:
-            Misuse: It is a file of tensors, which says nothing of the work.
-        """
-        examined = self._examine(self._at(index))
-        why = "" if examined.analysis.info.totals.nodes else examined.schedule.failed
-        if why:
-            raise Misuse(why, where=self.source, hint="open the code or the graph that the weights are for")
-        return examined
 
     def _rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
         """The layers of a model; none of a module whose inputs have still to be given, which has values."""
@@ -724,7 +791,7 @@ class Session:
     def _weight_files(self) -> set[str]:
         """Files beside the opened model that hold its weights."""
         if self._open(None).format != "onnx":
-            return set(getattr(self._opened, "files", ()))
+            return set()
         folder = os.path.dirname(self.source)
         tensors = self._model(0).graph.initializers.values()
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}

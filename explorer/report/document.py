@@ -30,6 +30,7 @@ from explorer.facts import (
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import Comparison, TorchinfoTable
+    from explorer.facts.conversion import Conversion
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Roofline
     from explorer.facts.training import Training
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "activations",
     "compare",
+    "conversion",
     "diff",
     "info",
     "layers",
@@ -266,6 +268,22 @@ def plan(fact: Plan) -> Document:
         "macs_total": fact.macs_total,
         "skipped": to_json(fact.skipped),
         "dims": to_json(fact.dims),
+    }
+
+
+def conversion(fact: Conversion, tool: str) -> Document:
+    """The document of `explorer convert`; `output` is null when nothing was kept."""
+    return {
+        **_envelope(tool),
+        "source": fact.source,
+        "from": fact.source_format,
+        "to": fact.format,
+        "output": fact.output or None,
+        **_picked(fact, ("file_bytes", "how", "opset")),
+        "inputs": [_tensor(t) for t in fact.inputs],
+        "outputs": [_tensor(t) for t in fact.outputs],
+        "verification": None if fact.verification is None else _evidence(fact.verification),
+        **_picked(fact, ("stored", "notes", "command", "seconds")),
     }
 
 

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.formats.torch_inputs import moved
 from explorer.engine.formats.torch_module import said
 from explorer.engine.fused import without_fastpath
-from explorer.errors import BadModel, ExplorerError
-from explorer.facts import Progress
+from explorer.errors import BadModel, ExplorerError, Misuse
+from explorer.facts import Progress, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,17 +34,58 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_inputs import Bound
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["OPSET", "export"]
+__all__ = ["EXPORTERS", "OPSET", "Exported", "Wish", "export", "outputs_of"]
 
 _INVENTED = ("onnx::", "val_")
 """How the names start that the two exporters give to values of their own."""
 
 OPSET = 17
 """The lowest that has LayerNormalization as one operator, and that every runtime of today takes."""
+_LEAST_OPSET = 9
+"""Below it onnxruntime of today runs hardly anything, and the exporter writes hardly anything."""
 _LATER_OPSET = 20
 """The TorchScript exporter's highest: operators that 17 has not, such as affine_grid."""
 _NEWER_OPSET = 18
 """What the torch.export-based exporter writes without conversion."""
+
+
+EXPORTERS = {"torchscript": "the TorchScript exporter", "dynamo": "the torch.export exporter"}
+"""torch's two, by the name that its own option has for them."""
+
+_WAYS = (("torchscript", OPSET), ("torchscript", _LATER_OPSET), ("dynamo", _NEWER_OPSET))
+"""What is tried, one after the other, where nobody said what it should be."""
+
+_MANY_BYTES = 1 << 30
+"""Weights above this many bytes go into a file beside the model: protobuf ends at 2 GiB, graph included."""
+
+
+class Wish(Struct, frozen=True):
+    """What the file should be like, where that matters to somebody.
+
+    Attributes:
+        exporter: One of `EXPORTERS`; None takes the one that works.
+        opset: Its version of ONNX's operators; None takes what the exporter does best.
+        inputs: Names in the file, one for each input; empty for the model's own.
+        outputs: The same of the outputs.
+        axes: For each input its dynamic axes and the names of those; empty where all sizes are fixed.
+        output_axes: The same of the outputs.
+        shapes: What torch.export needs to know of the axes (`dynamic_shapes`).
+    """
+
+    exporter: str | None = None
+    opset: int | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    axes: tuple[Mapping[int, str], ...] = ()
+    output_axes: tuple[Mapping[int, str], ...] = ()
+    shapes: Any = None
+
+
+class Exported(Struct, frozen=True):
+    """How a file came about: the exporter that wrote it, and the opset that was asked of it."""
+
+    exporter: str
+    opset: int
 
 
 def export(
@@ -49,41 +93,43 @@ def export(
     bound: Bound,
     path: str,
     on_progress: Callable[[Progress], None] | None = None,
-) -> None:
-    """Writes the model to `path`; weights above 2 GiB go into files beside it.
+    wish: Wish | None = None,
+) -> Exported:
+    """Writes the model to `path`; weights above 1 GiB may go into files beside it.
 
     Args:
         loaded: The model; its weights are made now if they are not there yet.
-        bound: The inputs. Their shapes become the file's, nothing in it is symbolic.
+        bound: The inputs. Their shapes become the file's, but for the axes that the wish names.
         path: Overwritten if it exists.
         on_progress: Told the phase.
+        wish: What the file should be like.
 
     Raises:
-        BadModel: No exporter can write this model; the reason is the first one's.
+        BadModel: No exporter that was asked for can write this model; the reason is the first one's.
+        Misuse: The exporter does not know the opset.
     """
-    tell = on_progress or (lambda progress: None)
+    tell, wish = on_progress or (lambda progress: None), wish or Wish()
+    ways = _ways(wish)
     tell(Progress("making the weights"))
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), None)
     args, kwargs = moved(bound.arguments(device="cpu"), device)
-    names = [info.name for info in bound.inputs]
-    outputs = _output_names(loaded, bound)
+    if not wish.inputs:
+        wish = replace(wish, inputs=tuple(info.name for info in bound.inputs))
+    if not wish.outputs:
+        found = outputs_of(loaded, bound)
+        wish = replace(wish, outputs=tuple(info.name for info in found or ()))
     reasons: list[str] = []
-    ways: tuple[tuple[str, Callable[[str], None]], ...] = (
-        ("TorchScript", lambda to: _by_trace(model, args, kwargs, to, OPSET, names, outputs)),
-        ("TorchScript", lambda to: _by_trace(model, args, kwargs, to, _LATER_OPSET, names, outputs)),
-        ("torch.export", lambda to: _by_graph(model, args, kwargs, to, names, outputs)),
-    )
-    doubtful = False
-    for number, (name, way) in enumerate(ways):
-        # a doubtful file is replaced by the last way only
-        if doubtful and number < len(ways) - 1:
+    made_by: Exported | None = None
+    for number, (exporter, opset) in enumerate(ways):
+        # a file that branches is replaced by the other exporter's only
+        if made_by is not None and exporter == made_by.exporter:
             continue
-        tell(Progress(f"exporting to ONNX ({name})", number, len(ways)))
-        made = f"{path}.part" if doubtful else path
+        tell(Progress(f"exporting to ONNX ({EXPORTERS[exporter]})", number, len(ways)))
+        made = f"{path}.part" if made_by is not None else path
         try:
             with loaded.quiet(), _deaf():
-                way(made)
+                _EXPORT[exporter](model, args, kwargs, made, replace(wish, opset=opset))
         except ExplorerError:
             raise
         except Exception as error:
@@ -91,17 +137,49 @@ def export(
             with contextlib.suppress(OSError):
                 os.unlink(made)
             continue
-        if doubtful:
+        doubted, made_by = made_by is not None, Exported(exporter, opset)
+        if doubted:
             os.replace(made, path)
             break
-        doubtful = not bound.images and _branches(path)
-        if not doubtful:
+        if bound.images or not _branches(path):
             break
-    else:
-        if not doubtful:
-            raise BadModel(f"it cannot be exported to ONNX ({reasons[0]})", where=loaded.source)
+    if made_by is None:
+        raise BadModel(f"it cannot be exported to ONNX ({reasons[0]})", where=loaded.source)
     tell(Progress("naming the weights"))
     _restore_names(path, model)
+    return made_by
+
+
+def _ways(wish: Wish) -> tuple[tuple[str, int], ...]:
+    """The exporters to try, each with its opset.
+
+    Raises:
+        Misuse: The one exporter that is left does not know the opset.
+    """
+    if wish.opset is None:
+        return tuple(way for way in _WAYS if wish.exporter in (None, way[0]))
+    names = [wish.exporter] if wish.exporter else list(EXPORTERS)
+    ways = tuple((name, wish.opset) for name in names if wish.opset in _opsets(name))
+    if not ways:
+        known = [span for span in map(_opsets, names) if span]
+        first, last = min(span[0] for span in known), max(span[-1] for span in known)
+        who = EXPORTERS[wish.exporter] if wish.exporter else "torch"
+        other = "--exporter dynamo writes later ones" if wish.exporter == "torchscript" else ""
+        raise Misuse(
+            f"{who} writes opset {first} to {last}",
+            where=f"--opset {wish.opset}",
+            hint=other if wish.opset > last else "",
+        )
+    return ways
+
+
+def _opsets(exporter: str) -> range:
+    """The opsets that an exporter of the installed torch writes."""
+    if exporter == "torchscript":
+        return range(_LEAST_OPSET, _LATER_OPSET + 1)
+    import onnx
+
+    return range(_NEWER_OPSET, onnx.defs.onnx_opset_version() + 1)
 
 
 def _branches(path: str) -> bool:
@@ -117,65 +195,60 @@ def _branches(path: str) -> bool:
     return any(node.op_type in ("If", "Loop") for node in graph.node)
 
 
-def _output_names(loaded: LoadedModule, bound: Bound) -> list[str] | None:
-    """Names of the outputs as the analysis has them; None if the model does not run on shapes."""
+def outputs_of(loaded: LoadedModule, bound: Bound) -> tuple[TensorInfo, ...] | None:
+    """The outputs as the analysis has them; None if the model does not run on shapes."""
     from explorer.engine.analysis.module_rows import described
     from explorer.engine.analysis.module_trace import trace
 
     args, kwargs = bound.arguments(device="meta")
     with loaded.quiet():
         seen = trace(loaded.meta(), args, kwargs)
-    return None if seen.failed else [info.name for info in described(seen.result, "output")]
+    return None if seen.failed else described(seen.result, "output")
 
 
-def _by_trace(
-    model: nn.Module,
-    args: list[Any],
-    kwargs: dict[str, Any],
-    path: str,
-    opset: int,
-    names: list[str],
-    outputs: list[str] | None,
-) -> None:
+def _by_trace(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, wish: Wish) -> None:
     import torch
 
+    axes = {
+        **dict(zip(wish.inputs, wish.axes, strict=False)),
+        **dict(zip(wish.outputs, wish.output_axes, strict=False)),
+    }
     with torch.no_grad(), _no_merging_by_value(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,
             (*args, kwargs) if kwargs else tuple(args),
             path,
-            input_names=names,
-            output_names=outputs,
-            opset_version=opset,
+            input_names=list(wish.inputs),
+            output_names=list(wish.outputs) or None,
+            opset_version=wish.opset,
+            dynamic_axes={name: dict(named) for name, named in axes.items() if named} or None,
             do_constant_folding=True,
             training=torch.onnx.TrainingMode.PRESERVE,
             dynamo=False,
         )
 
 
-def _by_graph(
-    model: nn.Module,
-    args: list[Any],
-    kwargs: dict[str, Any],
-    path: str,
-    names: list[str],
-    outputs: list[str] | None,
-) -> None:
+def _by_graph(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, wish: Wish) -> None:
     import torch
 
+    nbytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     with torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,
             tuple(args),
             path,
             kwargs=kwargs or None,
-            input_names=names,
-            output_names=outputs,
-            opset_version=_NEWER_OPSET,
+            input_names=list(wish.inputs),
+            output_names=list(wish.outputs) or None,
+            opset_version=wish.opset,
+            dynamic_shapes=wish.shapes,
             dynamo=True,
-            external_data=False,
+            external_data=nbytes > _MANY_BYTES,
             verbose=False,
         )
+
+
+_EXPORT = {"torchscript": _by_trace, "dynamo": _by_graph}
 
 
 @contextlib.contextmanager

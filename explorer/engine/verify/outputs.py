@@ -21,7 +21,17 @@ from explorer.errors import Cancelled, Misuse
 from explorer.facts import OutputEvidence
 from explorer.units import printable, shape_text
 
-__all__ = ["Mismatch", "Noise", "Run", "check_torch", "compare", "pair_inputs", "reference", "run_all"]
+__all__ = [
+    "Mismatch",
+    "Noise",
+    "Run",
+    "check_torch",
+    "compare",
+    "pair_inputs",
+    "reference",
+    "run_all",
+    "run_each",
+]
 
 Feeds = Mapping[str, Array]
 
@@ -112,16 +122,31 @@ def run_all(
         BadModel: onnxruntime cannot load or run it.
     """
     session = Session(model, what=what)
+
+    def call(one: Feeds) -> tuple[Any, ...]:
+        results = session.run(one)
+        return tuple(results[name] for name in session.outputs)
+
+    return run_each(call, session.outputs, feeds, step, shake=shake)
+
+
+def run_each(
+    call: Callable[[Feeds], Sequence[Any]],
+    names: Sequence[str],
+    feeds: Sequence[Feeds],
+    step: Callable[[], None],
+    *,
+    shake: bool = False,
+) -> Run:
+    """As `run_all`, of whatever `call` runs; its outputs are those of `names`."""
     draws = []
     for one in feeds:
         step()
-        results = session.run(one)
-        draws.append(tuple(results[name] for name in session.outputs))
+        draws.append(tuple(call(one)))
     if not shake:
-        return Run(session.outputs, tuple(draws))
-    results = session.run({name: _moved(value) for name, value in feeds[0].items()})
-    pairs = zip(draws[0], (results[name] for name in session.outputs), strict=True)
-    return Run(session.outputs, tuple(draws), tuple(_change(a, b) for a, b in pairs))
+        return Run(tuple(names), tuple(draws))
+    pairs = zip(draws[0], call({name: _moved(value) for name, value in feeds[0].items()}), strict=True)
+    return Run(tuple(names), tuple(draws), tuple(_change(a, b) for a, b in pairs))
 
 
 def _change(old: Any, new: Any) -> float:

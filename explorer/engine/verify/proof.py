@@ -30,7 +30,7 @@ from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import OutputEvidence, Plan, Progress, SiteEvidence, SitePlan, TensorInfo, Verification
 from explorer.units import printable
 
-__all__ = ["verify"]
+__all__ = ["depth_of", "verdict_of", "verify"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -108,7 +108,7 @@ def verify(
     passed = all(e.passed for e in sites) and all(e.passed for e in (*whole, *torch))
     return Verification(
         passed=passed,
-        verdict=_verdict(sites, whole, torch, draws, 0 if plan is None else len(plan.sites)),
+        verdict=verdict_of(sites, whole, torch, draws, 0 if plan is None else len(plan.sites)),
         before=before.path,
         after=after.path,
         seeds=seeds,
@@ -266,7 +266,7 @@ class _Job:
             new = outputs.run_all(
                 model, renamed, "the other model" if plan is None else "the tiled model", step
             )
-        noise = outputs.Noise(text, _depth(self.before), _growth(plan))
+        noise = outputs.Noise(text, depth_of(self.before), _growth(plan))
         whole = outputs.compare(old, new, true, noise, note)
         if torch_run is None:
             return whole, ()
@@ -354,7 +354,7 @@ def _groups(sites: Sequence[SitePlan], found: Mapping[str, Original]) -> Iterato
         yield group
 
 
-def _depth(model: Model) -> int:
+def depth_of(model: Model) -> int:
     """Roundings on the way through the model: one a node, and the depth of every stored weight."""
     floats = {d.name for d in DTYPES.values() if "float" in d.name}
     depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
@@ -371,7 +371,7 @@ def _growth(plan: Plan | None) -> float:
     return max(1.0, math.sqrt(max(chains, default=0) / 256))
 
 
-def _verdict(
+def verdict_of(
     sites: Sequence[SiteEvidence],
     whole: Sequence[OutputEvidence],
     torch: Sequence[OutputEvidence],

@@ -1,0 +1,263 @@
+"""From one kind of file to another, where that can be done for real, with evidence that it was.
+
+Which kinds can become which stands in one table, and nothing else knows of pairs. A converter is a
+function in a module of its own, imported when it is its turn: who turns a checkpoint into safetensors does
+not wait for torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from explorer import targets
+from explorer.engine.convert.job import Asked, Job, Made
+from explorer.errors import Misuse
+from explorer.facts import Progress
+from explorer.facts.conversion import Conversion
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.opening import Opened
+
+__all__ = ["CONVERTERS", "Asked", "Converter", "find", "words", "write"]
+
+
+class Converter(Struct, frozen=True):
+    """One way from some formats to another.
+
+    Attributes:
+        sources: Formats of what it starts from, as `explorer formats` names them.
+        format: What it makes.
+        about: What it makes, for a person.
+        endings: How files of that kind are called; the first is the usual one.
+        options: What `Asked` may say to it.
+        function: Where it is: 'module:name', in this package.
+    """
+
+    sources: tuple[str, ...]
+    format: str
+    about: str
+    endings: tuple[str, ...]
+    options: tuple[str, ...]
+    function: str
+
+
+_MODULES = ("torch", "torchscript", "torch.export")
+"""Formats that open as an nn.Module."""
+
+_TENSORS = ("checkpoint", "safetensors", "huggingface")
+"""Formats of which there are only the tensors."""
+
+CONVERTERS: tuple[Converter, ...] = (
+    Converter(
+        _MODULES,
+        "onnx",
+        "ONNX",
+        (".onnx",),
+        ("exporter", "opset", "input_names", "output_names", "dynamic"),
+        "module_to_onnx:convert",
+    ),
+    Converter(
+        _MODULES,
+        "torchscript",
+        "TorchScript",
+        (".pt", ".pth", ".ts", ".torchscript"),
+        ("method",),
+        "module_to_torchscript:convert",
+    ),
+    Converter(
+        _MODULES,
+        "torch.export",
+        "a torch.export program",
+        (".pt2",),
+        ("dynamic",),
+        "module_to_program:convert",
+    ),
+    Converter(
+        _TENSORS,
+        "safetensors",
+        "safetensors",
+        (".safetensors",),
+        (),
+        "tensors_to_safetensors:convert",
+    ),
+    Converter(
+        _TENSORS,
+        "checkpoint",
+        "a state_dict",
+        (".pt", ".pth", ".bin", ".ckpt"),
+        (),
+        "tensors_to_state_dict:convert",
+    ),
+    Converter(
+        ("tflite",),
+        "onnx",
+        "ONNX",
+        (".onnx",),
+        ("opset",),
+        "tflite_to_onnx:convert",
+    ),
+)
+"""Every pair that there is."""
+
+_FLAGS = {
+    "exporter": "--exporter",
+    "opset": "--opset",
+    "input_names": "--input-names",
+    "output_names": "--output-names",
+    "dynamic": "--dynamic",
+    "method": "--method",
+}
+"""What `Asked` calls itself on the command line."""
+
+
+def find(format: str, source: str, target: str, asked: Asked) -> Converter:
+    """The converter from a format to the kind of file that a name says.
+
+    Args:
+        format: Of the source.
+        source: What the user named, for the message.
+        target: The file to make; its ending says what it is to be.
+        asked: What the converter is to be told.
+
+    Raises:
+        Misuse: There is none, or it takes no such option; the message lists what there is.
+    """
+    known = [c for c in CONVERTERS if format in c.sources]
+    if not known:
+        kinds = ", ".join(dict.fromkeys(name for c in CONVERTERS for name in c.sources))
+        raise Misuse(
+            f"a model of the format {format} cannot be converted", where=source, hint=f"these can: {kinds}"
+        )
+    name = os.path.basename(target).lower()
+    # the longest ending goes first: .pt2 is not .pt
+    ways = [(ending, c) for c in known for ending in c.endings if name.endswith(ending)]
+    if not ways:
+        can = ", ".join(f"{c.about} ({', '.join(c.endings)})" for c in known)
+        ending = os.path.splitext(name)[1]
+        what = f"'{ending}'" if ending else "a file without an ending"
+        raise Misuse(f"{format} cannot be converted to {what}", where=target, hint=f"it can become {can}")
+    chosen = max(ways, key=lambda way: len(way[0]))[1]
+    for option, flag in _FLAGS.items():
+        if getattr(asked, option) and option not in chosen.options:
+            there = ", ".join(_FLAGS[name] for name in chosen.options)
+            hint = f"there is {there}" if there else "leave it out"
+            raise Misuse(f"says nothing for {format} to {chosen.about}", where=flag, hint=hint)
+    return chosen
+
+
+def words(asked: Asked) -> list[str]:
+    """What was asked for, as it is typed."""
+    typed = []
+    for option, flag in _FLAGS.items():
+        value = getattr(asked, option)
+        if not value:
+            continue
+        if isinstance(value, Mapping):
+            for name, axes in value.items():
+                typed += [flag, f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}"]
+        else:
+            typed += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
+    return typed
+
+
+def write(
+    opening: Callable[[], Opened],
+    path: str | None,
+    target: str,
+    asked: Asked,
+    *,
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]],
+    overwrite: bool = False,
+    verify: bool = True,
+    draws: int = 3,
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Conversion:
+    """Writes a model as another kind of file, all or nothing, and compares the two.
+
+    Args:
+        opening: Opens the model.
+        path: What the user named it; None for an nn.Module object.
+        target: The file to make; its ending says what it is to be.
+        asked: How it should be.
+        dims: Sizes of symbolic dimensions.
+        input_shapes: Shapes of inputs in place of the model's own.
+        overwrite: Whether an existing file may be replaced.
+        verify: Compare; a result that is not the same is not kept, and the fact's `output` is empty.
+        draws: Random inputs to run both on.
+        seed: Of the first draw.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then.
+
+    Raises:
+        ExplorerError: As `explorer.session.Session.convert` says.
+    """
+    started = time.perf_counter()
+    if draws < 1:
+        raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
+    if path is not None:
+        # a pair that does not exist is refused before anything is opened
+        from explorer.engine.formats import recognise
+
+        find(recognise(path).name, path, target, asked)
+    targets.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
+    opened = opening()
+    files = getattr(opened, "files", ())
+    targets.check_target(target, overwrite=overwrite, models=files, weights=files)
+    converter = find(opened.format, opened.source, target, asked)
+    made, size = None, 0
+    with contextlib.suppress(_Different), targets.replacing(target, overwrite=overwrite) as temporary:
+        module, _, name = converter.function.partition(":")
+        made = getattr(import_module(f"{__name__}.{module}"), name)(
+            Job(
+                opened=opened,
+                source=opened.source,
+                dims=dims,
+                input_shapes=input_shapes,
+                asked=asked,
+                path=temporary,
+                target=target,
+                verify=verify,
+                draws=draws,
+                seed=seed,
+                on_progress=on_progress,
+                cancel=cancel,
+            )
+        )
+        size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
+        if not _held(made):
+            raise _Different
+    assert made is not None
+    kept = _held(made)
+    return Conversion(
+        source=opened.source,
+        source_format=opened.format,
+        format=converter.format,
+        output=target if kept else "",
+        file_bytes=size if kept else None,
+        how=made.how,
+        opset=made.opset,
+        inputs=made.inputs,
+        outputs=made.outputs,
+        verification=made.verification,
+        stored=made.stored,
+        notes=made.notes,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _held(made: Made) -> bool:
+    return all(one is None or one.passed for one in (made.verification, made.stored))
+
+
+class _Different(Exception):
+    """Leaves the block that would have moved the result into place."""

@@ -1,0 +1,199 @@
+"""Dimensions that a converted model leaves open: which, at what size they are shown to an exporter, and at
+what other sizes it is tried whether they really are open.
+
+torch.export takes a size of 0 or 1 for a constant, whatever it is told, so a dimension that is left open is
+shown to it with 2 at least. An exporter that wrote the shown size into the graph all the same is found out
+by running the result at another one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.errors import Misuse, nearest
+from explorer.facts import TensorInfo
+from explorer.units import shape_text
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_inputs import Bound
+    from explorer.engine.formats.torch_module import LoadedModule
+
+__all__ = ["Axes", "inputs", "notes", "outputs", "settle", "specifications"]
+
+_LEAST = 2
+"""The smallest size that torch.export does not take for a constant."""
+
+
+class Axes(Struct, frozen=True):
+    """The dimensions that are left open.
+
+    Attributes:
+        inputs: For each input, its open axes and the names of their dimensions.
+        sizes: What each dimension is while the model is exported.
+        bound: The inputs at those sizes.
+        other: The inputs at other sizes at which the model runs too; None if none was found, or nothing
+            is open.
+    """
+
+    inputs: tuple[Mapping[int, str], ...]
+    sizes: Mapping[str, int]
+    bound: Bound
+    other: Bound | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether there is any."""
+        return bool(self.sizes)
+
+
+def settle(
+    loaded: LoadedModule,
+    bound: Bound,
+    dynamic: Mapping[str, Mapping[int, str]],
+    names: Sequence[str],
+) -> Axes:
+    """What is left open, and the sizes to show and to try.
+
+    Args:
+        loaded: The model.
+        bound: Its inputs.
+        dynamic: What was asked for: input to axis to name of the dimension.
+        names: What the inputs are called in the result, which the user may say as well.
+
+    Raises:
+        Misuse: There is no such input or axis, or one dimension has two sizes.
+    """
+    own = [info.name for info in bound.inputs]
+    wanted: dict[str, Mapping[int, str]] = {}
+    for name, axes in dynamic.items():
+        known = own if name in own else list(names)
+        if name not in known:
+            raise Misuse(f"no input is called '{name}'", where="--dynamic", hint=nearest(name, own))
+        wanted[own[known.index(name)]] = axes
+    inputs = tuple(
+        {_axis(info, axis): name for axis, name in wanted.get(info.name, {}).items()} for info in bound.inputs
+    )
+    example = bound.example
+    packed = example is not None and len(own) != len(example.args) + len(example.kwargs)
+    if wanted and (bound.images or packed):
+        raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
+    sizes = _sizes(bound.inputs, inputs)
+    shown = _resized(bound, inputs, {name: max(size, _LEAST) for name, size in sizes.items()})
+    other = _other(loaded, shown, inputs, _sizes(shown.inputs, inputs)) if sizes else None
+    loaded.bound = shown
+    return Axes(inputs, _sizes(shown.inputs, inputs), shown, other)
+
+
+def specifications(loaded: LoadedModule, axes: Axes) -> Any:
+    """`dynamic_shapes` as torch.export wants it: by the names of the arguments; None if nothing is open."""
+    if not axes.open:
+        return None
+    from torch.export import Dim
+
+    dims = {name: Dim(name) for name in axes.sizes}
+    made = [{axis: dims[name] for axis, name in one.items()} for one in axes.inputs]
+    args, kwargs = axes.bound.call(made)  # type: ignore[arg-type]
+    return dict(inspect.signature(loaded.meta().forward).bind(*args, **kwargs).arguments)
+
+
+def inputs(axes: Axes) -> tuple[TensorInfo, ...]:
+    """The inputs, with the names of open dimensions in place of their sizes."""
+    made = []
+    for info, open_ in zip(axes.bound.inputs, axes.inputs, strict=True):
+        shape = tuple(open_.get(axis, size) for axis, size in enumerate(info.shape or ()))
+        made.append(replace(info, shape=shape))
+    return tuple(made)
+
+
+def notes(axes: Axes) -> tuple[str, ...]:
+    """What to know of the open dimensions."""
+    if not axes.open:
+        return ()
+    sizes = ", ".join(f"{name}={size}" for name, size in axes.sizes.items())
+    if axes.other is None:
+        return (f"exported with {sizes}; no other size was found at which the module itself runs",)
+    return (f"exported with {sizes}",)
+
+
+def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
+    """The outputs, with the names of open dimensions that their sizes follow; empty if nobody knows them."""
+    from explorer.engine.formats.torch_export import outputs_of
+
+    shown = outputs_of(loaded, axes.bound) or ()
+    other = outputs_of(loaded, axes.other) if axes.other is not None else None
+    if axes.other is None or other is None or len(shown) != len(other):
+        return shown
+    then = _sizes(axes.other.inputs, axes.inputs)
+    found = []
+    for at, (a, b) in enumerate(zip(shown, other, strict=True)):
+        shape = list(a.shape or ())
+        for axis, (old, new) in enumerate(zip(a.shape or (), b.shape or (), strict=False)):
+            if old != new:
+                alike = (n for n, size in axes.sizes.items() if (size, then[n]) == (old, new))
+                shape[axis] = next(alike, f"output{at}_{axis}")
+        found.append(replace(a, shape=tuple(shape)))
+    return tuple(found)
+
+
+def _axis(info: TensorInfo, axis: int) -> int:
+    rank = len(info.shape or ())
+    if not -rank <= axis < rank:
+        raise Misuse(
+            f"'{info.name}' has no axis {axis}",
+            where="--dynamic",
+            hint=f"its shape is {shape_text(info.shape)}",
+        )
+    return axis % rank
+
+
+def _sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for info, axes in zip(infos, inputs, strict=True):
+        for axis, name in axes.items():
+            size = (info.shape or ())[axis]
+            assert isinstance(size, int)
+            if sizes.setdefault(name, size) != size:
+                raise Misuse(
+                    f"'{name}' would be {sizes[name]} and {size}",
+                    where="--dynamic",
+                    hint="give the two dimensions different names, or shapes that agree by --input-shape",
+                )
+    return sizes
+
+
+def _resized(bound: Bound, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]) -> Bound:
+    made = []
+    for info, axes in zip(bound.inputs, inputs, strict=True):
+        shape = [sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(info.shape or ())]
+        made.append(replace(info, shape=tuple(shape)))
+    return replace(bound, inputs=tuple(made))
+
+
+def _other(
+    loaded: LoadedModule, bound: Bound, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
+) -> Bound | None:
+    """The inputs at other sizes with which the model runs, tried on shapes."""
+    from explorer.engine.formats.torch_export import outputs_of
+
+    for tried in _others(sizes):
+        resized = _resized(bound, inputs, tried)
+        if outputs_of(loaded, resized) is not None:
+            return resized
+    return None
+
+
+def _others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes to try, likeliest first; no two dimensions of different size become equal by chance."""
+    yield {name: size + 1 + at for at, (name, size) in enumerate(sizes.items())}
+    yield {name: size + 1 for name, size in sizes.items()}
+    for step in (8, 32):
+        yield {name: size + step for name, size in sizes.items()}
+    yield {name: size * 2 for name, size in sizes.items()}
+    for alone in sizes:
+        for step in (1, 8, 32):
+            yield {name: size + step if name == alone else size for name, size in sizes.items()}

@@ -1,0 +1,89 @@
+"""What a converter is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from explorer.errors import Cancelled
+from explorer.facts import Progress, TensorInfo, Verification
+from explorer.facts.conversion import StoredEvidence
+
+__all__ = ["Asked", "Job", "Made"]
+
+
+class Asked(Struct, frozen=True):
+    """How the result should be; what is left out is the converter's to choose.
+
+    Attributes:
+        exporter: Of torch's two: 'torchscript' or 'dynamo'.
+        opset: Version of ONNX's operators.
+        input_names: One for each input.
+        output_names: One for each output.
+        dynamic: Input to axis to the name of a dimension that is left open.
+        method: 'trace' or 'script'.
+    """
+
+    exporter: str | None = None
+    opset: int | None = None
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    method: str | None = None
+
+
+class Job(Struct, frozen=True):
+    """One conversion.
+
+    Attributes:
+        opened: The model as it was opened (`formats.opening.Opened`, or more: what its format gives).
+        source: What the user named it.
+        dims: Sizes of symbolic dimensions.
+        input_shapes: Shapes of inputs in place of the model's own.
+        asked: How the result should be.
+        path: Where to write; renamed by the caller when all is well.
+        target: What the user called the result.
+        verify: Whether to show that the result is the same.
+        draws: Random inputs for that.
+        seed: Of the first.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then.
+    """
+
+    opened: Any
+    source: str
+    dims: Mapping[str, int]
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]]
+    asked: Asked
+    path: str
+    target: str
+    verify: bool = True
+    draws: int = 3
+    seed: int = 0
+    on_progress: Callable[[Progress], None] | None = None
+    cancel: Callable[[], bool] | None = None
+
+    def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
+        """Reports progress, and stops here if the user wants to stop.
+
+        Raises:
+            Cancelled: He does.
+        """
+        if self.cancel is not None and self.cancel():
+            raise Cancelled
+        if self.on_progress is not None:
+            self.on_progress(Progress(phase, done, total))
+
+
+class Made(Struct, frozen=True):
+    """What a converter wrote to `Job.path`, and how it compares; see `facts.conversion.Conversion`."""
+
+    how: str
+    opset: int | None = None
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    verification: Verification | None = None
+    stored: StoredEvidence | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,167 @@
+"""An nn.Module to ONNX, by either of torch's exporters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from explorer.engine.convert import axes, running
+from explorer.engine.convert.job import Job, Made
+from explorer.engine.verify.inputs import Drawn, plan_inputs
+from explorer.errors import BadModel, Misuse
+from explorer.facts import TensorInfo
+from explorer.units import printable
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_inputs import Bound
+    from explorer.engine.formats.torch_module import LoadedModule
+    from explorer.engine.graph import Model, Value
+
+__all__ = ["convert"]
+
+
+def convert(job: Job) -> Made:
+    """Writes an ONNX file, and files beside it where the weights are large.
+
+    Raises:
+        BadModel: The exporter cannot write this model.
+        Misuse: A name, an axis or an opset that was asked for cannot be had.
+        Cancelled: `job.cancel` said so.
+    """
+    from explorer.engine.formats import onnx_reader, torch_export
+    from explorer.engine.validate import validate
+    from explorer.engine.verify.proof import depth_of
+
+    job.tell("settling the inputs")
+    loaded: LoadedModule = job.opened.loaded
+    asked = job.asked
+    bound = loaded.bind(job.input_shapes, job.dims)
+    notes = (*loaded.notes, *bound.notes)
+    names = _names(asked.input_names, [info.name for info in bound.inputs], "--input-names", "input")
+    open_ = axes.settle(loaded, bound, asked.dynamic, names)
+    bound = open_.bound
+    found = axes.outputs(loaded, open_)
+    outputs = asked.output_names
+    if found:  # a model that does not run on shapes has its outputs counted in the file
+        outputs = _names(asked.output_names, [info.name for info in found], "--output-names", "output")
+    _no_clash(loaded, names, outputs)
+    made = torch_export.export(
+        loaded,
+        bound,
+        job.path,
+        job.on_progress,
+        torch_export.Wish(
+            exporter=asked.exporter,
+            opset=asked.opset,
+            inputs=names,
+            outputs=outputs,
+            axes=open_.inputs,
+            output_axes=tuple(map(_open_axes, found)),
+            shapes=axes.specifications(loaded, open_),
+        ),
+    )
+    job.tell("reading what was written")
+    model = validate(onnx_reader.read(job.path))
+    if asked.opset is not None and model.opset != asked.opset:
+        raise BadModel(
+            f"the exporter wrote opset {model.opset} instead of {asked.opset}",
+            where=loaded.source,
+            hint="leave --opset out, or try the other --exporter",
+        )
+    if asked.output_names and len(model.graph.outputs) != len(asked.output_names):
+        count = len(model.graph.outputs)
+        raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
+    notes += axes.notes(open_)
+    evidence = None
+    if job.verify:
+        called = dict(zip((info.name for info in bound.inputs), names, strict=True))
+        evidence = running.prove(
+            job,
+            loaded,
+            running.cases(bound, open_.other, job.draws),
+            _runner(model, called),
+            [value.name for value in model.graph.outputs],
+            depth=depth_of(model),
+            planned=_planned(model, called),
+        )
+    return Made(
+        how=f"{torch_export.EXPORTERS[made.exporter]}, opset {model.opset}",
+        opset=model.opset,
+        inputs=tuple(map(_info, model.graph.feeds)),
+        outputs=tuple(map(_info, model.graph.outputs)),
+        verification=evidence,
+        notes=(*notes, *_lost(model, names)),
+    )
+
+
+def _names(asked: Sequence[str], own: Sequence[str], flag: str, what: str) -> tuple[str, ...]:
+    if not asked:
+        return tuple(own)
+    if len(asked) != len(own):
+        count = f"{len(own)} {what}{'' if len(own) == 1 else 's'}"
+        raise Misuse(f"the model has {count}", where=flag, hint=f"they are {', '.join(own)}")
+    return tuple(asked)
+
+
+def _open_axes(info: TensorInfo) -> dict[int, str]:
+    return {axis: size for axis, size in enumerate(info.shape or ()) if isinstance(size, str)}
+
+
+def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """A name means one value in a graph.
+
+    Raises:
+        Misuse: One would mean two.
+    """
+    taken: dict[str, str] = dict.fromkeys(loaded.meta().state_dict(), "a weight")
+    for flag, what, names in (
+        ("--input-names", "an input", inputs),
+        ("--output-names", "an output", outputs),
+    ):
+        for name in names:
+            if name in taken:
+                raise Misuse(
+                    f"'{name}' is already the name of {taken[name]}", where=flag, hint="choose another"
+                )
+            taken[name] = what
+
+
+def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+    """Inputs that the exporter left out, because nothing uses them."""
+    there = {value.name for value in model.graph.feeds}
+    lost = [printable(name) for name in names if name not in there]
+    return (f"no operator uses {', '.join(lost)}: not in the file",) if lost else ()
+
+
+def _runner(
+    model: Model, names: Mapping[str, str]
+) -> Callable[[Bound], Callable[[Mapping[str, Any]], list[Any]]]:
+    """What runs the file in onnxruntime on arrays by the module's own names of its inputs."""
+    from explorer.engine.verify.runtime import Session
+
+    session = Session(model, what="the file that was written")
+    there = {value.name for value in model.graph.feeds}
+
+    def call(feeds: Mapping[str, Any]) -> list[Any]:
+        given = {names[own]: value for own, value in feeds.items() if names[own] in there}
+        return list(session.run(given).values())
+
+    return lambda bound: call
+
+
+def _planned(model: Model, names: Mapping[str, str]) -> Callable[[Bound], dict[str, Drawn]]:
+    """How inputs are drawn as the graph uses them, by the module's own names: it shows what they index."""
+    there = {value.name for value in model.graph.feeds}
+    own = {written: name for name, written in names.items() if written in there}
+
+    def planned(bound: Bound) -> dict[str, Drawn]:
+        shapes = {names[i.name]: (None, i.shape or ()) for i in bound.inputs if names[i.name] in there}
+        return {own[d.name]: replace(d, name=own[d.name]) for d in plan_inputs(model, {}, shapes)}
+
+    return planned
+
+
+def _info(value: Value) -> TensorInfo:
+    return TensorInfo(value.name, value.dtype, value.shape, "declared")

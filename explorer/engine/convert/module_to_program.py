@@ -1,0 +1,71 @@
+"""An nn.Module to a torch.export program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from explorer.engine.convert import axes, running
+from explorer.engine.convert.job import Job, Made
+from explorer.engine.formats.torch_module import said
+from explorer.errors import BadModel
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_inputs import Bound
+    from explorer.engine.formats.torch_module import LoadedModule
+
+__all__ = ["convert"]
+
+
+def convert(job: Job) -> Made:
+    """Writes a .pt2 file.
+
+    Raises:
+        BadModel: torch.export cannot write this model.
+        Misuse: The inputs are not known, or there is no such axis.
+        Cancelled: `job.cancel` said so.
+    """
+    import torch
+
+    job.tell("settling the inputs")
+    loaded: LoadedModule = job.opened.loaded
+    bound = loaded.bind(job.input_shapes, job.dims)
+    open_ = axes.settle(loaded, bound, job.asked.dynamic, [info.name for info in bound.inputs])
+    job.tell("making the weights")
+    model = loaded.materialise()
+    job.tell("exporting (torch.export)")
+    args, kwargs = open_.bound.arguments(device="cpu")
+    try:
+        with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            program = torch.export.export(
+                model, tuple(args), kwargs, dynamic_shapes=axes.specifications(loaded, open_), strict=False
+            )
+            torch.export.save(program, job.path)
+    except OSError:
+        raise
+    except Exception as error:
+        raise BadModel(f"torch.export cannot write it ({said(error)})", where=loaded.source) from error
+    evidence = None
+    if job.verify:
+        job.tell("reading what was written")
+        with loaded.quiet():
+            written = torch.export.load(job.path).module()
+
+        def after(bound: Bound) -> Callable[[Any], list[Any]]:
+            return running.module_call(written, bound, 0, "the file that was written")
+
+        evidence = running.prove(
+            job,
+            loaded,
+            running.cases(open_.bound, open_.other, job.draws),
+            after,
+            (),
+            depth=running.depth_of_module(model),
+        )
+    return Made(
+        how="torch.export",
+        inputs=axes.inputs(open_),
+        outputs=axes.outputs(loaded, open_),
+        verification=evidence,
+        notes=(*loaded.notes, *bound.notes, *axes.notes(open_)),
+    )

@@ -1,0 +1,107 @@
+"""An nn.Module to TorchScript: traced with its inputs, or compiled from its source."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from explorer.engine.convert import running
+from explorer.engine.convert.job import Job, Made
+from explorer.engine.formats.torch_export import outputs_of
+from explorer.engine.formats.torch_module import said
+from explorer.errors import BadModel
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from explorer.engine.formats.torch_inputs import Bound
+    from explorer.engine.formats.torch_module import LoadedModule
+
+__all__ = ["convert"]
+
+METHODS = {"trace": "traced", "script": "scripted"}
+
+
+def convert(job: Job) -> Made:
+    """Writes a TorchScript file.
+
+    Raises:
+        BadModel: torch cannot trace or compile this model.
+        Misuse: The inputs are not known.
+        Cancelled: `job.cancel` said so.
+    """
+    import torch
+
+    job.tell("settling the inputs")
+    loaded: LoadedModule = job.opened.loaded
+    bound = loaded.bind(job.input_shapes, job.dims)
+    method = job.asked.method or "trace"
+    job.tell("making the weights")
+    model = loaded.materialise()
+    job.tell(f"writing TorchScript ({METHODS[method]})")
+    try:
+        with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            made = _script(model) if method == "script" else _trace(model, bound)
+            _jit().save(made, job.path)
+    except OSError:
+        raise
+    except Exception as error:
+        other = "script" if method == "trace" else "trace"
+        raise BadModel(
+            f"it cannot be {METHODS[method]} ({said(error)})",
+            where=loaded.source,
+            hint=f"try --method {other}",
+        ) from error
+    evidence = None
+    if job.verify:
+        job.tell("reading what was written")
+        written = _jit().load(job.path, map_location="cpu").eval()
+
+        def after(bound: Bound) -> Callable[[Any], list[Any]]:
+            return running.module_call(written, bound, 0, "the file that was written")
+
+        evidence = running.prove(
+            job,
+            loaded,
+            running.cases(bound, None, job.draws),
+            after,
+            (),
+            depth=running.depth_of_module(model),
+        )
+    notes = () if method == "script" else (_TRACED,)
+    return Made(
+        how=f"torch.jit.{method}",
+        inputs=bound.inputs,
+        outputs=outputs_of(loaded, bound) or (),
+        verification=evidence,
+        notes=(*loaded.notes, *bound.notes, *notes),
+    )
+
+
+_TRACED = "a trace holds what ran with these inputs: decisions that depend on values or sizes are fixed"
+
+
+def _jit() -> Any:
+    """torch.jit, whose functions have no types."""
+    import torch
+
+    return torch.jit
+
+
+def _trace(model: nn.Module, bound: Bound) -> Any:
+    args, kwargs = bound.arguments(device="cpu")
+    how: dict[str, Any] = {"check_trace": False, "strict": False}
+    if not kwargs:
+        return _jit().trace(model, tuple(args), **how)
+    # a trace takes its inputs by position or by name, not both
+    named = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    return _jit().trace(model, example_kwarg_inputs=named, **how)
+
+
+def _script(model: nn.Module) -> Any:
+    from explorer.engine.formats.torch_twin import Twin
+
+    if any(isinstance(module, Twin) for module in model.modules()):
+        raise TypeError("a model read from a file has no Python source to compile")
+    return _jit().script(model)

@@ -1,0 +1,351 @@
+"""Evidence that a converted model computes what its source does: both are run on the same random inputs,
+each in its own framework.
+
+The source runs once more with everything in float64: its own error there is the noise floor, and the
+result must be no less accurate (`verify.compare`). Where a dimension was left open, both also run at
+another size than the one that the exporter saw.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.convert.job import Job
+from explorer.engine.formats.torch_module import said
+from explorer.engine.verify import outputs
+from explorer.engine.verify.inputs import Drawn, draw
+from explorer.engine.verify.proof import verdict_of
+from explorer.errors import BadModel, Misuse
+from explorer.facts import OutputEvidence, Verification
+from explorer.units import bytes_text, shape_text
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from explorer.engine.formats.torch_inputs import Bound
+    from explorer.engine.formats.torch_module import LoadedModule
+
+__all__ = ["UNPROVED", "Case", "cases", "compare_runs", "depth_of_module", "module_call", "prove"]
+
+Array = np.ndarray[Any, Any]
+Feeds = Mapping[str, Array]
+
+
+class Case(Struct, frozen=True):
+    """One use of the model.
+
+    Attributes:
+        bound: The inputs.
+        draws: How many random sets of them.
+        label: What to add to the names of outputs, where there are other cases.
+    """
+
+    bound: Bound
+    draws: int
+    label: str = ""
+
+
+def cases(bound: Bound, other: Bound | None, draws: int) -> list[Case]:
+    """The sizes that the exporter saw, and others where some are open."""
+    found = [Case(bound, draws)]
+    if other is not None:
+        pairs = zip(bound.inputs, other.inputs, strict=True)
+        text = ", ".join(f"{b.name} {shape_text(b.shape)}" for a, b in pairs if a.shape != b.shape)
+        found.append(Case(other, 1, f" with {text}"))
+    return found
+
+
+def prove(
+    job: Job,
+    loaded: LoadedModule,
+    found: Sequence[Case],
+    after: Callable[[Bound], Callable[[Feeds], Sequence[Any]]],
+    names: Sequence[str],
+    *,
+    depth: int,
+    planned: Callable[[Bound], Mapping[str, Drawn]] | None = None,
+) -> Verification:
+    """Runs an nn.Module and what was made of it, and compares.
+
+    Args:
+        job: The conversion.
+        loaded: The source.
+        found: The sizes to run at.
+        after: For inputs, what runs the result on arrays by name of the input.
+        names: Of the outputs, in the result's words.
+        depth: Roundings on the way through the model, for want of float64 results.
+        planned: How inputs are drawn, where more is known of them than the module says.
+
+    Raises:
+        BadModel: One of the two cannot be run.
+        Misuse: No input can be drawn.
+        Cancelled: `job.cancel` said so.
+    """
+    started = time.perf_counter()
+    original = loaded.materialise()
+    exact, why = _in_float64(original)
+    seeds = tuple(job.seed + at for at in range(job.draws))
+    evidence: list[OutputEvidence] = []
+    texts: list[str] = []
+    total = sum(2 * case.draws + 1 for case in found)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        job.tell("comparing with the source", done, total)
+        done += 1
+
+    for case in found:
+        drawn = _planned(loaded, case.bound, planned(case.bound) if planned is not None else {})
+        texts += [item.text() for item in drawn]
+        feeds = [_with_own(case.bound, draw(drawn, seed)) for seed in seeds[: case.draws]]
+        old, true, text = _source_runs(loaded, original, exact, case.bound, feeds, step)
+        new = outputs.run_each(after(case.bound), (), feeds, step)
+        named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered(old.draws[0]))
+        old, new = replace(old, names=named), replace(new, names=_matching(named, new.draws[0]))
+        true_by_name = [dict(zip(named, one, strict=True)) for one in true]
+        noise = outputs.Noise(why or text, depth)
+        compared = outputs.compare(old, new, true_by_name, noise)
+        evidence += [replace(one, name=f"{one.name}{case.label}") for one in compared]
+    return _summary(job, seeds, texts, tuple(evidence), started)
+
+
+def compare_runs(
+    job: Job,
+    before: Callable[[Feeds], Sequence[Any]],
+    after: Callable[[Feeds], Sequence[Any]],
+    names: Sequence[str],
+    drawn: Sequence[Drawn],
+    reference: Callable[[Sequence[Feeds], Callable[[], None]], tuple[list[dict[str, Array]], str]],
+    *,
+    depth: int,
+) -> Verification:
+    """As `prove`, of a source that is no nn.Module.
+
+    Args:
+        job: The conversion.
+        before: Runs the source on arrays by name of the input.
+        after: Runs the result on the same.
+        names: Of the outputs.
+        drawn: How the inputs are drawn.
+        reference: Float64 results by name of the output for each draw, and what they are.
+        depth: As for `prove`.
+    """
+    started = time.perf_counter()
+    seeds = tuple(job.seed + at for at in range(job.draws))
+    feeds = [draw(tuple(drawn), seed) for seed in seeds]
+    total, done = 3 * len(feeds), 0
+
+    def step() -> None:
+        nonlocal done
+        job.tell("comparing with the source", done, total)
+        done += 1
+
+    old = outputs.run_each(before, names, feeds, step, shake=True)
+    new = outputs.run_each(after, names, feeds, step)
+    true, text = reference(feeds, step)
+    noise = outputs.Noise(text, depth, both=True)
+    evidence = outputs.compare(old, new, true, noise)
+    return _summary(job, seeds, [item.text() for item in drawn], evidence, started)
+
+
+def _summary(
+    job: Job,
+    seeds: tuple[int, ...],
+    texts: Sequence[str],
+    evidence: tuple[OutputEvidence, ...],
+    started: float,
+) -> Verification:
+    if not evidence:
+        raise BadModel("the model gives no tensor: nothing can be compared", hint=UNPROVED)
+    return Verification(
+        passed=all(one.passed for one in evidence),
+        verdict=verdict_of((), evidence, (), len(seeds), 0),
+        before=job.source,
+        after=job.target,
+        seeds=seeds,
+        inputs=tuple(texts),
+        sites=(),
+        outputs=evidence,
+        seconds=time.perf_counter() - started,
+    )
+
+
+UNPROVED = "nothing was written; --no-verify converts without the comparison"
+
+
+def _numbered(results: Sequence[Any]) -> list[str]:
+    return ["output"] if len(results) == 1 else [f"output.{at}" for at in range(len(results))]
+
+
+def _matching(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]:
+    """The names for the other run's results; others where there are not as many."""
+    return names if len(names) == len(results) else tuple(f"result.{at}" for at in range(len(results)))
+
+
+# what goes in
+
+
+def _planned(loaded: LoadedModule, bound: Bound, seen: Mapping[str, Drawn]) -> tuple[Drawn, ...]:
+    """How each input is drawn: as has been `seen`, else below the height of every table."""
+    height = 0 if len(seen) == len(bound.inputs) else _least_table(loaded)
+    made = []
+    for info in bound.inputs:
+        item = seen.get(info.name)
+        if item is None:
+            item = _drawn(info.name, info.dtype or "float32", _concrete(info.shape), height)
+        made.append(item)
+    return tuple(made)
+
+
+def _concrete(shape: Sequence[Any] | None) -> tuple[int, ...]:
+    return tuple(size for size in shape or () if isinstance(size, int))
+
+
+def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> Drawn:
+    kind = "f" if dtype not in np.sctypeDict else np.dtype(dtype).kind
+    if kind in "fc":
+        return Drawn(name, dtype, shape, why="standard normal")
+    if kind == "b":
+        return Drawn(name, dtype, shape, 0, 2, "at random")
+    if height:
+        return Drawn(name, dtype, shape, 0, min(height, np.iinfo(dtype).max), "rows of the smallest table")
+    if np.dtype(dtype).itemsize == 1:
+        return Drawn(name, dtype, shape, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1, "all of it")
+    return Drawn(name, dtype, shape, 0, 2, "as a mask")
+
+
+def _least_table(loaded: LoadedModule) -> int:
+    """Rows of the smallest embedding: what is drawn below that is a row of each; 0 if there is none."""
+    from torch import nn
+
+    tables = [m for m in loaded.meta().modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    return min((int(m.weight.shape[0]) for m in tables if m.weight is not None), default=0)
+
+
+def _with_own(bound: Bound, drawn: dict[str, Array]) -> dict[str, Array]:
+    """What was drawn, but for integers that the user gave himself: lengths and positions have a meaning."""
+    if bound.example is None:
+        return drawn
+    for info, given in zip(bound.inputs, bound.example.tensors(), strict=True):
+        if tuple(given.shape) == info.shape and not given.is_floating_point() and not given.is_complex():
+            drawn[info.name] = _array(given)
+    return drawn
+
+
+# what runs
+
+
+def module_call(module: Any, bound: Bound, seed: int, source: str) -> Callable[[Feeds], list[Array]]:
+    """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
+    import torch
+
+    from explorer.engine.analysis.module_rows import tensors
+
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+
+    def call(feeds: Feeds) -> list[Array]:
+        args, kwargs = bound.call([_tensor(feeds[info.name]).to(device) for info in bound.inputs])
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                result = module(*args, **kwargs)
+        except Exception as error:
+            raise BadModel(f"cannot be run ({said(error)})", where=source, hint=UNPROVED) from error
+        return [_array(tensor) for _, tensor in tensors(result)]
+
+    return call
+
+
+def _source_runs(
+    loaded: LoadedModule,
+    original: nn.Module,
+    exact: nn.Module | None,
+    bound: Bound,
+    feeds: Sequence[Feeds],
+    step: Callable[[], None],
+) -> tuple[outputs.Run, list[list[Array]], str]:
+    """The source's outputs, those in float64, and what to say of the latter."""
+    with loaded.quiet():
+        old = outputs.run_each(module_call(original, bound, 0, loaded.source), (), feeds, step, shake=True)
+    if exact is None:
+        return old, [], "none"
+    step()
+    wide = [{name: _wide(value) for name, value in one.items()} for one in feeds]
+    try:
+        with loaded.quiet():
+            call = module_call(exact, bound, 0, loaded.source)
+            return old, [call(one) for one in wide], "float64"
+    except BadModel as error:
+        return (
+            old,
+            [],
+            f"none: the module does not run in float64 {error.what.removeprefix('cannot be run ')}",
+        )
+
+
+def _in_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
+    """A copy with everything in double precision; None and why, where there is no room for one."""
+    needed = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+    free = _free_memory()
+    if free is not None and needed > free // 2:
+        return None, f"none: it would take {bytes_text(needed)}"
+    try:
+        return copy.deepcopy(model).double(), ""
+    except Exception as error:
+        return None, f"none: the module has no copy in float64 ({said(error)})"
+
+
+def _free_memory() -> int | None:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _wide(value: Array) -> Array:
+    floats = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+    return value.astype(np.float64) if floats else value
+
+
+def _tensor(value: Array) -> torch.Tensor:
+    """An array as a tensor; numpy has no bfloat16 of its own."""
+    import torch
+
+    value = np.ascontiguousarray(value).reshape(value.shape)
+    if value.dtype.name in np.sctypeDict and value.dtype.kind != "V":
+        return torch.from_numpy(value.copy() if not value.flags.writeable else value)
+    bits = torch.from_numpy(value.view(f"uint{8 * value.dtype.itemsize}").copy())
+    return bits.view(getattr(torch, value.dtype.name))
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    import torch
+
+    held = tensor.detach().cpu()
+    if held.is_quantized:
+        held = held.dequantize()
+    name = str(held.dtype).removeprefix("torch.")
+    if name in np.sctypeDict:
+        return held.numpy()
+    import ml_dtypes
+
+    if not hasattr(ml_dtypes, name):
+        raise Misuse(f"an output is of the type {name}, which nothing here can compare")
+    bits = held.contiguous().view(getattr(torch, f"uint{8 * held.dtype.itemsize}"))
+    return bits.numpy().view(getattr(ml_dtypes, name))
+
+
+def depth_of_module(module: nn.Module) -> int:
+    """Roundings on the way through a module: one a layer, and the depth of every weight."""
+    depths = (max(p.shape, default=1) for p in module.parameters() if p.is_floating_point())
+    return sum(1 for _ in module.modules()) + sum(depths)
