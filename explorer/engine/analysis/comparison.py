@@ -290,13 +290,13 @@ def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]
     the models are of different formats.
     """
     formats = {a.info.model.format for a in analyses}
-    formats_known = all(map(graphless, analyses))
-    alike = formats <= set(_SAME_KINDS) or formats == {"onnx"} or formats_known
+    bare = all(map(graphless, analyses))
+    alike = formats <= set(_SAME_KINDS) or formats == {"onnx"} or bare
     counts = []
     for analysis in analyses:
         count: Counter[str] = Counter()
         # where one is a graph, the types of another's tensors are no operators
-        listed = _leaves(analysis) if formats_known or not graphless(analysis) else []
+        listed = _leaves(analysis) if bare or not graphless(analysis) else []
         for layer in listed:
             count[layer.kind if alike else family(layer.kind)] += layer.calls
         counts.append(count)
