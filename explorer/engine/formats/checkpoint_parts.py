@@ -332,7 +332,7 @@ def _text(value: Any) -> str:
         return f"[{inside}{', ...' if len(value) > 8 else ''}]"[:TEXT]
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of many digits"
-    return "" if isinstance(value, (dict, Device)) else str(value)[:TEXT]
+    return "" if value is None or isinstance(value, (dict, Device)) else str(value)[:TEXT]
 
 
 # -- what there is to say of the whole

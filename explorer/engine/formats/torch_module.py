@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_inputs import Bound
 
-__all__ = ["LoadedModule", "export_onnx", "load", "of", "require", "run", "said"]
+__all__ = ["LoadedModule", "export_onnx", "load", "of", "require", "run", "said", "silence"]
 
 INSTALL = "pip install 'explorer-nn[torch]'"
 
@@ -131,12 +131,13 @@ class LoadedModule(Struct):
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Nothing that the model's code, torch or an exporter says reaches the terminal."""
-        with _silence():
+        with silence():
             yield
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
+    """Nothing that is said inside reaches the terminal."""
     level = logging.root.manager.disable
     with (
         warnings.catch_warnings(),
@@ -278,7 +279,7 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
     path, _, attribute = source.rpartition(":")
     if not path or not attribute:
         raise Misuse("the name is not complete", where=source, hint="give package.module:callable")
-    with _silence():
+    with silence():
         module = _imported(path, source)
     target: Any = module
     for piece in attribute.split("."):
