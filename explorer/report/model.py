@@ -46,10 +46,11 @@ FORMATS = {
 
 def info(fact: Info) -> list[Block]:
     """The answer of `explorer info`: source, inputs and outputs, totals, assumptions, notes."""
+    ports: list[Block] = [_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
     return [
         *title(fact.model),
         Line(),
-        *([_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []),
+        *ports,
         Table(
             (
                 Column("", style=DIM),
@@ -172,7 +173,8 @@ def _coverage_rows(totals: Totals) -> list[tuple[Cell, ...]]:
     if totals.coverage >= 1:
         return [("Coverage", "100 %", "", "the cost of every node is known")]
     if not totals.nodes:
-        return [(Span("Coverage", NOTE), Span("0.0 %", NOTE), "", Span("what it computes is not known", NOTE))]
+        remark = "what it computes is not known"
+        return [(Span("Coverage", NOTE), Span("0.0 %", NOTE), "", Span(remark, NOTE))]
     # never round up to 100 %: that would claim what is not so
     share = f"{int(totals.coverage * 1000) / 10:.1f} %"
     remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
@@ -314,7 +316,8 @@ def quiet_zero(value: int | None, text: str) -> Cell:
 
 
 def _remark(row: Layer, observed: bool, bare: bool) -> str:
-    remarks = ["" if bare else row.reason and (f"upper bound: {row.reason}" if row.status == "bound" else row.reason)]
+    why = "" if bare else row.reason
+    remarks = [f"upper bound: {why}" if why and row.status == "bound" else why]
     if row.shared_with:
         more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
         remarks.append(f"shared with {row.shared_with[0]}{more}")

@@ -130,8 +130,9 @@ def _work(first: Analysis, other: Analysis, at: int, figure: str) -> list[Differ
     """Differences of a figure that grows with the inputs."""
     a, b = getattr(first.info.totals, figure), getattr(other.info.totals, figure)
     if graphless(first) or graphless(other):
-        said = figure == "macs" and graphless(first) != graphless(other)
-        return [Difference(at, figure, None, None, "one of the two is tensors without a graph")] if said else []
+        if figure != "macs" or graphless(first) == graphless(other):
+            return []
+        return [Difference(at, figure, None, None, "one of the two is tensors without a graph")]
     missing = _unknown(first) + _unknown(other)
     if a is None or b is None:
         return [Difference(at, figure, None, None, f"not known for {missing:,} layers: see their reasons")]
