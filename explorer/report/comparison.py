@@ -30,6 +30,8 @@ def compare(fact: Comparison) -> list[Block]:
     verdict = "a difference in parameters or MACs is not explained"
     if fact.agree:
         verdict = "parameters and MACs are the same, or every difference in them is explained"
+        if any(not one.totals.nodes and not one.totals.coverage for one in fact.models):
+            verdict = "parameters are the same, or every difference in them is explained; MACs are not known"
     columns = (
         Column("", style=DIM),
         *(Column(one.model.source, "right", shrink=True) for one in fact.models),

@@ -41,6 +41,8 @@ FORMATS = {
     "torch": "PyTorch module",
     "torchscript": "TorchScript",
     "torch.export": "torch.export program",
+    "gguf": "GGUF",
+    "huggingface": "Hugging Face folder",
 }
 
 
