@@ -1,4 +1,7 @@
-"""TorchScript files: rebuilt as an nn.Module from their code, which is read as data and never run."""
+"""TorchScript files: rebuilt as an nn.Module from their code, which is read as data and never run.
+
+Without torch, the file is known by its description: modules, tensors, types and calls.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ from explorer.engine.formats.probe import Format, Probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from explorer.engine.formats.opening import Opened, OpenOptions
+    from explorer.engine.formats.outline import Outline, OutlineRow
+    from explorer.engine.formats.script_parts import Script
 
 __all__ = ["FORMAT"]
 
@@ -17,12 +24,54 @@ def _recognise(probe: Probe) -> bool:
 
 def _open(source: str, options: OpenOptions) -> Opened:
     from explorer.engine.formats.torch_module import require
+    from explorer.errors import MissingExtra
 
-    require("torch", source)
+    try:
+        require("torch", source)
+    except MissingExtra as missing:
+        return _described(source, options, missing)
     from explorer.engine.formats import torch_script
     from explorer.engine.formats.torch_model import RebuiltModule
 
     return RebuiltModule(FORMAT.name, source, options, torch_script.load(source))
+
+
+def _described(source: str, options: OpenOptions, missing: Exception) -> Opened:
+    """The file by its description, as torch cannot be had."""
+    from explorer.engine.formats.described_file import DescribedFile, leaves_of
+    from explorer.engine.formats.script_parts import script
+    from explorer.engine.formats.torch_module import INSTALL
+    from explorer.facts import TensorInfo
+
+    why = "its code is analysed with torch, which cannot be had here"
+    found = script(source, FORMAT.name, why)
+    inputs = tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in found.inputs)
+    return DescribedFile(
+        found.contents,
+        options,
+        lambda: leaves_of(found.parts, why),
+        strides=found.strides,
+        hint=f"type: {INSTALL}",
+        inputs=inputs,
+    )
+
+
+def _outline(source: str) -> Outline:
+    from explorer.engine.formats.outline import Outline
+    from explorer.engine.formats.script_parts import script
+
+    found = script(source, FORMAT.name, "")
+    said = found.contents
+    return Outline(FORMAT.name, source, said.file_bytes, said.facts, _rows(found))
+
+
+def _rows(found: Script) -> Iterator[OutlineRow]:
+    from explorer.engine.formats.outline import OutlineRow
+    from explorer.engine.formats.parts import outline_rows
+
+    for name, dtype, shape in found.inputs:
+        yield OutlineRow(name, "input", dtype or "", shape)
+    yield from outline_rows(found.parts, found.notes)
 
 
 FORMAT = Format(
@@ -30,6 +79,7 @@ FORMAT = Format(
     "a TorchScript file (.pt)",
     recognise=_recognise,
     open=_open,
+    outline=_outline,
     recognised="a zip archive with constants.pkl beside data.pkl",
     shows="the module tree, types, the calls of its code",
     needs="torch",
