@@ -1,8 +1,9 @@
-"""Operator to rule: what each ONNX operator costs, and which of its inputs are parameters.
+"""Operator to rule: what each operator costs, and which of its inputs are parameters.
 
 One table, `RULES`, put together from one module for each subject. A rule gets the shapes around a node
 (`call.Call`) and answers with a `macs.Cost`. Every operator of ONNX's standard, in all of its versions,
-and of onnxruntime's own set has a row: a count, a bound, "moves data", or a reason why none can be given.
+of onnxruntime's own set and of TensorFlow Lite's schema has a row: a count, a bound, "moves data", or a
+reason why none can be given.
 An operator without a row is unknown, and says so. Users add rows of their own (`user`, `explorer.rules`).
 
 If, Loop, Scan, SequenceMap and calls of local functions cost what their bodies cost, which `walker`
@@ -22,6 +23,7 @@ from explorer.engine.analysis.rules import (
     products,
     recurrent,
     signals,
+    tflite,
     windows,
 )
 from explorer.engine.analysis.rules.call import MS, Call, Key, MissingShape, Rule, Rules, without, words
@@ -59,6 +61,7 @@ RULES: Mapping[Key, Rule] = {
     **elementwise.RULES,
     **signals.RULES,
     **classic.RULES,
+    **tflite.RULES,
     **{("", op): _BODY for op in words("If Loop Scan SequenceMap")},
     ("", "ImageDecoder"): without("decoding an image depends on what is in the file", products=False),
     **{(_TRAINING, op): _STEP for op in words("Adagrad Adam Gradient Momentum")},

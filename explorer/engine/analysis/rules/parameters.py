@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from explorer.engine.analysis.rules import tflite
 from explorer.engine.analysis.rules.call import words
 from explorer.facts import Shape
 
@@ -30,6 +31,7 @@ SETTINGS: Mapping[str, frozenset[int]] = {
     "NonMaxSuppression": frozenset({2, 3, 4}),
     "STFT": frozenset({1, 3}),
     "MelWeightMatrix": frozenset({0, 1, 2, 3, 4}),
+    **tflite.SETTINGS,
 }
 """Inputs that say how to compute (shapes, axes, indices, limits): never parameters."""
 
@@ -40,7 +42,7 @@ QUANTIZED = frozenset(
         QLinearConvTranspose QEmbedLayerNormalization DynamicQuantizeLSTM QMoE MatMulBlockQuantizedFp4Weight
         MatMulBlockQuantizedFp8Weight QOrderedMatMul QOrderedAttention QOrderedLayerNormalization
     """)
-)
+).union(tflite.QUANTIZED)
 """Operators whose stored inputs of any type are parameters: packed data, scales, zero points, biases."""
 
 _PACKED: Mapping[str, tuple[frozenset[int], str, int]] = {
