@@ -26,6 +26,7 @@ MODULES = (
     "onnx_file",
     "safetensors_file",
     "gguf_file",
+    "tflite_file",
     "huggingface_folder",
     "torchscript_file",
     "exported_program",
