@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from explorer.engine.analysis import macs, rules
 from explorer.engine.analysis.memory import Step
+from explorer.engine.analysis.rules import tflite
 from explorer.engine.analysis.scopes import relative
 from explorer.engine.analysis.shapes import Shapes
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
@@ -43,10 +44,10 @@ __all__ = [
 
 _ALIASES = frozenset(
     ("Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "DequantizeLinear")
-)
+).union(tflite.ALIASES)
 """Operators that hand a stored tensor on as the same parameter in another guise."""
 
-VIEWS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"))
+VIEWS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout")) | tflite.VIEWS
 """Operators whose first output is their first input under another shape: no runtime copies it."""
 
 HANDED_ON = _ALIASES | {"Constant"}
@@ -63,6 +64,7 @@ _TABLES: Mapping[str, tuple[int, ...]] = {
     "TorchEmbedding": (0,),
     "EmbedLayerNormalization": (2, 3, 4),
     "QEmbedLayerNormalization": (2, 3, 4),
+    **tflite.TABLES,
 }
 """Inputs of which one row is read for each row of the first output."""
 
@@ -191,7 +193,8 @@ def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored
     identity: Hashable = (
         place if place is not None and payload is not None and payload.size else (*owner, name)
     )
-    return Stored(identity, name, tensor.elements, tensor.nbytes, tensor.dtype, tensor.shape)
+    size = tensor.nbytes + tensor.beside
+    return Stored(identity, name, tensor.elements, size, tensor.dtype, tensor.shape)
 
 
 def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:
@@ -298,7 +301,7 @@ def traffic(
 
 def view_of(node: Node) -> str:
     """Name of the input whose memory the first output shares; empty for an operator that makes its own."""
-    if node.op not in VIEWS or node.domain or not node.inputs or not node.outputs:
+    if node.op not in VIEWS or node.domain not in ("", tflite.DOMAIN) or not node.inputs or not node.outputs:
         return ""
     trains = node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]
     return "" if trains else node.inputs[0]

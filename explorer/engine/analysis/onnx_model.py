@@ -35,6 +35,8 @@ def examine(
     rules: Rules | None = None,
     observe: bool = False,
     look: Look | None = None,
+    shapes: Inference | None = None,
+    format: str = "onnx",
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Examined:
@@ -48,6 +50,8 @@ def examine(
         rules: Rules of the user's own, which go before ours.
         observe: What inference cannot find is taken from a run on random inputs.
         look: Shown the leaves and the row of each, before they are forgotten.
+        shapes: Of a model whose format knows them, in place of what is inferred.
+        format: What the model was written in.
         on_progress: Told phases and nodes.
         cancel: Asked now and then; True stops.
 
@@ -61,7 +65,9 @@ def examine(
         Cancelled: `cancel` said so.
     """
     with uncollected():
-        return _examine(model, dims, input_shapes, rules, observe, look, on_progress, cancel)
+        return _examine(
+            model, dims, input_shapes, rules, observe, look, shapes, format, on_progress, cancel
+        )
 
 
 def _examine(
@@ -71,12 +77,14 @@ def _examine(
     rules: Rules | None,
     observe: bool,
     look: Look | None,
+    shapes: Inference | None,
+    format: str,
     on_progress: Callable[[Progress], None] | None,
     cancel: Callable[[], bool] | None,
 ) -> Examined:
     if on_progress is not None:
         on_progress(Progress("inferring shapes"))
-    inference = Inference(model, dims, input_shapes)
+    inference = shapes or Inference(model, dims, input_shapes)
     if cancel is not None and cancel():
         raise Cancelled
     seen: tuple[str, ...] = ()
@@ -104,7 +112,7 @@ def _examine(
     info = Info(
         model=ModelInfo(
             source=model.path,
-            format="onnx",
+            format=format,
             inputs=tuple(values[v.name] for v in model.graph.feeds),
             outputs=tuple(values.get(name, declared[name]) for name in outputs),
             opset=model.opset or None,
