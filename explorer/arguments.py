@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.errors import Misuse, nearest
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 __all__ = [
     "InputShape",
+    "opening_words",
     "parse_choice",
     "parse_count",
     "parse_dims",
@@ -217,3 +222,22 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
             if found.setdefault(int(axis), dim) != dim:
                 raise Misuse(f"axis {axis} is '{found[int(axis)]}' and '{dim}'", where=where)
     return dynamic
+
+
+def opening_words(options: Mapping[str, Any]) -> list[str]:
+    """The options that make a model what it is, as they are typed: what the functions above read.
+
+    Args:
+        options: Arguments of `session.Session`, by name.
+    """
+    words = ["--weights", options["weights"]] if options.get("weights") else []
+    for name, size in options.get("dims", {}).items():
+        words += ["--dim", f"{name}={size}"]
+    for name, (dtype, shape) in options.get("input_shapes", {}).items():
+        sizes = f"[{','.join(map(str, shape))}]"
+        words += ["--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}"]
+    if options.get("rules") is not None:
+        words += ["--rules", options["rules"]]
+    if options.get("past") is not None:
+        words += ["--decode", "--past", str(options["past"])]
+    return words + [f"--{flag}" for flag in ("trust", "observe") if options.get(flag)]
