@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer import query
+from explorer.arguments import opening_words
 from explorer.errors import Misuse
 from explorer.facts import (
     Analysis,
@@ -400,9 +401,7 @@ class Session:
             self._check_target(output, overwrite)
         plan, bound, sites = self._plan(spec, on_progress)
         tiled = transform.tile(bound, plan, sites)
-        target = output or os.path.join(
-            self.workdir, f"{len(self._history.entries)}-{_stem(self.source)}.onnx"
-        )
+        target = output or self._unused_name()
         evidence: Verification | None = None
         ours = overwrite or output is None
         with contextlib.suppress(_Disproved), targets.replacing(target, overwrite=ours) as temporary:
@@ -587,7 +586,7 @@ class Session:
         if self._module is not None:
             return fact
         words = ["explorer", "convert", self.source, "-o", output, *convert.words(asked)]
-        return replace(fact, command=shlex.join([*words, *self._opening_words()]))
+        return replace(fact, command=shlex.join([*words, *opening_words(self._options)]))
 
     def command(self, spec: TileSpec, output: str | None = None) -> str:
         """The command that does headless what `tile` does; '' for an nn.Module object, which has no name."""
@@ -598,25 +597,22 @@ class Session:
         for site in spec.sites:
             words += ["--site", site]
         words += ["--edges", spec.edges, "--form", spec.form]
-        return shlex.join([*words, *self._opening_words()])
+        return shlex.join([*words, *opening_words(self._options)])
 
     # inside
-
-    def _opening_words(self) -> list[str]:
-        """The options that make the model what it is, as they are typed."""
-        words = ["--weights", self._options["weights"]] if self._options["weights"] else []
-        for name, size in self._options["dims"].items():
-            words += ["--dim", f"{name}={size}"]
-        for name, (dtype, shape) in self._options["input_shapes"].items():
-            sizes = (dtype, "x".join(map(str, shape))) if dtype else (",".join(map(str, shape)),)
-            words += ["--input-shape", ":".join((name, *sizes))]
-        return words
 
     def _at(self, index: int | None) -> int:
         at = self._history.current if index is None else index
         if not 0 <= at < len(self._history.entries):
             raise Misuse(f"the history has no entry {at}", hint=f"it has {len(self._history.entries)}")
         return at
+
+    def _unused_name(self) -> str:
+        """A file for a new state: none of the history's, though a step back leaves numbers behind."""
+        number = len(self._history.entries)
+        while os.path.lexists(path := os.path.join(self.workdir, f"{number}-{_stem(self.source)}.onnx")):
+            number += 1
+        return path
 
     def _label(self, at: int) -> str:
         """What the user calls a state: where it was saved, or what was done to which model."""
