@@ -66,7 +66,7 @@ class View(Struct, frozen=True):
     cursor: str = ""
     opened: tuple[tuple[str, bool], ...] = ()
     zoom: Literal["", "zoom-left", "zoom-right"] = ""
-    theme: str = ""
+    light: bool = False
     machine: Machine | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from textual.screen import Screen
 
 from explorer.tui.jobs import Door
 from explorer.tui.screens.main import MainScreen
-from explorer.tui.theme import THEMES
+from explorer.tui.theme import ALL_THEMES, pair
 
 if TYPE_CHECKING:
     from explorer.resuming import View
@@ -50,12 +51,21 @@ class ExplorerApp(App[int]):
         super().__init__(driver_class=_driver() if remote else None)
         self.source, self.engine, self.opening, self.remote = source, engine, opening, remote
         self._keep, self._view = keep, view
-        for theme in THEMES:
+        for theme in ALL_THEMES:
             self.register_theme(theme)
-        self.theme = THEMES[0].name
+        self.themes = tuple(theme.name for theme in pair(self.console.color_system))
+        self.theme = self.themes[0]
         self.set_class(remote, "remote")
         # nothing here is better for moving: a list that jumps can be read at once
         self.animation_level = "none"
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Send a text to the clipboard of the terminal, through the multiplexer that stands before it."""
+        self._clipboard = text
+        if self._driver is not None:
+            from explorer.tui.clipboard import send
+
+            send(text, os.environ, self._driver.write)
 
     def on_resize(self) -> None:
         """A terminal that was resized may show anything."""

@@ -22,7 +22,7 @@ _TOKEN = re.compile(
     r"|(?P<line>\r?\n)"
     r"|(?P<text>[^\x00-\x1f\x7f]+)"
     r"|(?P<mode>\x1b\[[?>=][\d;]*[a-z])"
-    r"|(?P<other>\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[\d;]*[^\d;]|[\s\S])"
+    r"|(?P<other>\x1bP[^\x1b]*(?:\x1b[^\\][^\x1b]*)*\x1b\\|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[\d;]*[^\d;]|[\s\S])"
 )
 _SYNC_BEGIN, _SYNC_END = "\x1b[?2026h", "\x1b[?2026l"
 _KEEPS_CELLS = re.compile(r"\x1b\[[?>=](?!1049|47|1047)")
@@ -78,7 +78,7 @@ class Canvas:
             else:
                 self._flush(out)
                 out.append(token[0])
-                if not _KEEPS_CELLS.match(token[0]) and not token[0].startswith("\x1b]"):
+                if not _KEEPS_CELLS.match(token[0]) and token[0][:2] not in ("\x1b]", "\x1bP"):
                     self.forget()
         self._flush(out)
         return "".join(out)

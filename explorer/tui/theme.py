@@ -1,14 +1,16 @@
-"""The colours, chosen from the 256 that every terminal over SSH can show.
+"""The colours, chosen from the 256 that every terminal over SSH can show; 16 where there are no more.
 
 Each is an exact entry of the xterm palette, so a 256-colour terminal draws the same picture as a
-true-colour one instead of a rounding of it. Not an ansi theme: with NO_COLOR one draws black on black.
+true-colour one instead of a rounding of it. With 16 colours (the Linux console, TERM=screen) rounding would
+leave a grey screen, and a cursor that cannot be seen: backgrounds there are of the first eight, because a
+console has no others. Not an ansi theme: with NO_COLOR one draws black on black.
 """
 
 from __future__ import annotations
 
 from textual.theme import Theme
 
-__all__ = ["THEMES"]
+__all__ = ["ALL_THEMES", "pair"]
 
 _DARK = Theme(
     name="explorer",
@@ -58,4 +60,64 @@ _LIGHT = Theme(
     },
 )
 
-THEMES = (_DARK, _LIGHT)
+# rich's table of the 16 colours, entry by entry
+_BLACK, _RED, _GREEN, _BROWN, _BLUE, _CYAN, _GREY = (
+    "#000000", "#aa0000", "#00aa00", "#aa5500", "#0000aa", "#00aaaa", "#aaaaaa",
+)  # fmt: skip
+_DARK_GREY, _YELLOW, _SKY, _WHITE = "#555555", "#ffff55", "#5555ff", "#ffffff"
+
+_DARK_16 = Theme(
+    name="explorer-16",
+    primary=_CYAN,
+    secondary=_CYAN,
+    accent=_CYAN,
+    warning=_YELLOW,
+    error="#ff5555",
+    success="#55ff55",
+    foreground=_WHITE,
+    background=_BLACK,
+    surface=_BLACK,
+    panel=_BLACK,
+    dark=True,
+    variables={
+        "muted": _GREY,
+        "faint": _DARK_GREY,
+        "strong": _WHITE,
+        "meter": _CYAN,
+        "row": _DARK_GREY,
+        "row-focus": _BLUE,
+        "rule": _DARK_GREY,
+    },
+)
+
+_LIGHT_16 = Theme(
+    name="explorer-light-16",
+    primary=_BLUE,
+    secondary=_BLUE,
+    accent=_BLUE,
+    warning=_BROWN,
+    error=_RED,
+    success=_GREEN,
+    foreground=_BLACK,
+    background=_WHITE,
+    surface=_WHITE,
+    panel=_WHITE,
+    dark=False,
+    variables={
+        "muted": _DARK_GREY,
+        "faint": _GREY,
+        "strong": _BLACK,
+        "meter": _SKY,
+        "row": _GREY,
+        "row-focus": _CYAN,
+        "rule": _GREY,
+    },
+)
+
+_PAIRS = {256: (_DARK, _LIGHT), 16: (_DARK_16, _LIGHT_16)}
+ALL_THEMES = (_DARK, _LIGHT, _DARK_16, _LIGHT_16)
+
+
+def pair(color_system: str | None) -> tuple[Theme, Theme]:
+    """The dark theme and the light one for what a terminal can show, as rich calls it."""
+    return _PAIRS[16 if color_system in ("standard", "windows") else 256]

@@ -28,7 +28,6 @@ from explorer.tui.screens.examining import Seen
 from explorer.tui.screens.filtering import IN_ONE_GO
 from explorer.tui.screens.remembering import Keep, Remembering
 from explorer.tui.screens.showing import panes
-from explorer.tui.theme import THEMES
 from explorer.tui.treemodel import METRICS, TreeModel
 from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
@@ -41,6 +40,8 @@ __all__ = ["MainScreen"]
 
 _TAB_IDS = frozenset(tab.id for tab in TABS)
 _JOB_TICK = 0.5
+STACKED_BELOW = 72
+"""Columns under which the panes stand one above the other."""
 
 
 class MainScreen(Remembering):
@@ -59,6 +60,10 @@ class MainScreen(Remembering):
         Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("screen")
     ]
     AUTO_FOCUS = "#tree"
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
+        (0, "-stacked"),
+        (STACKED_BELOW, "-beside"),
+    ]
 
     def __init__(
         self,
@@ -329,7 +334,10 @@ class MainScreen(Remembering):
 
     def action_theme(self) -> None:
         """The light theme, or the dark one."""
-        dark, light = (theme.name for theme in THEMES)
+        from explorer.tui.program import ExplorerApp
+
+        assert isinstance(self.app, ExplorerApp)
+        dark, light = self.app.themes
         self.app.theme = light if self.app.theme == dark else dark
 
     def action_help(self) -> None:

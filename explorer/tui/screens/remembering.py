@@ -13,7 +13,6 @@ from explorer.errors import Cancelled, ExplorerError
 from explorer.tui.commands import TABS
 from explorer.tui.jobs import Door
 from explorer.tui.screens.showing import Showing
-from explorer.tui.theme import THEMES
 from explorer.tui.treemodel import Shape
 from explorer.tui.widgets.layer_tree import LayerTree
 
@@ -72,7 +71,7 @@ class Remembering(Showing):
             cursor=layer.path if layer is not None else "",
             opened=tuple(shape.opened),
             zoom=next((zoom for zoom in _ZOOMS if panes.has_class(zoom)), ""),
-            theme=self.app.theme,
+            light=not self.app.current_theme.dark,
             machine=self.machine,
         )
 
@@ -135,8 +134,8 @@ class Remembering(Showing):
                 self.history = await self.jobs.ask("undo")
 
     async def _show_again(self, view: View) -> None:
-        if view.theme in {theme.name for theme in THEMES}:
-            self.app.theme = view.theme
+        if view.light == self.app.current_theme.dark:
+            await self.run_action("theme")
         self.machine = view.machine or self.machine
         self.exact = view.exact
         tree = self.query_one(LayerTree)
