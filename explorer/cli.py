@@ -13,7 +13,7 @@ import os
 import sys
 
 from explorer import options, verbs, words
-from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse, nearest
+from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
 from explorer.units import printable
 
 TYPE_CHECKING = False
@@ -170,21 +170,15 @@ def _check_source(source: str) -> None:
     if callable_name and code.endswith(".py"):
         source = code
     if os.path.exists(source):
-        if os.path.isdir(source):
-            raise BadModel("is a directory", where=source, hint="name a model file in it")
         return
-    if os.sep in source or source.endswith(_ENDINGS):
-        folder, name = os.path.split(source)
-        try:
-            files = [f for f in os.listdir(folder or ".") if f.endswith(_ENDINGS)]
-        except OSError:
-            files = []
-        raise BadModel("no such file", where=source, hint=nearest(name, files))
     import difflib
 
     close = difflib.get_close_matches(source, options.VERBS, n=1, cutoff=0.75)
     if close:
         raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
+    from explorer import glance
+
+    glance.check(source)
 
 
 def _print_answer(answer: verbs.Answer, given: Given) -> int:

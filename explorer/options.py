@@ -21,7 +21,7 @@ _PLOTS = ("memory", "roofline", "operators")
 _EXPORTERS = ("torchscript", "dynamo")
 _METHODS = ("trace", "script")
 MODEL_HELP = (
-    "an ONNX, TorchScript (.pt) or torch.export (.pt2) file, the name of a torchvision\nmodel, or"
+    "a model's file or folder (explorer formats lists the kinds), the name of a\ntorchvision model, or"
     " package.module:callable that returns an nn.Module"
 )
 
@@ -307,6 +307,22 @@ VERBS: dict[str, Verb] = {
             "explorer info model.onnx --dim batch=8 --dim sequence=128",
             "explorer info model.onnx --input-shape x:1,3,224,224 --json",
         ),
+    ),
+    "outline": Verb(
+        "what a file's header says, at once: modules, operators, tensors",
+        ("MODEL",),
+        _PRINTING,
+        (
+            "explorer outline model.onnx",
+            "explorer outline model.safetensors --json",
+            "explorer outline models/",
+        ),
+    ),
+    "formats": Verb(
+        "what can be opened; or which models are in a folder, MODEL",
+        ("[MODEL]",),
+        _PRINTING,
+        ("explorer formats", "explorer formats models/ --json"),
     ),
     "layers": Verb(
         "the tree of layers, each with its shapes and its cost",

@@ -265,6 +265,7 @@ def _written(
 
 
 def _tile(given: Given, line: ProgressLine) -> Answer:
+    from explorer.arguments import opening_words
     from explorer.facts import TileResult, TileSpec
     from explorer.session import Session
 
@@ -297,7 +298,7 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
     return Answer(
         DIFFERENT if differs else DONE,
         lambda: _document().tile(result, model, tool(), digest),
-        lambda: _pages("tiling").tile(result, source, change, _opening_words(given)),
+        lambda: _pages("tiling").tile(result, source, change, opening_words(session_options(given))),
         warning=warning,
     )
 
@@ -360,7 +361,36 @@ def _diff(given: Given, line: ProgressLine) -> Answer:
     return Answer(code, lambda: _document().diff(fact, tool()), lambda: _pages("changes").diff(fact))
 
 
-INSTANT: dict[str, Callable[[Given], Answer]] = {}
+def _outline(given: Given) -> Answer:
+    from explorer import glance
+    from explorer.report import outline
+
+    found = glance.outline(given.models[0])
+    if given.json:
+        return Answer(DONE, pieces=lambda: outline.as_json(found, _head()))
+    return Answer(DONE, pieces=lambda: outline.as_text(found))
+
+
+def _head() -> dict[str, Any]:
+    """What every JSON document starts with."""
+    from explorer.facts import SCHEMA_VERSION
+
+    return {"schema_version": SCHEMA_VERSION, "tool": tool()}
+
+
+def _formats(given: Given) -> Answer:
+    if given.models:
+        return _outline(given)
+    from explorer import glance
+    from explorer.report import formats
+
+    found = glance.formats()
+    if given.json:
+        return Answer(DONE, lambda: formats.as_json(found, _head()))
+    return Answer(DONE, pieces=lambda: formats.as_text(found))
+
+
+INSTANT: dict[str, Callable[[Given], Answer]] = {"outline": _outline, "formats": _formats}
 """Verbs that only look at headers: nothing of a model's runs and nothing is written, so nothing has to be
 kept in check around them."""
 
@@ -381,20 +411,6 @@ RUN: dict[str, Callable[[Given, ProgressLine], Answer]] = {
     "verify": _verify,
     "diff": _diff,
 }
-
-
-def _opening_words(given: Given) -> list[str]:
-    """The options that make the model what it is, as they were given, for the next command."""
-    words = ["--weights", given.weights] if given.weights else []
-    for name, size in given.dim.items():
-        words += ["--dim", f"{name}={size}"]
-    for name, (dtype, shape) in given.input_shape.items():
-        sizes = f"[{','.join(map(str, shape))}]"
-        words += ["--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}"]
-    for flag in ("rules", "past"):
-        if getattr(given, flag) is not None:
-            words += [*(["--decode"] if flag == "past" else []), f"--{flag}", str(getattr(given, flag))]
-    return words + [f"--{flag}" for flag in ("trust", "observe") if getattr(given, flag)]
 
 
 # the answer

@@ -151,7 +151,7 @@ def _parser(name: str | None, verb: Verb) -> argparse.ArgumentParser:
 
 
 def _epilog(name: str | None, verb: Verb) -> str:
-    kinds = [model for model in verb.models if model != "..."]
+    kinds = [model.strip("[]") for model in verb.models if model != "..."]
     subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"
     parts = [f"{subject} {MODEL_HELP}."]
     if name is None:
@@ -175,7 +175,8 @@ def _unknown_option(word: str, name: str | None, verb: Verb) -> Misuse:
 def _check_models(name: str | None, verb: Verb, given: Given) -> None:
     models: Sequence[str] = given.models
     many = verb.models[-1] == "..."
-    wanted = len(verb.models) - many
+    most = len(verb.models) - many
+    wanted = most - verb.models[-1].startswith("[")
     if not models and name is None and not given.resume:
         raise Misuse("name a model", hint="try explorer alexnet, explorer FILE.onnx, or explorer --help")
     if name is None and len(models) > 1:
@@ -183,10 +184,8 @@ def _check_models(name: str | None, verb: Verb, given: Given) -> None:
     if len(models) < wanted and name is not None:
         what = "needs a model" if wanted == 1 else "needs two models"
         raise Misuse(what, where=str(name), hint=f"type explorer {name} {' '.join(verb.models)}")
-    if len(models) > wanted and not many:
-        raise Misuse(
-            "one word too many", where=models[wanted], hint=f"explorer {name} {' '.join(verb.models)}"
-        )
+    if len(models) > most and not many:
+        raise Misuse("one word too many", where=models[most], hint=f"explorer {name} {' '.join(verb.models)}")
     if not all(models):
         raise Misuse("the name of a model is empty", hint=f"a model is {MODEL_HELP}")
 

@@ -31,6 +31,7 @@ MODULES = (
     "torchscript_file",
     "exported_program",
     "checkpoint",
+    "folder",
     "torch_name",
 )
 """The formats, in the order in which they are asked; each is imported when its turn comes."""
@@ -65,8 +66,6 @@ def recognised(probe: Probe) -> Format:
     named = _named(source)
     if not probe.exists:
         raise _missing(source, named)
-    if probe.is_dir:
-        raise BadModel("this is a directory, not a model", where=source, hint="name a file in it")
     if not probe.size:
         raise BadModel("the file is empty", where=source)
     if named is None:

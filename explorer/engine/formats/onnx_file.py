@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.analysis.training import Step as TrainingStep
     from explorer.engine.formats.opening import Arrays, Cancel, OnProgress, OpenOptions
+    from explorer.engine.formats.outline import Outline
     from explorer.engine.graph import Model
     from explorer.engine.values.activations import Asked, Ran
     from explorer.engine.values.numbers import Numbers
@@ -141,11 +142,18 @@ def _varint(head: bytes, at: int) -> tuple[int, int]:
     return value, -1
 
 
+def _outline(source: str) -> Outline:
+    from explorer.engine.formats.onnx_outline import outline
+
+    return outline(source)
+
+
 FORMAT = Format(
     "onnx",
     "an ONNX file (.onnx)",
     recognise=_recognise,
     open=OnnxModel,
+    outline=_outline,
     endings=(".onnx",),
     recognised="the fields of a protobuf ModelProto",
     shows="graph, initializers, shapes; weights inside or in external files",

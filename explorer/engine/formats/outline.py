@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Outline", "OutlineRow"]
 
-KINDS = ("module", "operator", "tensor", "input", "output", "function")
-"""What a row can be."""
+KINDS = ("module", "operator", "tensor", "input", "output", "function", "model", "more")
+"""What a row can be; 'more' says that there is more than is shown."""
 
 
 class OutlineRow:

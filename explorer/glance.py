@@ -1,0 +1,60 @@
+"""What there is to be opened, at a glance: the look that needs no session.
+
+A session opens a model, and opening is what takes time: records, the analysis, a framework. Here only
+headers are read. It is the same door as `explorer.session` (whose `outline` is this one's), made so that
+nothing beyond the format in question is imported: the verbs that come through here have to be done before
+the finger has left the key.
+"""
+
+from __future__ import annotations
+
+import os
+
+from explorer.errors import Misuse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.engine.formats.outline import Outline
+    from explorer.engine.formats.probe import Format
+
+__all__ = ["check", "formats", "outline"]
+
+
+def outline(source: str) -> Outline:
+    """What the header of the file (or folder) `source` says; nothing in it runs, no weight is read.
+
+    Its rows are read from the file while they are iterated, once.
+
+    Raises:
+        BadModel: It is no model, or broken; also while the rows are iterated.
+        Misuse: It is a model that is no file.
+    """
+    from explorer.engine.formats import recognise
+
+    format = recognise(source)
+    if format.outline is None:
+        raise Misuse(
+            "this is no file whose header could be read",
+            where=source,
+            hint=f"explorer layers {source} opens it",
+        )
+    return format.outline(source)
+
+
+def formats() -> tuple[Format, ...]:
+    """Every format that can be opened, in the order in which they are asked."""
+    from explorer.engine import formats as known
+
+    return tuple(known.formats())
+
+
+def check(source: str) -> None:
+    """Refuses at once a path that leads nowhere.
+
+    Raises:
+        BadModel: There is no such file; or this can be no name either.
+    """
+    from explorer.engine.formats import recognise
+
+    if not os.path.exists(source):
+        recognise(source)

@@ -1,0 +1,70 @@
+"""The formats that can be opened, as text, as JSON, and as the README's table."""
+
+from __future__ import annotations
+
+from explorer.report.outline import columns, width
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from explorer.engine.formats.probe import Format
+
+__all__ = ["as_json", "as_markdown", "as_text"]
+
+_HEADINGS = ("format", "what", "recognised by", "what is known of it", "analysis", "convert to", "needs")
+
+
+def _cells(format: Format) -> tuple[str, ...]:
+    return (
+        format.name,
+        format.about,
+        format.recognised,
+        format.shows,
+        "MACs, memory" if format.analysed else "sizes, values",
+        ", ".join(format.converts) or "-",
+        f"explorer-nn[{format.needs}]" if format.needs else "-",
+    )
+
+
+def as_text(formats: Sequence[Format]) -> Iterator[str]:
+    """A paragraph for each format: a table of sentences would be wider than any terminal."""
+    room = width()
+    for format in formats:
+        name, about, *said = _cells(format)
+        yield f"{name}: {about}\n"
+        lines = [
+            (f"  {key}", text) for key, text in zip(_HEADINGS[2:], said, strict=True) if text not in ("", "-")
+        ]
+        for line in columns(lines, room):
+            yield f"{line}\n"
+        yield "\n"
+    yield "A file is recognised by its content; its name decides only what is said of one that is broken.\n"
+
+
+def as_markdown(formats: Sequence[Format]) -> str:
+    """The README's table."""
+    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *map(_cells, formats)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+
+
+def as_json(formats: Sequence[Format], head: dict[str, Any]) -> dict[str, Any]:
+    """The document of `explorer formats`; `head` is what every document starts with."""
+    return {
+        **head,
+        "formats": [
+            {
+                "name": format.name,
+                "about": format.about,
+                "recognised_by": format.recognised,
+                "shows": format.shows,
+                "endings": list(format.endings),
+                "analysed": format.analysed,
+                "outline": format.outline is not None,
+                "converts_to": list(format.converts),
+                "needs": format.needs or None,
+            }
+            for format in formats
+        ],
+    }

@@ -1,0 +1,138 @@
+"""An outline as text or as JSON, a piece at a time.
+
+Written without rich and without the records of facts: this is the way of the verbs that only look at
+headers, and an outline can have a million rows, of which nobody keeps a second copy here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from explorer.units import bytes_text, printable, shape_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from explorer.engine.formats.outline import Outline, OutlineRow
+
+__all__ = ["as_json", "as_text", "columns", "cut", "width"]
+
+_MEASURED = 1000
+"""Rows that decide how wide the columns are; of those behind them a long cell sticks out."""
+_WIDEST = (9, 72, 28, 28, 11)
+"""Columns do not grow beyond this: one endless name must not move every row."""
+
+
+def as_text(outline: Outline) -> Iterator[str]:
+    """Lines: what the file is, what is known of the whole, a row for each thing in it, and the sums."""
+    room = width()
+    yield f"{printable(outline.source)}   {outline.format}   {bytes_text(outline.file_bytes)}\n"
+    facts = [(printable(key), printable(text)) for key, text in outline.facts]
+    for line in columns(facts, room):
+        yield f"{line}\n"
+    yield "\n"
+    sums: dict[str, list[int]] = {}
+    for line in columns(_counted(outline.rows, sums), room, right=4):
+        yield f"{line}\n"
+    if sums:
+        yield "\n"
+    yield f"{_sums_text(sums)}\n"
+
+
+def _counted(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Iterator[tuple[str, ...]]:
+    """The cells of the rows; on the way it counts them, their bytes, and those of unknown size, by kind."""
+    for row in rows:
+        sum_ = sums.setdefault(row.kind, [0, 0, 0])
+        sum_[0] += 1
+        sum_[1] += row.nbytes or 0
+        sum_[2] += row.nbytes is None
+        yield (
+            row.kind,
+            printable(row.path),
+            printable(row.dtype),
+            "" if row.shape is None else shape_text(row.shape),
+            "" if row.nbytes is None else bytes_text(row.nbytes),
+            printable(row.note),
+        )
+
+
+def _sums_text(sums: dict[str, list[int]]) -> str:
+    parts = []
+    for kind, (count, nbytes, unknown) in sums.items():
+        text = f"{count:,} {kind}{'s' * (count != 1)}"
+        if nbytes:
+            text = f"{text} of {'at least ' if unknown and kind == 'tensor' else ''}{bytes_text(nbytes)}"
+        parts.append(text)
+    return ", ".join(parts) or "nothing is in it"
+
+
+def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int = -1) -> Iterator[str]:
+    """Rows of cells as lines with aligned columns, made as they are asked for.
+
+    Args:
+        rows: Of the same number of cells each.
+        room: Where a line is cut; None for nowhere.
+        right: The column that is set to the right.
+    """
+    first: list[tuple[str, ...]] = []
+    rest = iter(rows)
+    for row in rest:
+        first.append(row)
+        if len(first) == _MEASURED:
+            break
+    if not first:
+        return
+    last = len(first[0]) - 1
+    caps = _WIDEST if last == len(_WIDEST) else (40,) * last
+    wide = [min(max(len(row[at]) for row in first), cap) for at, cap in enumerate(caps)]
+    shown = [at for at in range(last) if wide[at]] + [last]
+    layout = "  ".join(f"{{:{'>' if at == right else '<'}{wide[at]}}}" for at in shown[:-1]) + "  {}"
+    for part in (first, rest):
+        for row in part:
+            yield cut(layout.format(*[row[at] for at in shown]).rstrip(), room)
+
+
+def cut(line: str, room: int | None) -> str:
+    """`line`, cut to a terminal's width."""
+    return line if room is None or len(line) <= room else line[: room - 1] + "…"
+
+
+def width() -> int | None:
+    """Columns of the terminal that standard output is; None if it is none."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def as_json(outline: Outline, head: dict[str, Any]) -> Iterator[str]:
+    """The document of `explorer outline`, a row at a time.
+
+    Args:
+        outline: What is known.
+        head: What every document starts with.
+    """
+    import json
+
+    # escapes keep control characters of a model's names off the terminal, and need no encoding
+    encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
+    head = {
+        **head,
+        "model": {"source": outline.source, "format": outline.format, "file_bytes": outline.file_bytes},
+        "facts": [{"name": key, "text": text} for key, text in outline.facts],
+    }
+    yield "{\n" + "".join(f"  {encode(key)}: {encode(value)},\n" for key, value in head.items())
+    yield '  "rows": ['
+    comma = ""
+    for row in outline.rows:
+        shape = None if row.shape is None else list(row.shape)
+        fields = (row.path, row.kind, row.dtype, shape, row.nbytes, row.note)
+        yield f"{comma}\n    {encode(dict(zip(_ROW, fields, strict=True)))}"
+        comma = ","
+    yield "\n  ]\n}\n" if comma else "]\n}\n"
+
+
+_ROW = ("path", "kind", "type", "shape", "bytes", "note")
