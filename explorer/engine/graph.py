@@ -195,7 +195,8 @@ class Tensor(Struct, frozen=True):
         bits = _BITS[self.dtype]
         if bits == 0:
             return self.payload.size if self.payload is not None else 0
-        return (math.prod(self.shape) * bits + 7) // 8
+        count = math.prod(self.shape) if self.held is None else self.held
+        return (count * bits + 7) // 8
 
     def array(self) -> np.ndarray[Any, Any]:
         """The values, mapped where they lie in a file (read-only); 4-bit types are unpacked.

@@ -55,7 +55,7 @@ def _branches(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) 
         walker.body(below, body.nodes, inside)
         ends.append([walker.memory_of(below.key(v.name)) for v in body.outputs])
         walks.append((name, inside))
-        run = [x.layer for x in inside.leaves if x.counted]
+        run = [x.figures for x in inside.leaves if x.counted]
         costs.append((summed(x.macs for x in run), summed(x.elementwise_ops for x in run)))
     # which branch runs is not known: the one that needs most memory is taken
     peaks = [live_peak(w.steps, end).bytes or 0 for (_, w), end in zip(walks, ends, strict=True)]
@@ -73,6 +73,7 @@ def _branches(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) 
         before = len(out.leaves)
         out.leaves += inside.leaves if counted else [replace(x, counted=False) for x in inside.leaves]
         out.groups.update(inside.groups)
+        out.shapes.update(inside.shapes)
         out.groups[prefix + name] = GroupFacts(apart=not counted)
         if index == largest:
             for step in inside.steps:
@@ -233,7 +234,7 @@ def _modified_attention(walker: Walker, frame: Frame, node: Node, spot: Place, o
     plain = {n: v for n, v in node.attributes.items() if not isinstance(v, Graph)}
     inner = replace(frame, scopes=scopes, prefix=prefix)
     core = Node(node.op, node.inputs, node.outputs, name="attention", domain=node.domain, attributes=plain)
-    walker.operator(inner, core, Place((), "attention"), out)
+    walker.operator(inner, core, ((Place((), "attention"),), 0), out)
     query, key = (frame.info(n).shape for n in node.inputs[:2])
     scores = None if query is None or key is None else (*query[:3], *key[2:3])
     dtype = "float64" if frame.info(node.inputs[0]).dtype == "float64" else "float32"

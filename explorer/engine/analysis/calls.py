@@ -57,6 +57,7 @@ def call(walker: Walker, frame: Frame, node: Node, spot: Place, function: Functi
         frame,
         shapes=shapes,
         stored=stored,
+        looks={},
         opsets={**frame.opsets, **function.opsets},
         keys=keys,
         scopes=scopes,
@@ -92,7 +93,7 @@ def _single(
         attributes=only.attributes,
     )
     memo = function.key if plain else None
-    walker.operator(frame, effective, spot, out, kind=function.name, memo=memo, extra=extra)
+    walker.operator(frame, effective, ((spot,), 0), out, kind=function.name, memo=memo, extra=extra)
 
 
 def _size(walker: Walker, function: Function) -> int:
@@ -132,11 +133,12 @@ def _sum_up(
     kind = id(shapes), frozenset(given)
     if kind not in walker.closed:
         inside = Walk()
-        edges = walker.edges
+        edges, walker.edges = walker.edges, []
         below = replace(
             frame,
             shapes=shapes,
             stored=dict(given),
+            looks={},
             keys={},
             trips=1,
             early="",
@@ -184,10 +186,10 @@ def _sum_up(
         status=cost.status,
         reason=cost.reason,
     )
-    scopes = walker.scopes(frame, spot)
+    scopes = frame.scopes_of(spot)
     stored = (*entries.values(), *closed.stored)
     origin = frame, node, ()
-    out.leaves.append(Leaf(scopes, layer, stored, nodes=closed.nodes * (scale or 1), origin=origin))
+    out.leaves.append(Leaf.of(scopes, layer, stored, closed.nodes * (scale or 1), origin))
     read = [n for n in node.inputs if n and n not in frame.stored]
     keys = [frame.key(n) for n in read]
     walker.edges.append((scopes, keys, [frame.info(n) for n in read], [k for k, _, _ in made]))
@@ -212,23 +214,23 @@ class Closed(Struct, frozen=True):
 
 def _added_up(leaves: Sequence[Leaf], from_outside: Collection[Hashable], peak: int | None) -> Closed:
     run = [leaf for leaf in leaves if leaf.counted]
-    layers = [leaf.layer for leaf in run]
+    figures = [leaf.figures for leaf in run]
     nodes = sum(leaf.nodes for leaf in run)
-    worst = next((x for s in ("unknown", "bound") for x in layers if x.status == s), None)
+    worst = next((x for s in ("unknown", "bound") for x in run if x.figures.status == s), None)
     cost = Cost(
-        summed(x.macs for x in layers),
-        summed(x.elementwise_ops for x in layers),
+        summed(x.macs for x in figures),
+        summed(x.elementwise_ops for x in figures),
         f"sum over {nodes:,} operators inside, too many to list",
-        "exact" if worst is None else worst.status,
-        "" if worst is None else f"{worst.path}: {worst.reason}",
+        "exact" if worst is None else worst.figures.status,
+        "" if worst is None else f"{worst.layer.path}: {worst.layer.reason}",
     )
     # the same body is called with other parameters: those are the call's own
     stored = {e[0]: e for leaf in leaves for e in leaf.stored if e[0] not in from_outside}
     return Closed(
         cost,
-        summed(x.bytes_read for x in layers),
-        summed(x.bytes_written for x in layers),
-        summed(x.weight_bytes_read for x in layers),
+        summed(x.bytes_read for x in figures),
+        summed(x.bytes_written for x in figures),
+        summed(x.weight_bytes_read for x in figures),
         nodes,
         tuple(stored.values()),
         peak,

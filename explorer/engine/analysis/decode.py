@@ -58,7 +58,9 @@ def step_of_graph(
     if cache.slots:
         step = cache_inputs.bind(model, cache, past, dims, input_shapes)
         both = examine(dims=dims, input_shapes=step.input_shapes)
-        return replace(both, analysis=cache_inputs.with_cache(both.analysis, cache, step, past))
+        return Examined.of(
+            cache_inputs.with_cache(both.analysis, cache, step, past), both.schedule, both.bounds
+        )
 
     def of(tokens: int) -> Examined:
         shapes = cache_inputs.whole_text(model, tokens, dims, input_shapes)
@@ -82,14 +84,14 @@ def _step(of: Callable[[int], Examined], past: int) -> Examined:
         other = tokens - 1 if tokens > 2 else tokens + 1
         return derive(of(tokens), of(other), tokens, other)
     found = of(tokens)
-    info = found.analysis.info
+    info = found.info
     decode = {"past": 0, "tokens": 1, "how": "a pass over the first token, with nothing in the cache"}
     info = replace(
         info,
         totals=replace(info.totals, kv_cache_bytes=0),
         assumptions={**info.assumptions, "decode": decode},
     )
-    return replace(found, analysis=replace(found.analysis, info=info))
+    return found.with_info(info)
 
 
 def step_of_module(
@@ -134,9 +136,8 @@ def step_of_module(
     # who runs or exports the model later does so with the inputs that were asked for
     loaded.bound = bound
     batch = {"batch": first[0]} if at else {}
-    info = found.analysis.info
-    info = replace(info, assumptions={**info.assumptions, "dims": batch})
-    return replace(found, analysis=replace(found.analysis, info=info))
+    info = replace(found.info, assumptions={**found.info.assumptions, "dims": batch})
+    return found.with_info(info)
 
 
 def _stretched(dim: Dim, length: Dim, tokens: int, along: bool) -> int:
@@ -155,7 +156,7 @@ def _detailed(found: Examined, leaves: Sequence[Leaf]) -> Examined:
         replace(step, detail=_detail(leaves[step.leaf])) if step.leaf >= 0 else step
         for step in found.schedule.steps
     ]
-    return replace(found, schedule=replace(found.schedule, steps=steps))
+    return found.with_schedule(replace(found.schedule, steps=steps))
 
 
 def _detail(leaf: Leaf) -> Detail | None:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.analysis.memory import Detail, Examined, Schedule, Step, live_peak
+from explorer.engine.analysis.memory import Detail, Examined, Schedule, Step, described, live_peak
 from explorer.engine.analysis.tree import summed
 from explorer.engine.analysis.two_texts import TwoTexts
 from explorer.facts import Analysis, Layer, ModelInfo, Shape, TensorInfo
@@ -67,7 +67,7 @@ class _Derivation(TwoTexts):
                 self.book(at, step, pair, rows.setdefault(row, _Row()), at in whole)
         layers = self.layers(rows)
         order = self.schedule(whole)
-        return Examined(self.analysis(layers, rows, order), order)
+        return Examined.of(self.analysis(layers, rows, order), order, _bounds(layers))
 
     def book(self, at: int, step: Step, pair: tuple[Detail, Detail], row: _Row, whole: bool) -> None:
         """Adds what a step takes of an operator to its row."""
@@ -186,7 +186,8 @@ class _Derivation(TwoTexts):
         steps = []
         for at, (step, other) in enumerate(zip(self.steps, self.second, strict=True)):
             made: list[tuple[Hashable, TensorInfo, int | None]] = []
-            for (key, info, size), (_, info_b, size_b) in zip(step.outputs, other.outputs, strict=True):
+            for (key, told_a, size), (_, told_b, size_b) in zip(step.outputs, other.outputs, strict=True):
+                info, info_b = described(told_a), described(told_b)
                 if at in whole:
                     made.append((key, info, size))
                 else:
@@ -281,3 +282,9 @@ def _summed_up(layers: Sequence[Layer]) -> tuple[Layer, ...]:
             if value is not None:
                 above[name] = above.get(name, 0) + value
     return tuple(done)
+
+
+def _bounds(layers: Sequence[Layer]) -> tuple[int, str]:
+    """As `tree.bounds`, from the rows of a step."""
+    found = [x for x in layers if x.status == "bound" and x.counted and not x.group]
+    return len(found), found[0].path if found else ""

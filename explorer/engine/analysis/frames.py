@@ -6,7 +6,7 @@ other names. A `Frame` keeps track of that, and of which values are parameters i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.engine.analysis import macs, rules
 from explorer.engine.analysis.memory import Step
 from explorer.engine.analysis.rules import tflite
-from explorer.engine.analysis.scopes import relative
+from explorer.engine.analysis.scopes import Place, relative
 from explorer.engine.analysis.shapes import Shapes
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
 from explorer.engine.formats import onnx_reader
@@ -26,6 +26,7 @@ __all__ = [
     "HANDED_ON",
     "SHOWN",
     "VIEWS",
+    "Edge",
     "Frame",
     "Stored",
     "Traffic",
@@ -118,6 +119,7 @@ class Frame(Struct):
         early: Why it may run less often than that; empty if it does not.
         number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
         closed: Calls are summed up, not opened.
+        looks: What is stored behind a name, as a number that alike tensors share (`Walker.look`).
     """
 
     shapes: Shapes
@@ -131,6 +133,7 @@ class Frame(Struct):
     early: str = ""
     number: int = 0
     closed: bool = False
+    looks: dict[str, int] = field(default_factory=dict)
 
     def key(self, name: str) -> Hashable:
         """Who the value is, whatever it is called here."""
@@ -143,21 +146,35 @@ class Frame(Struct):
             return f"{self.prefix}{node.name or node.label}"
         return f"{self.prefix}{relative(node.label, self.inside)}"
 
+    def scopes_of(self, spot: Place) -> tuple[Scope, ...]:
+        """The groups around a node; those inside a body carry the body's path."""
+        if not self.prefix:
+            return spot.scopes
+        return (*self.scopes, *(Scope(self.prefix + s.path, s.name, s.kind) for s in spot.scopes))
+
     def info(self, name: str) -> TensorInfo:
         """The value's type and shape; unknown ones if nothing is known."""
         return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
+Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]
+"""The groups around a node, keys and descriptions of what it reads, keys of what it makes."""
+
+
 class Walk(Struct):
     """What a walk collects: leaves, facts of groups, and the execution order for memory.
 
-    `kept` holds the keys of the model's outputs.
+    `kept` holds the keys of the model's outputs, `edges` and `frame` what `walker.boundaries` needs, `shapes`
+    those of all bodies by their ids.
     """
 
     leaves: list[Leaf] = field(default_factory=list)
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     kept: frozenset[Hashable] = frozenset()
+    edges: Sequence[Edge | Leaf] = ()
+    frame: Frame | None = None
+    shapes: dict[int, Shapes] = field(default_factory=dict)
 
 
 def nbytes(info: TensorInfo) -> int | None:
@@ -189,10 +206,11 @@ def _of_sparse(entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tup
 
 def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
     payload = tensor.payload
-    place = (payload.source.path, payload.offset, payload.size) if isinstance(payload, Span) else None
-    identity: Hashable = (
-        place if place is not None and payload is not None and payload.size else (*owner, name)
-    )
+    identity: Hashable
+    if isinstance(payload, Span) and payload.size:
+        identity = payload.source.path, payload.offset, payload.size
+    else:
+        identity = *owner, name
     size = tensor.nbytes + tensor.beside
     return Stored(identity, name, tensor.elements, size, tensor.dtype, tensor.shape)
 

@@ -7,14 +7,15 @@ and the timeline of `Memory` come from the same lives, so they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.analysis.arena import Block, place
-from explorer.facts import Analysis, Layer, Shape, Status, TensorInfo
+from explorer.facts import Analysis, Info, Layer, Shape, Status, TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
 __all__ = [
@@ -22,13 +23,16 @@ __all__ = [
     "Examined",
     "Life",
     "Moved",
+    "Named",
     "Peak",
     "Schedule",
     "Step",
     "live_peak",
+    "described",
     "lives",
     "memory",
     "schedule",
+    "settled",
 ]
 
 SHOWN = 16
@@ -67,14 +71,19 @@ class Detail(Struct, frozen=True):
     axes: tuple[int, ...] = ()
 
 
+Named = tuple[Mapping[str, TensorInfo], str]
+"""A tensor by its name among others: its description is made when somebody asks for it."""
+
+
 class Step(Struct):
     """One operator in execution order.
 
     Attributes:
         label: Path of the layer.
         inputs: Keys of the tensors that it reads.
-        outputs: Key, description and bytes (None: unknown) of every tensor that it makes. A key that is
-            alive already (a view of it, an update in place) takes no memory of its own.
+        outputs: Key, description (in a finished schedule a `TensorInfo`) and bytes (None: unknown) of every
+            tensor that it makes. A key that is alive already (a view of it, an update in place) takes no
+            memory of its own.
         leaf: Position of its leaf among those of the analysis; -1 for a step of the group called `label`,
             or of none.
         bound: Why the bytes are upper bounds; empty if they are not.
@@ -83,16 +92,16 @@ class Step(Struct):
 
     label: str
     inputs: Sequence[Hashable]
-    outputs: Sequence[tuple[Hashable, TensorInfo, int | None]]
+    outputs: Sequence[tuple[Hashable, TensorInfo | Named, int | None]]
     leaf: int = -1
     bound: str = ""
     detail: Detail | None = None
 
 
-class Life(NamedTuple):
+class Life(Struct, frozen=True):
     """A tensor and the first and last step at which it is alive; `size` is None if it is not known."""
 
-    info: TensorInfo
+    info: TensorInfo | Named
     size: int | None
     born: int
     dies: int
@@ -125,11 +134,61 @@ class Schedule(Struct, frozen=True):
     failed: str = ""
 
 
-class Examined(Struct, frozen=True):
-    """What one run of an analysis gives: the facts, and the order from which more facts can be made."""
+class Examined:
+    """What one run of an analysis gives: the totals, and the rest when somebody asks for it.
 
-    analysis: Analysis
-    schedule: Schedule
+    Args:
+        info: What is known of the whole model.
+        rows: Makes the rows of the layer tree, and the order from which more facts can be made.
+        bounds: How many layers are counted at an upper bound, and the path of one, as `tree.bounds` has it.
+
+    Attributes:
+        info: What is known of the whole model.
+        bounds: As given.
+    """
+
+    __slots__ = ("_made", "_rows", "bounds", "info")
+
+    def __init__(
+        self,
+        info: Info,
+        rows: Callable[[], tuple[tuple[Layer, ...], Schedule]],
+        bounds: tuple[int, str] = (0, ""),
+    ) -> None:
+        self.info = info
+        self.bounds = bounds
+        self._rows: Callable[[], tuple[tuple[Layer, ...], Schedule]] | None = rows
+        self._made: tuple[tuple[Layer, ...], Schedule] | None = None
+
+    @classmethod
+    def of(cls, analysis: Analysis, order: Schedule, bounds: tuple[int, str] = (0, "")) -> Examined:
+        """What is there already."""
+        return cls(analysis.info, lambda: (analysis.layers, order), bounds)
+
+    def rows(self) -> tuple[tuple[Layer, ...], Schedule]:
+        """The rows and the order, made once."""
+        if self._made is None:
+            assert self._rows is not None
+            self._made, self._rows = self._rows(), None
+        return self._made
+
+    @property
+    def analysis(self) -> Analysis:
+        """The totals and every row of the layer tree."""
+        return Analysis(self.info, self.rows()[0])
+
+    @property
+    def schedule(self) -> Schedule:
+        """The execution order."""
+        return self.rows()[1]
+
+    def with_info(self, info: Info) -> Examined:
+        """The same, but for what is said of the whole model."""
+        return Examined(info, self.rows, self.bounds)
+
+    def with_schedule(self, order: Schedule) -> Examined:
+        """The same in another order."""
+        return Examined(self.info, lambda: (self.rows()[0], order), self.bounds)
 
 
 def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
@@ -140,7 +199,7 @@ def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
         keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
     """
     last: dict[Hashable, int] = {}
-    born: dict[Hashable, tuple[TensorInfo, int | None, int]] = {}
+    born: dict[Hashable, tuple[TensorInfo | Named, int | None, int]] = {}
     for index, step in enumerate(steps):
         for key in step.inputs:
             last[key] = index
@@ -187,7 +246,23 @@ def live_peak(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> Peak:
     there = [life for life in found if life.size and life.born <= at <= life.dies]
     there.sort(key=lambda life: -(life.size or 0))
     known = best or not found
-    return Peak(best if known else None, steps[at].label, tuple(life.info for life in there[:SHOWN]))
+    return Peak(best if known else None, steps[at].label, tuple(described(x.info) for x in there[:SHOWN]))
+
+
+def described(info: TensorInfo | Named) -> TensorInfo:
+    """The description of a tensor that may be there by its name only."""
+    if isinstance(info, TensorInfo):
+        return info
+    values, name = info
+    return values.get(name) or TensorInfo(name, None, None, "unknown")
+
+
+def settled(steps: Iterable[Step]) -> Sequence[Step]:
+    """The steps with all descriptions made."""
+    return [
+        replace(step, outputs=[(key, described(info), size) for key, info, size in step.outputs])
+        for step in steps
+    ]
 
 
 def schedule(
@@ -236,7 +311,7 @@ def memory(examined: Examined) -> Memory:
             for step, row, size in zip(order.steps, order.rows, alive, strict=True)
         ),
         lifetimes=tuple(
-            Lifetime(life.info, size, life.born, life.dies, offset)
+            Lifetime(described(life.info), size, life.born, life.dies, offset)
             for (life, size), offset in zip(known, arena.offsets, strict=True)
         ),
         sum_bytes=sum(size for _, size in known),

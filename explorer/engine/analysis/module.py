@@ -194,9 +194,10 @@ def examine_module(
         notes=notes,
     )
     failed = f"the model failed in {where}: what ran until then is counted" if seen.failed else ""
-    return memory.Examined(
+    return memory.Examined.of(
         Analysis(Info(info, dict(assumptions or {}), totals), layers),
         memory.schedule(steps, seen.kept, layers, rows_of, failed=failed),
+        tree.bounds(leaves),
     )
 
 
@@ -349,7 +350,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[tree.Scope, ...]) ->
         status=status,
         reason=row.unknown or row.bound,
     )
-    return tree.Leaf(scopes, layer, _facts(stored), row.calls)
+    return tree.Leaf.of(scopes, layer, _facts(stored), row.calls)
 
 
 def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
@@ -418,9 +419,9 @@ def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[tree.Scope, .
         reason="it does not run in evaluation mode",
     )
     if not seen.failed:
-        return tree.Leaf(scopes, layer, _facts(stored), 0)
+        return tree.Leaf.of(scopes, layer, _facts(stored), 0)
     reason = f"not reached: the model failed in {seen.failed[0] or 'its own forward'}"
-    return tree.Leaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
+    return tree.Leaf.of(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
 
 
 def _blank(layer: Layer) -> Layer:
@@ -447,13 +448,13 @@ def _failing(leaves: list[tree.Leaf], seen: Trace, scopes: _Scopes, named: Mappi
     for at, leaf in enumerate(leaves):
         if leaf.layer.path == where:
             failed = replace(_blank(leaf.layer), reason=reason)
-            leaves[at] = replace(leaf, layer=failed, nodes=max(leaf.nodes, 1))
+            leaves[at] = tree.Leaf.of(leaf.scopes, failed, leaf.stored, max(leaf.nodes, 1))
             return
     # the forward of a module with children failed between its operators
     path = where if where not in named else f"{where}.forward".lstrip(".")
     name = path.rpartition(".")[2]
     layer = Layer(id=0, parent=None, path=path, name=name, kind=name, depth=0, group=False, reason=reason)
-    leaves.append(tree.Leaf(scopes.around(path), _blank(layer)))
+    leaves.append(tree.Leaf.of(scopes.around(path), _blank(layer)))
 
 
 def _loose(seen: Trace, leaves: Iterable[tree.Leaf]) -> list[Stored]:
@@ -468,7 +469,7 @@ def _parameter(stored: Stored, scopes: tuple[tree.Scope, ...]) -> tree.Leaf:
     layer = Layer(
         0, None, path, stored.name, "Parameter", 0, False, calls=0, weights=(stored.info,), reason=reason
     )
-    return tree.Leaf(scopes, layer, _facts([stored]), 0)
+    return tree.Leaf.of(scopes, layer, _facts([stored]), 0)
 
 
 def _groups(

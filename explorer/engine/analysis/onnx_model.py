@@ -8,13 +8,13 @@ from typing import Any
 
 from explorer.engine.analysis import tree, walker
 from explorer.engine.analysis.frames import Walk
-from explorer.engine.analysis.memory import Examined, live_peak, schedule
+from explorer.engine.analysis.memory import Examined, Schedule, live_peak, schedule, settled
 from explorer.engine.analysis.rules import Rules
 from explorer.engine.analysis.shapes import Inference, InputShapes
 from explorer.engine.collecting import uncollected
 from explorer.engine.graph import Model
 from explorer.errors import Cancelled
-from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo
+from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo
 
 __all__ = ["Look", "analyse", "examine"]
 
@@ -65,9 +65,7 @@ def examine(
         Cancelled: `cancel` said so.
     """
     with uncollected():
-        return _examine(
-            model, dims, input_shapes, rules, observe, look, shapes, format, on_progress, cancel
-        )
+        return _examine(model, dims, input_shapes, rules, observe, look, shapes, format, on_progress, cancel)
 
 
 def _examine(
@@ -126,11 +124,21 @@ def _examine(
         },
         totals=totals,
     )
-    rows_of: dict[int, int] = {}
-    layers = tree.build(walk.leaves, walk.groups, rows_of=rows_of)
+
+    def rows() -> tuple[tuple[Layer, ...], Schedule]:
+        with uncollected():
+            assert walk.frame is not None
+            walker.boundaries(walk, model.graph, walk.frame)
+            rows_of: dict[int, int] = {}
+            layers = tree.build(walk.leaves, walk.groups, rows_of=rows_of)
+            if look is not None:
+                look(walk.leaves, rows_of)
+            return layers, schedule(settled(walk.steps), walk.kept, layers, rows_of)
+
+    examined = Examined(info, rows, tree.bounds(walk.leaves, walk.groups))
     if look is not None:
-        look(walk.leaves, rows_of)
-    return Examined(Analysis(info, layers), schedule(walk.steps, walk.kept, layers, rows_of))
+        examined.rows()
+    return examined
 
 
 def _notes(model: Model, walk: Walk) -> list[str]:
@@ -142,7 +150,8 @@ def _notes(model: Model, walk: Walk) -> list[str]:
     if idle and not any(node.op in ("If", "Loop", "Scan") for node in model.graph.nodes):
         size = sum(t.nbytes for t in idle)
         notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
-    conflicts = [out.conflict for leaf in walk.leaves for out in leaf.layer.outputs if out.conflict]
+    disputed = [(shapes.values, name) for shapes in walk.shapes.values() for name in shapes.disputed]
+    conflicts = [values[name].conflict for values, name in disputed if name in values]
     stale = sum(1 for words in conflicts if words.startswith("the file"))
     if stale:
         notes.append(f"{stale:,} shapes declared in the file contradict inference, which is believed")

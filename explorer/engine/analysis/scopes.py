@@ -12,12 +12,12 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from explorer.engine.analysis.tree import Scope
 from explorer.engine.graph import Node
 
-__all__ = ["Place", "place", "relative"]
+__all__ = ["Place", "Places", "place", "relative"]
 
 NAMES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -47,6 +47,23 @@ def relative(name: str, inside: str) -> str:
     while same < min(len(own) - 1, len(around)) and own[same] == around[same]:
         same += 1
     return "/".join(own[same:])
+
+
+class Places(Sequence[Place]):
+    """The places of the nodes of one body, found when somebody asks for the first of them."""
+
+    def __init__(self, nodes: Sequence[Node], inside: str = "") -> None:
+        self.nodes = nodes
+        self.inside = inside
+        self._found: list[Place] | None = None
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, at: Any) -> Any:
+        if self._found is None:
+            self._found = place(self.nodes, self.inside)
+        return self._found[at]
 
 
 def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:

@@ -259,7 +259,7 @@ def _backward(leaf: Leaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
             for name in node.inputs
             if name and name not in constants and name not in frame.stored
         )
-    forward = leaf.layer.macs
+    forward = leaf.figures.macs
     if forward is None:
         return None, "unknown", leaf.layer.reason
     if not forward or not wanted:

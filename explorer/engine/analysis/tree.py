@@ -9,20 +9,32 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from explorer.facts import Analysis, Layer, Status, TensorInfo, Totals
+from explorer.facts import Info, Layer, Status, TensorInfo, Totals
 from explorer.units import printable
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.frames import Frame
+    from explorer.engine.analysis.scopes import Place
     from explorer.engine.graph import Node
 
-__all__ = ["GroupFacts", "Leaf", "Scope", "build", "said_of_bounds", "summed", "totals"]
+__all__ = [
+    "Figures",
+    "GroupFacts",
+    "Leaf",
+    "Row",
+    "Scope",
+    "bounds",
+    "build",
+    "said_of_bounds",
+    "summed",
+    "totals",
+]
 
 SHARERS = 16
 """How many other users of a shared parameter are named."""
@@ -36,26 +48,75 @@ class Scope(NamedTuple):
     kind: str
 
 
+class Figures(Struct, frozen=True, eq=False):
+    """What a leaf adds to the sums over it: the fields of a `Layer` of these names, of all its calls."""
+
+    macs: int | None
+    elementwise_ops: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    activation_bytes: int | None
+    weight_bytes_read: int | None
+    status: Status
+
+
+Row = tuple[tuple[Scope, ...], Layer]
+"""The groups around a leaf, outermost first; and its layer, of which id, parent, depth, params, weight_bytes
+and shared_with are filled in by `build`. The path is made unique if it is not."""
+
+
 class Leaf(Struct, eq=False):
     """An operator or leaf module.
 
+    The totals of a model need its figures only; the rest is made when somebody looks at its row.
+
     Attributes:
-        scopes: The groups around it, outermost first.
-        layer: Its figures; id, parent, depth, params, weight_bytes and shared_with are filled in by
-            `build`. The path is made unique if it is not.
+        figures: What it adds to the totals. Leaves that are alike may share them.
+        row: Its row, or what makes it.
         stored: Identity, elements and bytes of every stored parameter it uses.
         nodes: How many operators of one forward pass the leaf stands for (calls counted).
         counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
         origin: What it was made from, for who looks closer (`training_onnx`): the frame, the node, and names
             of constants that the frame does not know.
+        place: The places of the nodes around it, and which is its own.
+        kind: What to call it, if not by its operator.
     """
 
-    scopes: tuple[Scope, ...]
-    layer: Layer
-    stored: tuple[tuple[Hashable, int, int], ...] = ()
+    figures: Figures | Layer
+    row: Row | Callable[[Leaf], Row]
+    stored: Sequence[tuple[Hashable, int, int]] = ()
     nodes: int = 1
     counted: bool = True
     origin: tuple[Frame, Node, Collection[str]] | None = None
+    place: tuple[Sequence[Place], int] = ((), 0)
+    kind: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        scopes: tuple[Scope, ...],
+        layer: Layer,
+        stored: Sequence[tuple[Hashable, int, int]] = (),
+        nodes: int = 1,
+        origin: tuple[Frame, Node, Collection[str]] | None = None,
+    ) -> Leaf:
+        """A leaf whose row is there already."""
+        return cls(layer, (scopes, layer), stored, nodes, True, origin)
+
+    def _made(self) -> Row:
+        if callable(self.row):
+            self.row = self.row(self)
+        return self.row
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The groups around it, outermost first."""
+        return self._made()[0]
+
+    @property
+    def layer(self) -> Layer:
+        """Its row, as yet outside the tree."""
+        return self._made()[1]
 
 
 class GroupFacts(Struct, frozen=True):
@@ -109,15 +170,16 @@ def _grouped(leaves: Sequence[Leaf]) -> _Group:
     before: tuple[Scope, ...] = ()
     current = root
     for leaf in leaves:
-        if leaf.scopes != before:
+        scopes = leaf.scopes
+        if scopes is not before and scopes != before:
             current = root
-            for scope in leaf.scopes:
+            for scope in scopes:
                 group = groups.get(scope.path)
                 if group is None:
                     group = groups[scope.path] = _Group(scope)
                     current.children.append(group)
                 current = group
-            before = leaf.scopes
+            before = scopes
         current.children.append(leaf)
     return root
 
@@ -361,18 +423,25 @@ def _mark_runs(rows: Sequence[Layer], siblings: Sequence[int], kinds: Sequence[i
 _BELOW = "some below are bounds"
 
 
-def said_of_bounds(analysis: Analysis) -> Analysis:
-    """The analysis with a note where its totals hold upper bounds, which look like any other number."""
-    rows = [x for x in analysis.layers if x.status == "bound" and x.counted and x.reason != _BELOW]
-    if not rows:
-        return analysis
-    info = analysis.info
-    many = f"{len(rows):,} layers are" if len(rows) > 1 else f"'{printable(rows[0].path)}' is"
+def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> tuple[int, str]:
+    """How many leaves and groups are counted at an upper bound, and the path of one of them."""
+    found = [leaf for leaf in leaves if leaf.counted and leaf.figures.status == "bound"]
+    paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
+    if not found and not paths:
+        return 0, ""
+    return len(found) + len(paths), paths[0] if paths else found[0].layer.path
+
+
+def said_of_bounds(info: Info, found: tuple[int, str]) -> Info:
+    """The facts with a note where their totals hold upper bounds, which look like any other number."""
+    count, path = found
+    if not count:
+        return info
+    many = f"{count:,} layers are" if count > 1 else f"'{printable(path)}' is"
     note = f"{many} counted at an upper bound, which the totals hold: they are the most"
     if info.totals.coverage < 1:
         note += " of what is known"
-    model = replace(info.model, notes=(*info.model.notes, note))
-    return replace(analysis, info=replace(info, model=model))
+    return replace(info, model=replace(info.model, notes=(*info.model.notes, note)))
 
 
 def totals(
@@ -401,9 +470,23 @@ def totals(
     for identity, elements, size in stored or ():
         used[identity] = elements, size
     leaves = [leaf for leaf in leaves if leaf.counted]
-    nodes = sum(leaf.nodes for leaf in leaves)
-    known = sum(leaf.nodes for leaf in leaves if leaf.layer.status != "unknown")
-    macs = summed(leaf.layer.macs for leaf in leaves)
+    # operators that are alike share their figures: there are a few dozen of them in a large graph
+    alike: dict[int, tuple[Figures | Layer, list[int]]] = {}
+    for leaf in leaves:
+        figures = leaf.figures
+        found = alike.get(id(figures))
+        if found is None:
+            alike[id(figures)] = figures, [leaf.nodes]
+        else:
+            found[1].append(leaf.nodes)
+
+    def all_of(name: str) -> int | None:
+        each = ((getattr(figures, name), len(found)) for figures, found in alike.values())
+        return summed(None if value is None else value * times for value, times in each)
+
+    nodes = sum(sum(found) for _, found in alike.values())
+    known = sum(sum(found) for figures, found in alike.values() if figures.status != "unknown")
+    macs = all_of("macs")
     return Totals(
         nodes=nodes,
         params=sum(elements for elements, _ in used.values()),
@@ -411,12 +494,12 @@ def totals(
         weight_bytes=sum(size for _, size in used.values()),
         macs=macs,
         flops=None if macs is None else 2 * macs,
-        elementwise_ops=summed(leaf.layer.elementwise_ops for leaf in leaves),
-        activation_bytes_sum=summed(leaf.layer.activation_bytes for leaf in leaves),
+        elementwise_ops=all_of("elementwise_ops"),
+        activation_bytes_sum=all_of("activation_bytes"),
         activation_bytes_peak=peak_bytes,
-        bytes_read=summed(leaf.layer.bytes_read for leaf in leaves),
-        bytes_written=summed(leaf.layer.bytes_written for leaf in leaves),
-        weight_bytes_read=summed(leaf.layer.weight_bytes_read for leaf in leaves),
+        bytes_read=all_of("bytes_read"),
+        bytes_written=all_of("bytes_written"),
+        weight_bytes_read=all_of("weight_bytes_read"),
         coverage=known / nodes if nodes else 1.0,
         peak_at=peak_at,
         peak_tensors=peak_tensors,

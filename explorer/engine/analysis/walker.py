@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.analysis import bodies, calls, macs, rules, sequences
@@ -19,6 +18,7 @@ from explorer.engine.analysis.frames import (
     HANDED_ON,
     SHOWN,
     VIEWS,
+    Edge,
     Frame,
     Stored,
     Walk,
@@ -33,21 +33,19 @@ from explorer.engine.analysis.frames import (
     view_of,
 )
 from explorer.engine.analysis.macs import Cost
-from explorer.engine.analysis.memory import Step
-from explorer.engine.analysis.scopes import Place, place
+from explorer.engine.analysis.memory import Named, Step
+from explorer.engine.analysis.scopes import Place, Places
 from explorer.engine.analysis.sequences import Elements
 from explorer.engine.analysis.shapes import Inference, Shapes, captured_names
-from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
+from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Row, Scope
 from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
 from explorer.facts import Layer, Progress, TensorInfo
 
-__all__ = ["Walker", "forget", "walk"]
+__all__ = ["Walker", "boundaries", "forget", "walk"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
-Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]
-"""The groups around a node, keys and descriptions of what it reads, keys of what it makes."""
 
 _SPECIAL = HANDED_ON | VIEWS | sequences.MAKERS
 """Operators whose outputs may be a stored tensor, a view or a sequence."""
@@ -84,7 +82,8 @@ def walk(
     feeds = [frame.info(v.name) for v in graph.feeds]
     out.steps.append(Step("", (), tuple((i.name, i, nbytes(i)) for i in feeds)))
     walker.body(frame, graph.nodes, out)
-    walker.boundaries(out, graph, frame)
+    out.edges = walker.edges
+    out.frame = frame
     out.kept = frozenset(walker.memory_of(frame.key(v.name)) for v in graph.outputs)
     return out
 
@@ -114,21 +113,23 @@ class Walker:
         self.sizes: dict[Hashable, int] = {}
         self.costs: dict[Hashable, Cost] = {}
         self.alike: dict[Hashable, _Figures] = {}
-        self.places: dict[tuple[int, str], tuple[Sequence[Node], list[Place]]] = {}
+        self.looks: dict[Hashable, int] = {}
+        self.places: dict[tuple[int, str], Places] = {}
         self.closed: dict[tuple[int, frozenset[str]], tuple[Shapes, calls.Closed]] = {}
         self.sequences: dict[Hashable, Elements] = {}
         self.views: dict[Hashable, Hashable] = {}
-        self.edges: list[Edge] = []
+        self.edges: list[Edge | Leaf] = []
 
     # -- bodies ---------------------------------------------------------------------------------
 
     def body(self, frame: Frame, nodes: Sequence[Node], out: Walk) -> None:
         """Walks the nodes of a graph or body."""
+        out.shapes[id(frame.shapes)] = frame.shapes
         key = id(nodes), frame.inside
-        if key not in self.places:
-            self.places[key] = nodes, place(nodes, frame.inside)
-        spots = self.places[key][1]
-        for index, (node, spot) in enumerate(zip(nodes, spots, strict=True)):
+        spots = self.places.get(key)
+        if spots is None:
+            spots = self.places[key] = Places(nodes, frame.inside)
+        for index, node in enumerate(nodes):
             self.visited += 1
             if not self.visited & 511:
                 if self.cancel is not None and self.cancel():
@@ -136,13 +137,13 @@ class Walker:
                 if self.on_progress is not None and not frame.number:
                     self.on_progress(Progress("analysing", index, len(nodes)))
             if self.own and (node.domain, node.op) in self.own:
-                self.operator(frame, node, spot, out)
+                self.operator(frame, node, (spots, index), out)
                 continue
             function = self.model.functions.get(node.key) if self.model.functions else None
             if function is not None:
-                calls.call(self, frame, node, spot, function, out)
-            elif node.op not in bodies.CARRIERS or not bodies.follow(self, frame, node, spot, out):
-                self.operator(frame, node, spot, out)
+                calls.call(self, frame, node, spots[index], function, out)
+            elif node.op not in bodies.CARRIERS or not bodies.follow(self, frame, node, spots[index], out):
+                self.operator(frame, node, (spots, index), out)
 
     def inner(self, frame: Frame, node: Node, spot: Place, kind: str) -> tuple[tuple[Scope, ...], str]:
         """The scopes and the path prefix of a body that opens below `node`."""
@@ -150,14 +151,7 @@ class Walker:
         self.taken[path] += 1
         if self.taken[path] > 1:
             path = f"{path}#{self.taken[path]}"
-        return (*self.scopes(frame, spot), Scope(path, spot.name, kind)), f"{path}/"
-
-    def scopes(self, frame: Frame, spot: Place) -> tuple[Scope, ...]:
-        """The groups around a node; those inside a body carry the body's path."""
-        if not frame.prefix:
-            return spot.scopes
-        inside = tuple(Scope(frame.prefix + s.path, s.name, s.kind) for s in spot.scopes)
-        return (*frame.scopes, *inside)
+        return (*frame.scopes_of(spot), Scope(path, spot.name, kind)), f"{path}/"
 
     def group(self, frame: Frame, node: Node, kind: str, **more: Any) -> GroupFacts:
         """What the group of a node with a body shows."""
@@ -181,7 +175,7 @@ class Walker:
         self,
         frame: Frame,
         node: Node,
-        spot: Place,
+        place_: tuple[Sequence[Place], int],
         out: Walk,
         *,
         kind: str = "",
@@ -193,86 +187,48 @@ class Walker:
         Args:
             frame: The body it stands in.
             node: The operator.
-            spot: Its place.
+            place_: The places of the nodes around it, and which is its own.
             out: Takes the leaf.
             kind: What to call it, if not by its operator.
             memo: A key for the cost besides the shapes: set where many nodes are alike.
             extra: Values that the frame does not know.
         """
         names = node.inputs
-        get = frame.shapes.values.get
-        # None where one is left out
-        inputs: list[Any] = [(get(n) or frame.info(n)) if n else None for n in names]
-        if extra:
-            inputs = [extra.get(n) or i for n, i in zip(names, inputs, strict=True)]
-        outputs = [get(n) or frame.info(n) for n in node.outputs if n]
         still = frame.stored
         held = not still.keys().isdisjoint(names)
-        figures = self.figures(frame, node, inputs, outputs, memo, extra, held)
-        params: Collection[str] = ()
-        entries: tuple[tuple[Hashable, int, int], ...] = ()
-        weights: tuple[TensorInfo, ...] = ()
+        figures = self.figures(frame, node, memo, extra, held)
+        entries: list[tuple[Hashable, int, int]] = []
         if figures.parameters:
-            stored, params = parameters(frame, node, figures.parameters)
-            weights = tuple(
-                {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}.values()
-            )
-            entries = tuple({s.identity: (s.identity, s.elements, s.size) for s in stored}.values())
+            for index, place_at, bits in figures.parameters:
+                entry = still[names[index]][place_at]
+                entries.append((entry.identity, entry.elements * 8 // bits, entry.size))
+            if len(entries) > 1 and len({identity for identity, _, _ in entries}) < len(entries):
+                entries = list({entry[0]: entry for entry in entries}.values())
         special = node.op in _SPECIAL
         if special:
             hand_on(frame, node)
-        whole = not params and "" not in names
         count = frame.trips if isinstance(frame.trips, int) else 1
-        path = frame.path(node)
-        cost = figures.cost
-        # by position: by name it takes six times as long, and there is one for every node
-        layer = Layer(
-            0,  # id
-            None,  # parent
-            path,
-            spot.name,
-            kind or node.op,
-            0,  # depth
-            False,  # group
-            count,
-            tuple(inputs if whole else [i for i in inputs if i is not None and i.name not in params]),
-            tuple(outputs),
-            weights,
-            0,  # params
-            0,  # weight_bytes
-            cost.macs,
-            cost.formula,
-            cost.elementwise_ops,
-            figures.read,
-            figures.written,
-            figures.written,  # activation_bytes
-            figures.attributes,
-            cost.status,
-            cost.reason,
-            (),  # shared_with
-            1,  # repeat
-            figures.weights,
-        )
-        scopes = self.scopes(frame, spot) if frame.prefix else spot.scopes
         at = len(out.leaves)
-        out.leaves.append(Leaf(scopes, layer, entries, count, True, (frame, node, extra or ())))
-        keys: Sequence[Hashable] = names
-        infos: Sequence[TensorInfo] = inputs
-        if held or extra or not whole:
-            read = [
-                (name, info)
-                for name, info in zip(names, inputs, strict=True)
-                if info is not None and name not in still and not (extra and name in extra)
-            ]
-            keys = [name for name, _ in read]
-            infos = [info for _, info in read]
-        made_keys: Sequence[Hashable] = [i.name for i in outputs]
+        leaf = Leaf(figures, _row, entries, count, True, (frame, node, extra or ()), place_, kind)
+        out.leaves.append(leaf)
+        self.edges.append(leaf)
+        values = frame.shapes.values
+        made: list[tuple[Hashable, TensorInfo | Named, int | None]]
+        keys: Sequence[Hashable]
+        if held or extra or "" in names:
+            keys = [n for n in names if n and n not in still and not (extra and n in extra)]
+        else:
+            keys = names
+        sizes = figures.sizes
+        if len(sizes) == 1 == len(node.outputs):
+            name = node.outputs[0]
+            made = [(name, (values, name), sizes[0])]
+        else:
+            made = [(n, (values, n), s) for n, s in zip(filter(None, node.outputs), sizes, strict=False)]
         if frame.number or frame.keys:
             # in a body, a value may be the caller's under another name
             keys = [frame.key(str(name)) for name in keys]
-            made_keys = [frame.key(i.name) for i in outputs]
-        made = [*zip(made_keys, outputs, figures.sizes, strict=False)]
-        self.edges.append((scopes, keys, infos, made_keys if made else ()))
+            made = [(frame.key(str(name)), info, size) for name, info, size in made]
         if special:
             if node.op in sequences.MAKERS and not node.domain:
                 sequences.remember(self.sequences, frame, node)
@@ -282,14 +238,16 @@ class Walker:
                     del made[0]
                 else:
                     self.views[frame.key(node.outputs[0])] = self.memory_of(frame.key(source))
-        self.step(out, path, keys, made, leaf=at)
+        path = (node.name or node.label) if not frame.prefix else frame.path(node)
+        if self.views:
+            self.step(out, path, keys, made, leaf=at)
+        else:
+            out.steps.append(Step(path, keys, made, at))
 
     def figures(
         self,
         frame: Frame,
         node: Node,
-        inputs: list[TensorInfo | None],
-        outputs: list[TensorInfo],
         memo: Hashable,
         extra: Mapping[str, TensorInfo] | None,
         held: bool,
@@ -298,6 +256,45 @@ class Walker:
 
         `held` says whether one of its inputs is stored.
         """
+        names = node.inputs
+        key: Hashable = None
+        answer = frame.shapes.alike.get(id(node))
+        if answer is not None and not extra and not memo:
+            # the answer stands for operator, attributes and all types
+            looks: Hashable = None
+            if held:
+                known_looks, stored = frame.looks, frame.stored
+                looks = tuple(
+                    [(known_looks.get(n) or self.look(frame, n)) if n in stored else 0 for n in names]
+                )
+            key = id(answer), looks
+            if frame.number:
+                key = *key, frame.trips, frame.early
+            if len(names) > 1 and len(set(names)) < len(names):
+                key = *key, tuple([names.index(n) for n in names])
+            known = self.alike.get(key)
+            if known is not None:
+                return known
+        figures = self.reckoned(frame, node, memo, extra, held)
+        if key is not None and (node.domain, node.op) not in self.readers:
+            self.alike[key] = figures
+        return figures
+
+    def look(self, frame: Frame, name: str) -> int:
+        """A number for what is stored behind a name, whoever it is."""
+        found = self.looks.setdefault(_looks(frame.stored[name]), len(self.looks) + 1)
+        frame.looks[name] = found
+        return found
+
+    def reckoned(
+        self,
+        frame: Frame,
+        node: Node,
+        memo: Hashable,
+        extra: Mapping[str, TensorInfo] | None,
+        held: bool,
+    ) -> _Figures:
+        """The figures of a node from its rule, or from another node of the same types."""
         key: Hashable = None
         everywhere: Hashable = None
         kinds = frame.shapes.kinds
@@ -326,12 +323,15 @@ class Walker:
                 known = self.alike.get(key)
                 if known is not None:
                     return known
+                inputs, outputs = _described(frame, node, extra or ())
                 if memo is None and not self.own and node.op not in bodies.CARRIERS:
                     everywhere = self.everywhere(frame, node, inputs, outputs)
                     known = _REMEMBERED.get(everywhere)
                     if known is not None:
                         self.alike[key] = known
                         return known
+        if key is None:
+            inputs, outputs = _described(frame, node, extra or ())
         cost = self.cost(frame, node, inputs, outputs, memo)
         chosen = parameter_places(frame, node) if held else []
         params = {node.inputs[index] for index, _, _ in chosen}
@@ -345,14 +345,20 @@ class Walker:
                 reason = "how large its tensors are depends on the data; counted is the most"
                 cost = replace(cost, status="bound", reason=reason)
         scale = frame.trips if isinstance(frame.trips, int) else None
+        written = scaled(moved.written, scale)
         figures = _Figures(
-            cost,
-            chosen,
-            scaled(moved.read, scale),
-            scaled(moved.weights, scale),
-            scaled(moved.written, scale),
-            tuple(size for _, _, size in moved.made),
-            shown(node),
+            macs=cost.macs,
+            elementwise_ops=cost.elementwise_ops,
+            bytes_read=scaled(moved.read, scale),
+            bytes_written=written,
+            activation_bytes=written,
+            weight_bytes_read=scaled(moved.weights, scale),
+            status=cost.status,
+            reason=cost.reason,
+            formula=cost.formula,
+            parameters=chosen,
+            sizes=tuple([size for _, _, size in moved.made]),
+            attributes=shown(node),
         )
         if key is not None:
             self.alike[key] = figures
@@ -386,7 +392,7 @@ class Walker:
         out: Walk,
         path: str,
         read: Sequence[Hashable],
-        made: Sequence[tuple[Hashable, TensorInfo, int | None]],
+        made: Sequence[tuple[Hashable, TensorInfo | Named, int | None]],
         *,
         leaf: int = -1,
         bound: str = "",
@@ -446,6 +452,7 @@ class Walker:
             frame,
             shapes=shapes,
             stored=stored,
+            looks={},
             keys=keys,
             scopes=scopes,
             prefix=f"{path}/",
@@ -469,63 +476,120 @@ class Walker:
         self.step(out, scopes[-1].path, (*keys, *also), made)
         self.edges.append((scopes, keys, [frame.info(n) for n in read], [k for k, _, _ in made]))
 
-    # -- groups ---------------------------------------------------------------------------------
 
-    def boundaries(self, out: Walk, graph: Graph, frame: Frame) -> None:
-        """What goes into and out of every group that is there by name only."""
-        made: dict[Hashable, tuple[Scope, ...]] = {}
-        for scopes, _, _, keys in self.edges:
-            for key in keys:
-                made.setdefault(key, scopes)
-        ins: dict[str, dict[Hashable, TensorInfo]] = {}
-        outs: dict[str, dict[Hashable, TensorInfo]] = {}
-        ends = [frame.key(v.name) for v in graph.outputs], [frame.info(v.name) for v in graph.outputs]
-        for scopes, keys, infos, _ in (*self.edges, ((), *ends, ())):
-            for key, info in zip(keys, infos, strict=True):
-                origin = made.get(key, ())
-                if origin is scopes:
-                    continue
-                same = 0
-                for a, b in zip(origin, scopes, strict=False):
-                    if a is not b and a.path != b.path:
-                        break
-                    same += 1
-                for scope in scopes[same:]:
-                    if scope.path in ins:
-                        ins[scope.path][key] = info
-                    else:
-                        ins[scope.path] = {key: info}
-                for scope in origin[same:]:
-                    if scope.path in outs:
-                        outs[scope.path][key] = info
-                    else:
-                        outs[scope.path] = {key: info}
-        for path in {**ins, **outs}:
-            if path not in out.groups:
-                out.groups[path] = GroupFacts(
-                    inputs=tuple(ins.get(path, {}).values())[:SHOWN],
-                    outputs=tuple(outs.get(path, {}).values())[:SHOWN],
-                )
+def boundaries(walk: Walk, graph: Graph, frame: Frame) -> None:
+    """What goes into and out of every group that is there by name only."""
+    made: dict[Hashable, tuple[Scope, ...]] = {}
+    edges = [_edge(e) if isinstance(e, Leaf) else e for e in walk.edges]
+    for scopes, _, _, keys in edges:
+        for key in keys:
+            made.setdefault(key, scopes)
+    ins: dict[str, dict[Hashable, TensorInfo]] = {}
+    outs: dict[str, dict[Hashable, TensorInfo]] = {}
+    ends = [frame.key(v.name) for v in graph.outputs], [frame.info(v.name) for v in graph.outputs]
+    for scopes, keys, infos, _ in (*edges, ((), *ends, ())):
+        for key, info in zip(keys, infos, strict=True):
+            origin = made.get(key, ())
+            if origin is scopes:
+                continue
+            same = 0
+            for a, b in zip(origin, scopes, strict=False):
+                if a is not b and a.path != b.path:
+                    break
+                same += 1
+            for scope in scopes[same:]:
+                if scope.path in ins:
+                    ins[scope.path][key] = info
+                else:
+                    ins[scope.path] = {key: info}
+            for scope in origin[same:]:
+                if scope.path in outs:
+                    outs[scope.path][key] = info
+                else:
+                    outs[scope.path] = {key: info}
+    for path in {**ins, **outs}:
+        if path not in walk.groups:
+            walk.groups[path] = GroupFacts(
+                inputs=tuple(ins.get(path, {}).values())[:SHOWN],
+                outputs=tuple(outs.get(path, {}).values())[:SHOWN],
+            )
 
 
-class _Figures(Struct):
+def _edge(leaf: Leaf) -> Edge:
+    """What an operator reads and makes."""
+    assert leaf.origin is not None
+    frame, node, extra = leaf.origin
+    read = [n for n in node.inputs if n and n not in frame.stored and n not in extra]
+    makes = not isinstance(leaf.figures, _Figures) or leaf.figures.sizes
+    made = [frame.key(n) for n in node.outputs if n] if makes else ()
+    return leaf.scopes, [frame.key(n) for n in read], [frame.info(n) for n in read], made
+
+
+def _row(leaf: Leaf) -> Row:
+    """The row of an operator, from what the walk kept of it."""
+    assert leaf.origin is not None
+    frame, node, extra = leaf.origin
+    figures = leaf.figures
+    assert isinstance(figures, _Figures)
+    inputs, outputs = _described(frame, node, extra)
+    params: Collection[str] = ()
+    weights: tuple[TensorInfo, ...] = ()
+    if figures.parameters:
+        stored, params = parameters(frame, node, figures.parameters)
+        named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
+        weights = tuple(named.values())
+    places, index = leaf.place
+    spot = places[index]
+    layer = Layer(
+        id=0,
+        parent=None,
+        path=frame.path(node),
+        name=spot.name,
+        kind=leaf.kind or node.op,
+        depth=0,
+        group=False,
+        calls=leaf.nodes,
+        inputs=tuple([i for i in inputs if i is not None and i.name not in params]),
+        outputs=tuple(outputs),
+        weights=weights,
+        macs=figures.macs,
+        formula=figures.formula,
+        elementwise_ops=figures.elementwise_ops,
+        bytes_read=figures.bytes_read,
+        bytes_written=figures.bytes_written,
+        activation_bytes=figures.activation_bytes,
+        attributes=figures.attributes,
+        status=figures.status,
+        reason=figures.reason,
+        weight_bytes_read=figures.weight_bytes_read,
+    )
+    return frame.scopes_of(spot), layer
+
+
+class _Figures(Figures, frozen=True, eq=False):
     """What nodes of one operator, attributes and types have in common.
 
     Attributes:
-        cost: Of all runs.
+        reason, formula: As a `Layer` has them.
         parameters: Where its inputs bring parameters, as `frames.parameter_places` has it.
-        read, weights, written: Bytes of all runs; `weights` is the part of `read` that is stored.
         sizes: Bytes of every tensor that it makes.
         attributes: As shown.
     """
 
-    cost: Cost
+    reason: str
+    formula: str
     parameters: Sequence[tuple[int, int, int]]
-    read: int | None
-    weights: int | None
-    written: int | None
     sizes: tuple[int | None, ...]
     attributes: Mapping[str, Any]
+
+
+def _described(
+    frame: Frame, node: Node, extra: Collection[str]
+) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
+    """What goes into a node, None where an input is left out, and what comes out."""
+    known: Mapping[str, TensorInfo] = extra if isinstance(extra, Mapping) else {}
+    inputs = [(known.get(n) or frame.info(n)) if n else None for n in node.inputs]
+    return inputs, [frame.info(n) for n in node.outputs if n]
 
 
 MAX_REMEMBERED = 8_192

@@ -137,9 +137,9 @@ class RebuiltModule(TorchModel):
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
-        info = examined.analysis.info
+        info = examined.info
         model = replace(info.model, format=self.format, file_bytes=os.path.getsize(self.source))
-        return replace(examined, analysis=replace(examined.analysis, info=replace(info, model=model)))
+        return examined.with_info(replace(info, model=model))
 
 
 class ModuleObject(TorchModel):

@@ -246,7 +246,7 @@ def test_the_timeline_is_what_its_definition_says(
 
     by_hand = [sum(size for key, size in sizes.items() if alive_at(key, at)) for at in range(len(plan))]
     analysis = Analysis(Info(ModelInfo("m", "onnx", (), ()), {}, tree.totals([])), ())
-    found = memory(Examined(analysis, Schedule(steps, keep, [None] * len(steps))))
+    found = memory(Examined.of(analysis, Schedule(steps, keep, [None] * len(steps))))
     assert [s.live_bytes for s in found.steps] == by_hand
     peak = live_peak(steps, keep)
     assert peak.bytes == found.peak_bytes == max(by_hand, default=0)

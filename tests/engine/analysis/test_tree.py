@@ -26,7 +26,9 @@ def leaf(
     layer = Layer(
         0, None, path, name, kind, 0, False, macs=macs, status="unknown" if macs is None else status
     )
-    return Leaf(scopes(group), layer, stored, counted=counted)
+    leaf = Leaf.of(scopes(group), layer, stored)
+    leaf.counted = counted
+    return leaf
 
 
 def test_rows_come_in_pre_order_with_ids_parents_and_depths() -> None:

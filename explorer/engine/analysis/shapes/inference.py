@@ -24,7 +24,7 @@ from explorer.engine.analysis.shapes.contents import Contents, follow
 from explorer.engine.analysis.shapes.onnx_pass import OnnxPass
 from explorer.engine.analysis.shapes.rules import Call, Misfit, Type
 from explorer.engine.analysis.shapes.table import Table, better, common, complete_all, merge, possible, take
-from explorer.engine.analysis.shapes.told import entered, shown_shape, told
+from explorer.engine.analysis.shapes.told import Told, entered, shown_shape
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Function, Graph, Model, Node, Value, subgraphs
 from explorer.facts import Dim, Shape, TensorInfo
@@ -48,12 +48,23 @@ MAX_BODIES = 20_000
 MAX_REMEMBERED = 8_192
 """Answers of rules that are kept from one model to the next, about 1 KB each."""
 
-_REMEMBERED: dict[Hashable, Sequence[Type] | None] = {}
+_REMEMBERED: dict[Hashable, Answer] = {}
 """Answers by operator, attributes, types and contents, which is all that a rule is told."""
 
 _RULES = {**rules.RULES, **movement.RULES, **products.RULES}
+_STANDARD = {op: rule for (domain, op), rule in _RULES.items() if not domain}
 _DOMAINS = frozenset(domain for domain, _ in _RULES)
 _KNOWN_OPS = frozenset(folding.FOLDABLE) | {"Constant"}
+
+
+class Answer(Struct, frozen=True, eq=False):
+    """What a rule says of nodes of one kind; `types` is None if it cannot say, or the misfit it found.
+
+    `whole` tells whether every type and shape is known.
+    """
+
+    types: Sequence[Type] | Misfit | None
+    whole: bool
 
 
 class Shapes(Struct, frozen=True):
@@ -73,6 +84,8 @@ class Shapes(Struct, frozen=True):
     dims: Mapping[str, int]
     notes: tuple[str, ...] = ()
     kinds: Mapping[str, Type] = field(default_factory=dict)
+    disputed: frozenset[str] = frozenset()
+    alike: Mapping[int, Answer] = field(default_factory=dict)
 
 
 def forget() -> None:
@@ -120,7 +133,8 @@ class Inference:
         inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
         self.notes: list[str] = []
         self._limits: dict[str, Dim] = {}
-        self._answers: dict[Hashable, Sequence[Type] | Misfit | None] = {}
+        self._answers: dict[Hashable, Answer] = {}
+        self._alike: dict[int, Answer] = {}
         self._pool: dict[Type, Type] = {}
         self._bodies: dict[Any, tuple[Any, tuple[Node, ...], Table]] = {}
         self._finished: dict[int, Shapes] = {}
@@ -133,8 +147,10 @@ class Inference:
         declared = self._declared(graph)
         seen = {name: (t[0], entered(t[1])) for name, t in (observed or {}).items()}
         table = self._infer(graph, model.opsets, declared, Contents(graph.initializers), observed=seen)
-        values = told(graph, table, declared, seen, self._limits, trusted=self._trusted)
-        self.main = Shapes(values, table.contents, bound, tuple(self.notes), table.types)
+        values = Told(graph, table, declared, seen, self._limits, trusted=self._trusted)
+        self.main = Shapes(
+            values, table.contents, bound, tuple(self.notes), table.types, values.disputed, self._alike
+        )
 
     @property
     def bounds(self) -> bool:
@@ -423,16 +439,15 @@ class Inference:
 
     def _propagate(self, nodes: Sequence[Node], table: Table, opsets: Mapping[str, int]) -> list[Node]:
         """Goes through the nodes once; returns those with an output that is not wholly known."""
-        types, contents, answers = table.types, table.contents, self._answers
+        types, contents, answers, alike = table.types, table.contents, self._answers, self._alike
         functions = self.model.functions
         get = types.get
         open_: list[Node] = []
         versions = {domain: opsets.get(domain, 1) for domain in _DOMAINS}
         first = (None, None)
-        rules_: dict[str, rules.Rule | None] = {op: rule for (domain, op), rule in _RULES.items() if not domain}
         for node in nodes:
             outputs = node.outputs
-            rule = rules_.get(node.op) if not node.domain else _RULES.get((node.domain, node.op))
+            rule = _STANDARD.get(node.op) if not node.domain else _RULES.get((node.domain, node.op))
             if rule is None or (functions and node.key in functions):
                 if not self._other(node, table, opsets):
                     open_.append(node)
@@ -460,37 +475,41 @@ class Inference:
                     )
                 else:
                     key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
-                answer = answers.get(key, ...)
+                answer = answers.get(key) or _REMEMBERED.get(key)
             else:
-                answer = ...
-            if answer is ... and key is not None:
-                answer = _REMEMBERED.get(key, ...)
-            if answer is ...:
-                answer = self._asked(node, rule, kinds, contents, versions[node.domain])
-                if key is not None:
-                    answers[key] = answer
-                    # what does not fit knows the node that it was found at
-                    if not isinstance(answer, Misfit):
-                        if len(_REMEMBERED) >= MAX_REMEMBERED:
-                            _REMEMBERED.clear()
-                        _REMEMBERED[key] = answer
+                answer = None
             if answer is None:
+                answer = self._asked(node, rule, kinds, contents, versions[node.domain])
+                # what does not fit knows the node that it was found at
+                if key is not None and not isinstance(answer.types, Misfit):
+                    if len(_REMEMBERED) >= MAX_REMEMBERED:
+                        _REMEMBERED.clear()
+                    _REMEMBERED[key] = answer
+            if key is not None:
+                answers[key] = answer
+            made = answer.types
+            if made is None:
                 open_.append(node)
                 continue
-            if isinstance(answer, Misfit):
-                self._refuse(node, str(answer), table)
+            if isinstance(made, Misfit):
+                self._refuse(node, str(made), table)
                 continue
-            whole = True
-            for name, kind in zip(outputs, answer, strict=False):
-                if not name:
-                    continue
-                if name in types:
-                    kind = better(types[name], kind)
-                types[name] = kind
-                if kind[1] is None or kind[0] is None or None in kind[1]:
-                    whole = False
-            if not whole or len(answer) < len(outputs):
-                open_.append(node)
+            if len(outputs) == 1 and answer.whole and outputs[0] not in types:
+                types[outputs[0]] = made[0]
+                if key is not None:
+                    alike[id(node)] = answer
+            else:
+                whole = answer.whole
+                for name, kind in zip(outputs, made, strict=False):
+                    if not name:
+                        continue
+                    if name in types:
+                        kind = better(types[name], kind)
+                    types[name] = kind
+                    if kind[1] is None or kind[0] is None or None in kind[1]:
+                        whole = False
+                if not whole or len(made) < len(outputs):
+                    open_.append(node)
             if node.op in _KNOWN_OPS:
                 self._fold(node, table)
         return open_
@@ -502,20 +521,23 @@ class Inference:
         kinds: Sequence[Type | None],
         contents: Contents,
         version: int,
-    ) -> Sequence[Type] | Misfit | None:
-        """A rule's answer; None if it cannot say or the node fits no definition."""
+    ) -> Answer:
+        """A rule's answer, which cannot say either if the node fits no definition."""
         inside = {
             i: contents.flat(node.inputs[i]) for i in rule.contents if i < len(kinds) and kinds[i] is not None
         }
         call = Call(node.op, node.attributes, kinds, inside, len(node.outputs), version, self._fresh)
         try:
             answer = rule.handler(call)
-            return answer if answer is None or all(map(possible, answer)) else None
         except Misfit as misfit:
-            return misfit
+            return Answer(misfit, False)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
             # a node that is not as its definition says; onnx will tell how
-            return None
+            return Answer(None, False)
+        if answer is None or not all(map(possible, answer)):
+            return Answer(None, False)
+        whole = all(k[0] is not None and k[1] is not None and None not in k[1] for k in answer)
+        return Answer(answer, whole and bool(answer))
 
     def _refuse(self, node: Node, why: str, table: Table) -> None:
         """Says once that a node cannot run; of what it would make nothing is known, nor asked of others."""
@@ -611,9 +633,9 @@ class Inference:
         """Facts of a body, made when somebody looks at it."""
         if id(table) not in self._finished:
             graph = body or Graph("", tuple(nodes), (), (), {})
-            values = told(graph, table, declared or {}, {}, self._limits, trusted=self._trusted)
+            values = Told(graph, table, declared or {}, {}, self._limits, trusted=self._trusted)
             kinds = {} if table.doubtful else table.types
-            self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds)
+            self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
         return self._finished[id(table)]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.analysis.shapes.rules import Type
@@ -10,53 +11,91 @@ from explorer.engine.analysis.shapes.table import Table
 from explorer.engine.graph import Graph, Node
 from explorer.facts import Dim, Shape, TensorInfo
 
-__all__ = ["entered", "shown_shape", "told"]
+__all__ = ["Told", "entered", "shown_shape"]
 
 
-def told(
-    graph: Graph,
-    table: Table,
-    declared: Mapping[str, Type],
-    observed: Mapping[str, Type],
-    limits: Mapping[str, Dim],
-    *,
-    trusted: bool,
-) -> dict[str, TensorInfo]:
-    """What is known as facts: origins, bounds in place of what depends on data, conflicts."""
-    said = table.said
-    made = {name for node in graph.nodes for name in node.outputs}
-    doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
-    symbols = {n for v in graph.inputs for n in dims.names(entered(v.shape) or ())} if declared else set()
-    values: dict[str, TensorInfo] = {}
-    texts: dict[Shape, tuple[Shape, bool]] = {}
-    plain = not (said or declared or observed or doubtful or table.misfits)
-    for name, (dtype, shape) in table.types.items():
-        if name not in made:
-            values[name] = TensorInfo(name, dtype, shown_shape(shape), "declared")
-            continue
-        if plain and shape in texts:
-            shown, bound = texts[shape]
-            values[name] = TensorInfo(name, dtype, shown, "bound" if bound else "inferred")
-            continue
+class Told(Mapping[str, TensorInfo]):
+    """What is known as facts, each made when it is asked for: origins, bounds in place of what depends on
+    data, conflicts.
+
+    Args:
+        graph: Whose values they are.
+        table: What inference found.
+        declared: What the file says.
+        observed: What a run showed.
+        limits: What sizes that depend on data are at most.
+        trusted: Whether what the file declares may be held against what was found.
+
+    Attributes:
+        disputed: Names of values of which somebody else says something, too.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        table: Table,
+        declared: Mapping[str, Type],
+        observed: Mapping[str, Type],
+        limits: Mapping[str, Dim],
+        *,
+        trusted: bool,
+    ) -> None:
+        self.disputed = frozenset((*declared, *observed, *table.misfits))
+        self._table = table
+        self._declared = declared
+        self._observed = observed
+        self._limits = limits
+        self._trusted = trusted
+        self._made = {name for node in graph.nodes for name in node.outputs}
+        self._doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
+        inputs = graph.inputs if declared else ()
+        self._symbols = {n for v in inputs for n in dims.names(entered(v.shape) or ())}
+        self._texts: dict[Shape, tuple[Shape, bool]] = {}
+        self._facts: dict[str, TensorInfo] = {}
+
+    def __len__(self) -> int:
+        return len(self._table.types)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table.types)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table.types
+
+    def __getitem__(self, name: str) -> TensorInfo:
+        known = self._facts.get(name)
+        if known is None:
+            dtype, shape = self._table.types[name]
+            known = self._facts[name] = self._fact(name, dtype, shape)
+        return known
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of any mapping; `Mapping.get` would raise and catch for every name that is missing."""
+        known = self._facts.get(name)
+        if known is None:
+            return self[name] if name in self._table.types else default
+        return known
+
+    def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
+        if name not in self._made:
+            return TensorInfo(name, dtype, shown_shape(shape), "declared")
+        said = self._table.said
         origin = said.get(name, "inferred") if said else "inferred"
         conflict = ""
-        if declared and name in declared and origin == "inferred" and trusted:
-            conflict = _conflict(declared[name][1], shape, symbols, "the file declares")
-        if observed and name in observed and not conflict:
-            conflict = _conflict(observed[name][1], shape, symbols, "a run gave")
-        if name in table.misfits:
-            conflict = table.misfits[name]
+        if name in self.disputed:
+            if name in self._declared and origin == "inferred" and self._trusted:
+                words = "the file declares"
+                conflict = _conflict(self._declared[name][1], shape, self._symbols, words)
+            if name in self._observed and not conflict:
+                conflict = _conflict(self._observed[name][1], shape, self._symbols, "a run gave")
+            conflict = self._table.misfits.get(name, conflict)
+        bound = name in self._doubtful
         if shape is not None:
-            known = texts.get(shape)
+            known = self._texts.get(shape)
             if known is None:
-                known = texts[shape] = _finished(shape, limits)
-            shape = known[0]
-            if known[1] or name in doubtful:
-                origin = "bound"
-        elif name in doubtful:
-            origin = "bound"
-        values[name] = TensorInfo(name, dtype, shape, origin, conflict)
-    return values
+                known = self._texts[shape] = _finished(shape, self._limits)
+            shape, bound = known[0], known[1] or bound
+        return TensorInfo(name, dtype, shape, "bound" if bound else origin, conflict)
 
 
 def entered(shape: Shape | None) -> Shape | None:
