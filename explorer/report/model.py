@@ -232,10 +232,10 @@ def layers(fact: Analysis) -> list[Block]:
     totals = fact.info.totals
     whole = totals.macs
     largest = max((row.macs or 0 for row in fact.layers if not row.group), default=0)
-    observed = "observed" in fact.info.assumptions
+    said = _said_of_shapes(fact)
     # a file of tensors says nothing of work, on every row the same nothing
     bare = not totals.nodes and not totals.coverage
-    rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest, observed, bare) for row in fact.layers]
+    rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest, said, bare) for row in fact.layers]
     sign = ">= " if totals.coverage < 1 else ""
     rows.append(
         (
@@ -284,7 +284,7 @@ def _functional_hint(totals: Totals) -> list[Block]:
 
 
 def _layer_row(
-    row: Layer, whole: int | None, largest: int, observed: bool, bare: bool = False
+    row: Layer, whole: int | None, largest: int, said: Mapping[str, str], bare: bool = False
 ) -> tuple[Cell, ...]:
     name = "  " * row.depth + (row.name or row.path or "(model)")
     kind = f"{row.kind} ×{row.calls}" if row.calls > 1 else row.kind
@@ -299,7 +299,7 @@ def _layer_row(
         share_text(row.macs, whole) if row.macs != 0 and whole else "",
         "" if row.group else bar_text(row.macs, largest),
         quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
-        _remark(row, observed, bare),
+        _remark(row, said, bare),
     )
 
 
@@ -317,7 +317,20 @@ def quiet_zero(value: int | None, text: str) -> Cell:
     return text if value else Span("-", DIM)
 
 
-def _remark(row: Layer, observed: bool, bare: bool) -> str:
+def _said_of_shapes(fact: Analysis) -> dict[str, str]:
+    """What is worth saying of where a shape comes from, by origin."""
+    said = {"bound": "size at most"}
+    if fact.info.model.opset is not None:
+        # an operator's output is inferred, or seen in a run, unless nobody knows the operator; without operator
+        # sets of ONNX's there is nothing to infer, and the format declares every shape
+        said["declared"] = "shape as declared"
+    if "observed" in fact.info.assumptions:
+        # a module is never without a run, on tensors that hold no data
+        said["observed"] = "shape as seen in a run"
+    return said
+
+
+def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
     why = "" if bare else row.reason
     remarks = [f"upper bound: {why}" if why and row.status == "bound" else why]
     if row.shared_with:
@@ -326,13 +339,8 @@ def _remark(row: Layer, observed: bool, bare: bool) -> str:
     if row.repeat > 1:
         remarks.append(f"first of {row.repeat} alike")
     if not row.group:
-        # an operator's output is inferred, or seen in a run, unless nobody knows the operator
-        said = {} if row.status == "bound" else {"bound": "size at most"}
-        said["declared"] = "shape as declared"
-        if observed:
-            # a module is never without a run, on tensors that hold no data
-            said["observed"] = "shape as seen in a run"
-        remarks += [said[t.origin] for t in row.outputs[:1] if t.origin in said]
+        told = {n: text for n, text in said.items() if n != "bound" or row.status != "bound"}
+        remarks += [told[t.origin] for t in row.outputs[:1] if t.origin in told]
         remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
     return "; ".join(remark for remark in remarks if remark)
 
