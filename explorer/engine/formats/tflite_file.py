@@ -123,7 +123,7 @@ class TfliteModel:
         raise Misuse(
             f"this is a TensorFlow Lite model: {why}",
             where=self.source,
-            hint="make it an ONNX file first: explorer convert MODEL -o OUT.onnx",
+            hint="explorer convert MODEL -o OUT.onnx makes it an ONNX file, by tf2onnx (extra [tensorflow])",
         )
 
 
