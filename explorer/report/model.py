@@ -321,8 +321,8 @@ def _said_of_shapes(fact: Analysis) -> dict[str, str]:
     """What is worth saying of where a shape comes from, by origin."""
     said = {"bound": "size at most"}
     if fact.info.model.opset is not None:
-        # an operator's output is inferred, or seen in a run, unless nobody knows the operator; without operator
-        # sets of ONNX's there is nothing to infer, and the format declares every shape
+        # an operator's output is inferred, or seen in a run, unless nobody knows the operator; without ONNX's
+        # operator sets there is nothing to infer, and the format declares every shape
         said["declared"] = "shape as declared"
     if "observed" in fact.info.assumptions:
         # a module is never without a run, on tensors that hold no data
