@@ -224,7 +224,7 @@ def waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
 
 def clear_old(environment: Mapping[str, str], *, days: float = _DAYS) -> None:
     """Removes the sessions that nobody has resumed for `days`."""
-    for folder in _newest_first(home(environment)):
+    for folder in _newest_first(home(environment), with_state=False):
         with contextlib.suppress(OSError):
             if time.time() - _changed(folder) < days * 86_400:
                 continue
@@ -236,12 +236,14 @@ def clear_old(environment: Mapping[str, str], *, days: float = _DAYS) -> None:
 # inside
 
 
-def _newest_first(base: str) -> list[str]:
+def _newest_first(base: str, *, with_state: bool = True) -> list[str]:
     """Folders of sessions; a link is none."""
     try:
         folders = [entry.path for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
+    if with_state:
+        folders = [folder for folder in folders if os.path.lexists(os.path.join(folder, _FILE))]
     return sorted(folders, key=_changed, reverse=True)
 
 
@@ -273,9 +275,7 @@ def _read(folder: str) -> Saved:
     try:
         data = _bytes_of(path)
     except OSError as error:
-        gone = error.errno == errno.ENOENT
-        what = "the session has no state" if gone else f"the session cannot be read: {error.strerror}"
-        raise BadModel(what, where=path, hint=_REMOVE) from None
+        raise BadModel(f"the session cannot be read: {error.strerror}", where=path, hint=_REMOVE) from None
     try:
         version = msgspec.msgpack.decode(data, type=_Version).version
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

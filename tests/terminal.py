@@ -13,6 +13,7 @@ import select
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -61,8 +62,11 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.modes_before = termios.tcgetattr(self.slave)
         kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")}
+        # where sessions are kept: never among the user's own
+        self.state = tempfile.TemporaryDirectory(prefix="explorer-state-")
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        environment = {**kept, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": path, **(env or {})}
+        environment = {**kept, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": path}
+        environment |= {"XDG_STATE_HOME": self.state.name, **(env or {})}
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
             words,
@@ -86,8 +90,20 @@ class Terminal:
                 child.kill()
             self.process.kill()
         self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+        self.hang_up()
+        self.state.cleanup()
+
+    def hang_up(self) -> None:
+        """Drops the line: both ends of it are closed, as when a connection breaks."""
+        for end in (self.master, self.slave):
+            if end >= 0:
+                os.close(end)
+        self.master = self.slave = -1
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Makes the window another size, which the system tells the program."""
+        self.screen.resize(rows, columns)
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def pump(self, seconds: float) -> int:
         """Reads for at most `seconds`, or until something came; how many bytes that was."""

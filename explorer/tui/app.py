@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from explorer.resuming import Kept, Saved, View
     from explorer.tui.jobs import Door
     from explorer.tui.program import ExplorerApp
-    from explorer.tui.screens.remembering import Keep
+    from explorer.tui.screens.remembering import Keeper
 
 __all__ = ["is_remote", "make_app", "run"]
 
@@ -51,7 +51,7 @@ def run(
         source,
         line.engine,
         remote=remote or is_remote(os.environ),
-        keep=line.keep,
+        keeper=line,
         view=resumed[1].view if resumed else None,
     )
     with line.watched(app):
@@ -66,10 +66,10 @@ def make_app(
     *,
     opening: Any = None,
     remote: bool = False,
-    keep: Keep | None = None,
+    keeper: Keeper | None = None,
     view: View | None = None,
 ) -> ExplorerApp:
     """The program, not yet running; the tests give it an engine of their own."""
     from explorer.tui.program import ExplorerApp
 
-    return ExplorerApp(source, engine, opening=opening, remote=remote, keep=keep, view=view)
+    return ExplorerApp(source, engine, opening=opening, remote=remote, keeper=keeper, view=view)

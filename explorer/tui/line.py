@@ -73,6 +73,7 @@ class Line:
 
         if self._kept is None:
             self._kept = resuming.begin(os.environ)
+            self.keep(None)
             threading.Thread(target=resuming.clear_old, args=(os.environ,), daemon=True).start()
         return self._kept.folder if self._kept is not None else ""
 
@@ -85,6 +86,14 @@ class Line:
 
         opening, history = Opening(**self._options), self.engine.history
         self._kept.save(Saved(self._source, self._cwd, opening, history, view or View(), self._memory))
+
+    def cut_off(self) -> bool:
+        """Whether another session of this model waits to be resumed; reads files."""
+        if self._kept is None:
+            return False
+        from explorer import resuming
+
+        return resuming.waiting(self._source, os.environ, self._cwd)
 
     @contextlib.contextmanager
     def watched(self, app: ExplorerApp) -> Iterator[None]:

@@ -16,7 +16,7 @@ from explorer.tui.theme import ALL_THEMES, pair
 
 if TYPE_CHECKING:
     from explorer.resuming import View
-    from explorer.tui.screens.remembering import Keep
+    from explorer.tui.screens.remembering import Keeper
 
 __all__ = ["ExplorerApp"]
 
@@ -29,7 +29,7 @@ class ExplorerApp(App[int]):
         engine: Started or not, it answers when it can.
         opening: The job that opens the model, if it was asked for already.
         remote: Over SSH: nothing moves by itself, and only cells that changed are sent.
-        keep: Told what is on show, whenever that has changed.
+        keeper: Told what is on show, whenever that has changed.
         view: What a session showed that is resumed.
     """
 
@@ -45,12 +45,12 @@ class ExplorerApp(App[int]):
         *,
         opening: Any = None,
         remote: bool = False,
-        keep: Keep | None = None,
+        keeper: Keeper | None = None,
         view: View | None = None,
     ) -> None:
         super().__init__(driver_class=_driver() if remote else None)
         self.source, self.engine, self.opening, self.remote = source, engine, opening, remote
-        self._keep, self._view = keep, view
+        self._keeper, self._view = keeper, view
         for theme in ALL_THEMES:
             self.register_theme(theme)
         self.themes = tuple(theme.name for theme in pair(self.console.color_system))
@@ -80,7 +80,7 @@ class ExplorerApp(App[int]):
             self.engine,
             opening=self.opening,
             remote=self.remote,
-            keep=self._keep,
+            keeper=self._keeper,
             resumed=self._view,
         )
 

@@ -140,9 +140,10 @@ class Canvas:
                     pieces.append(f"\x1b[{y + 1};{x + 1}H")
                 for i in range(start, x + 1):
                     cell = row[i] or (" ", _PLAIN)
-                    pieces.append(_change(style, cell[1]))
+                    if cell[0] != " " or not _shows_blank(style, cell[1]):
+                        pieces.append(_change(style, cell[1]))
+                        style = cell[1]
                     pieces.append(cell[0])
-                    style = cell[1]
                 at = x + max(1, cell_len(now[0]))
                 told = (y, at)
         self._dirty.clear()
@@ -159,6 +160,19 @@ class Canvas:
             self._told = wanted
 
 
+_STEPS = (0, 95, 135, 175, 215, 255)
+_ENTRIES: dict[tuple[str, ...], int] = {
+    **{
+        (str(r), str(g), str(b)): 16 + 36 * i + 6 * j + k
+        for i, r in enumerate(_STEPS)
+        for j, g in enumerate(_STEPS)
+        for k, b in enumerate(_STEPS)
+    },
+    **{(str(8 + 10 * i),) * 3: 232 + i for i in range(24)},
+}
+"""The 240 fixed colours of the palette: the themes use no others, and a number is shorter."""
+
+
 @lru_cache(4096)
 def _parse(params: str) -> Style:
     attributes: list[str] = []
@@ -168,7 +182,8 @@ def _parse(params: str) -> Style:
         if part in colours:
             kind = next(parts, "")
             rest = [next(parts, "0") for _ in range(1 if kind == "5" else 3)]
-            colours[part] = ";".join((part, kind, *rest))
+            entry = _ENTRIES.get(tuple(rest)) if kind == "2" else None
+            colours[part] = f"{part};5;{entry}" if entry else ";".join((part, kind, *rest))
         elif part in ("0", ""):
             attributes, colours = [], {"38": "", "48": ""}
         elif part.isdigit() and (30 <= int(part) <= 37 or 90 <= int(part) <= 97 or part == "39"):
@@ -184,8 +199,17 @@ def _parse(params: str) -> Style:
 def _blank(style: Style) -> Style:
     """The style that matters for a blank: its background, unless something is drawn on it."""
     attributes, _, background = style
-    drawn = {"4", "7", "9", "21", "53"} & set(attributes)
-    return style if drawn else ((), "", background)
+    return style if _DRAWN & set(attributes) else ((), "", background)
+
+
+_DRAWN = frozenset(("4", "5", "7", "9", "21", "53"))
+"""Attributes that a blank shows."""
+_OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "7": "27", "9": "29"}
+
+
+def _shows_blank(drawn: Style, blank: Style) -> bool:
+    """Whether a blank looks the same in the style of what stands before it: most words are one colour."""
+    return drawn[2] == blank[2] and not blank[0] and _DRAWN.isdisjoint(drawn[0])
 
 
 @lru_cache(16384)
@@ -193,10 +217,14 @@ def _change(old: Style, new: Style) -> str:
     """The shortest sequence that turns one style into another."""
     if old == new:
         return ""
-    if old[0] == new[0] and (new[1] or not old[1]) and (new[2] or not old[2]):
-        parts = [n for o, n in zip(old[1:], new[1:], strict=True) if n != o]
-    else:
-        parts = ["0", *new[0], *filter(None, new[1:])]
+    parts = ["0", *new[0], *filter(None, new[1:])]
+    gone = [a for a in old[0] if a not in new[0]]
+    # bold and dim go together
+    off = {_OFF[a] for a in gone if a in _OFF}
+    if len(gone) == len([a for a in gone if a in _OFF]) and not ("22" in off and {"1", "2"} & set(new[0])):
+        steps = [*sorted(off), *(a for a in new[0] if a not in old[0])]
+        steps += [n or plain for o, n, plain in zip(old[1:], new[1:], ("39", "49"), strict=True) if n != o]
+        parts = min(steps, parts, key=lambda p: len(";".join(p)))
     return f"\x1b[{';'.join(parts)}m"
 
 

@@ -26,7 +26,7 @@ from explorer.tui.pages.heads import done_line, job_line, tab_at, tab_head, tree
 from explorer.tui.pages.model import header_lines, short_name
 from explorer.tui.screens.examining import Seen
 from explorer.tui.screens.filtering import IN_ONE_GO
-from explorer.tui.screens.remembering import Keep, Remembering
+from explorer.tui.screens.remembering import Keeper, Remembering
 from explorer.tui.screens.showing import panes
 from explorer.tui.treemodel import METRICS, TreeModel
 from explorer.tui.widgets.layer_tree import LayerTree
@@ -52,7 +52,7 @@ class MainScreen(Remembering):
         door: The engine.
         opening: The job that opens the model, if it was asked for already.
         remote: Over SSH.
-        keep: Told what is on show, whenever that has changed.
+        keeper: Told what is on show, whenever that has changed.
         resumed: What a session showed that is resumed.
     """
 
@@ -72,10 +72,10 @@ class MainScreen(Remembering):
         *,
         opening: Any = None,
         remote: bool = False,
-        keep: Keep | None = None,
+        keeper: Keeper | None = None,
         resumed: View | None = None,
     ) -> None:
-        super().__init__(source, door, remote=remote, keep=keep, resumed=resumed)
+        super().__init__(source, door, remote=remote, keeper=keeper, resumed=resumed)
         self._opening = opening
         self.analysis: Analysis | None = None
         self._note = "opening…"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from textual.timer import Timer
 
@@ -19,13 +18,21 @@ from explorer.tui.widgets.layer_tree import LayerTree
 if TYPE_CHECKING:
     from explorer.resuming import View
 
-__all__ = ["Keep", "Remembering"]
-
-Keep = Callable[["View | None"], None]
+__all__ = ["Keeper", "Remembering"]
 
 _AFTER = 0.5
 """Seconds after a change when it is written down; a burst of keys is written once."""
 _ZOOMS: tuple[Literal["zoom-left", "zoom-right"], ...] = ("zoom-left", "zoom-right")
+
+
+class Keeper(Protocol):
+    """What the screen needs of `line.Line`."""
+
+    def keep(self, view: View | None) -> None:
+        """Write down where the user is; any thread may."""
+
+    def cut_off(self) -> bool:
+        """Whether another session of this model waits to be resumed; reads files."""
 
 
 class Remembering(Showing):
@@ -35,7 +42,7 @@ class Remembering(Showing):
         source: What the user asked for.
         door: The engine.
         remote: Over SSH.
-        keep: Told what is on show, whenever that has changed.
+        keeper: Told what is on show, whenever that has changed.
         resumed: What a session showed that is resumed.
     """
 
@@ -45,11 +52,11 @@ class Remembering(Showing):
         door: Door,
         *,
         remote: bool = False,
-        keep: Keep | None = None,
+        keeper: Keeper | None = None,
         resumed: View | None = None,
     ) -> None:
         super().__init__(source, door, remote=remote)
-        self._keep, self._resumed = keep, resumed
+        self._keeper, self._resumed = keeper, resumed
         self._soon: Timer | None = None
 
     # writing down
@@ -77,14 +84,14 @@ class Remembering(Showing):
 
     def remember(self) -> None:
         """Something has changed: write it down soon."""
-        if self._keep is not None and self._soon is None and self.analysis is not None:
+        if self._keeper is not None and self._soon is None and self.analysis is not None:
             self._soon = self.set_timer(_AFTER, self._write_down)
 
     async def _write_down(self) -> None:
         self._soon = None
         view = self.view()
-        if self._keep is not None and view is not None:
-            await asyncio.to_thread(self._keep, view)
+        if self._keeper is not None and view is not None:
+            await asyncio.to_thread(self._keeper.keep, view)
 
     def jobs_changed(self) -> None:
         """A job began or ended: it may have made a model."""
@@ -112,6 +119,8 @@ class Remembering(Showing):
         resumed, self._resumed = self._resumed, None
         if resumed is None:
             await self.reload()
+            if self._keeper is not None and await asyncio.to_thread(self._keeper.cut_off):
+                self.say("a session of this model was cut off: explorer --resume goes on with it")
             return
         self.history = await self.jobs.ask("history")
         lost = await self._show_what_is_left()
