@@ -66,11 +66,13 @@ def contents(source: str) -> Contents:
     if name.endswith(INDEX):
         tensors, files, metadata = _indexed(folder, name, notes)
     else:
-        tensors, files, metadata = _one(_inside(folder, name), notes), [name], {}
+        tensors, metadata = _one(_inside(folder, name), notes)
+        files = [name]
     paths = [_inside(folder, file) for file in files]
     config, said = _config(folder, notes)
     facts = [*said, *((key, shortened(text)) for key, text in metadata.items())]
-    notes += [*_contradictions(config, tensors), *safetensors_file.packing_notes(tensors)]
+    tied = safetensors_file.tied_notes(tensors, metadata)
+    notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors_file.packing_notes(tensors)]
     others = [n for n in _others(folder, name) if n not in files]
     if others:
         notes.append(f"other weights lie in the same folder and are not part of this: {named_few(others)}")
@@ -127,16 +129,27 @@ def _inside(folder: str, name: str) -> str:
 # the weights
 
 
-def _one(path: str, notes: list[str]) -> list[Stored]:
-    """The tensors of one file."""
+def _one(path: str, notes: list[str]) -> tuple[list[Stored], Mapping[str, str]]:
+    """The tensors of one file, and what is said of it."""
     if path.endswith(".safetensors"):
         header = safetensors_file.read(path)
         notes += header.notes
-        return header.tensors
-    raise BadModel("holds weights as pickles, which are not read here yet", where=path)
+        return header.tensors, header.metadata
+    from explorer.engine.formats.checkpoint_parts import checkpoint
+    from explorer.engine.formats.checkpoint_reader import read
+
+    found = checkpoint(read(path), FORMAT.name)
+    notes += [note for note in found.contents.notes if note not in notes]
+    for tensor in found.contents.tensors:
+        if tensor.name in found.strides and not tensor.unread:
+            tensor.unread = "it does not lie in one piece in its file"
+        if tensor.identity is not None:
+            # every file numbers its storages anew
+            tensor.identity = path, tensor.identity
+    return list(found.contents.tensors), {}
 
 
-def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], list[str], dict[str, str]]:
+def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], list[str], Mapping[str, str]]:
     """The tensors of all files that an index names, and what it says of the whole."""
     path = _inside(folder, name)
     index = _json(path, _INDEX_BYTES)
@@ -155,7 +168,7 @@ def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], li
     found: dict[str, Stored] = {}
     extra: list[str] = []
     for file in present:
-        for tensor in _one(paths[file], notes):
+        for tensor in _one(paths[file], notes)[0]:
             if named.get(tensor.name, file) != file:
                 extra.append(f"{tensor.name} in {file}")
                 continue
@@ -179,7 +192,8 @@ def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], li
         notes.append(f"{len(extra):,} tensors are not where the index says: {named_few(extra)}")
     metadata = index.get("metadata")
     said = metadata if isinstance(metadata, dict) else {}
-    total, size = said.get("total_size"), sum(t.nbytes for t in found.values())
+    total = said.get("total_size")
+    size = sum({t.identity or name: t.nbytes for name, t in found.items()}.values())
     # older versions wrote it as a float
     if isinstance(total, (int, float)) and total != size and not absent:
         notes.append(f"the index says {total:,.0f} bytes of tensors, the files hold {size:,}")
@@ -274,8 +288,14 @@ def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any
     return None
 
 
-def _contradictions(config: Mapping[str, Any], tensors: Sequence[Stored]) -> list[str]:
-    """What config.json says and the tensors do not bear out, and what it says of their storage."""
+def _contradictions(config: Mapping[str, Any], tensors: Sequence[Stored], tied: bool) -> list[str]:
+    """What config.json says and the tensors do not bear out, and what it says of their storage.
+
+    Args:
+        config: What it says.
+        tensors: All.
+        tied: Whether it is known already what is tied to what.
+    """
     notes = []
     embedding = next((t for t in tensors if t.name.endswith(_EMBEDDINGS) and len(t.shape) == 2), None)
     rows, width = _setting(config, _VOCABULARY, int), _setting(config, _WIDTH, int)
@@ -285,13 +305,13 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[Stored]) -> lis
             f" {embedding.name} is {list(embedding.shape)}"
         )
     head = next((t for t in tensors if t.name.endswith(_HEADS)), None)
-    if _setting(config, ("tie_word_embeddings",), bool) and embedding is not None:
+    if _setting(config, ("tie_word_embeddings",), bool) and embedding is not None and not tied:
         if head is None:
             notes.append(
                 f"tied weights: the head is not stored, it uses {embedding.name} (tie_word_embeddings);"
                 " counted once"
             )
-        else:
+        elif head.identity is None or head.identity != embedding.identity:
             notes.append(
                 f"config.json ties the head to the embedding, and both are stored: {head.name} and"
                 f" {embedding.name}; both are counted"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.opening import Opened, OpenOptions
     from explorer.engine.formats.outline import Outline
 
-__all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "Header", "contents", "packing_notes", "read"]
+__all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "Header", "contents", "packing_notes", "read", "tied_notes"]
 
 HEADER_BYTES = 100_000_000
 """Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
@@ -294,7 +294,12 @@ def contents(source: str) -> Contents:
         (source,),
         header.size,
         facts=[(key, shortened(text)) for key, text in header.metadata.items()],
-        notes=(*_shard_note(source), *header.notes, *packing_notes(header.tensors)),
+        notes=(
+            *_shard_note(source),
+            *header.notes,
+            *tied_notes(header.tensors, header.metadata),
+            *packing_notes(header.tensors),
+        ),
     )
 
 
@@ -306,6 +311,18 @@ def _shard_note(source: str) -> list[str]:
     index = os.path.join(os.path.dirname(source), f"{part[0]}.safetensors.index.json")
     whole = f"open {index} for the whole" if os.path.isfile(index) else "its index is not beside it"
     return [f"this is part {part[1]:,} of {part[2]:,} of a model: {whole}"]
+
+
+def tied_notes(tensors: Sequence[Stored], metadata: Mapping[str, str]) -> list[str]:
+    """A note where a writer left out further names of what is stored, and said so.
+
+    safetensors' save_model and huggingface_hub store one of several names, the others in the metadata.
+    """
+    names = {tensor.name for tensor in tensors}
+    tied = [f"{key} is {text}" for key, text in metadata.items() if text in names and key not in names]
+    if not tied:
+        return []
+    return [f"tied weights, stored and counted once: {named_few(tied)}"]
 
 
 def packing_notes(tensors: Sequence[Stored]) -> list[str]:

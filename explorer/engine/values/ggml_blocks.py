@@ -75,6 +75,10 @@ def _fifth(blocks: _Blocks, at: int) -> _Blocks:
     return np.left_shift(bits, 4, dtype=np.uint8)
 
 
+def _q1_0(blocks: _Blocks) -> _Floats:
+    return _halves(blocks, 0) * (_bits(blocks[:, 2:], 1, 1).astype(np.float32) * 2 - 1)
+
+
 def _q4_0(blocks: _Blocks) -> _Floats:
     return _halves(blocks, 0) * (_nibbles(blocks[:, 2:], 16).astype(np.float32) - 8)
 
@@ -208,6 +212,7 @@ def _iq4_xs(blocks: _Blocks) -> _Floats:
 
 
 _TYPES: dict[str, tuple[int, int, Callable[[_Blocks], _Floats]]] = {
+    "Q1_0": (128, 18, _q1_0),
     "Q4_0": (32, 18, _q4_0),
     "Q4_1": (32, 20, _q4_1),
     "Q5_0": (32, 22, _q5_0),
