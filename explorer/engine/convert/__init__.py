@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,8 @@ class Converter(Struct, frozen=True):
         endings: How files of that kind are called; the first is the usual one.
         options: What `Asked` may say to it.
         function: Where it is: 'module:name', in this package.
+        module: It needs the source as an nn.Module: a file of torch's is one where torch is installed, and a
+            pickled one with `--trust`.
     """
 
     sources: tuple[str, ...]
@@ -46,10 +48,11 @@ class Converter(Struct, frozen=True):
     endings: tuple[str, ...]
     options: tuple[str, ...]
     function: str
+    module: bool = False
 
 
-_MODULES = ("torch", "torchscript", "torch.export")
-"""Formats that open as an nn.Module."""
+_MODULES = ("torch", "torchscript", "torch.export", "checkpoint")
+"""Formats that can open as an nn.Module."""
 
 _TENSORS = ("checkpoint", "safetensors", "huggingface")
 """Formats of which there are only the tensors."""
@@ -62,6 +65,7 @@ CONVERTERS: tuple[Converter, ...] = (
         (".onnx",),
         ("exporter", "opset", "input_names", "output_names", "dynamic"),
         "module_to_onnx:convert",
+        module=True,
     ),
     Converter(
         _MODULES,
@@ -70,6 +74,7 @@ CONVERTERS: tuple[Converter, ...] = (
         (".pt", ".pth", ".ts", ".torchscript"),
         ("method",),
         "module_to_torchscript:convert",
+        module=True,
     ),
     Converter(
         _MODULES,
@@ -78,6 +83,7 @@ CONVERTERS: tuple[Converter, ...] = (
         (".pt2",),
         ("dynamic",),
         "module_to_program:convert",
+        module=True,
     ),
     Converter(
         _TENSORS,
@@ -117,7 +123,7 @@ _FLAGS = {
 """What `Asked` calls itself on the command line."""
 
 
-def find(format: str, source: str, target: str, asked: Asked) -> Converter:
+def find(format: str, source: str, target: str, asked: Asked, *, module: bool | None) -> Converter:
     """The converter from a format to the kind of file that a name says.
 
     Args:
@@ -125,9 +131,11 @@ def find(format: str, source: str, target: str, asked: Asked) -> Converter:
         source: What the user named, for the message.
         target: The file to make; its ending says what it is to be.
         asked: What the converter is to be told.
+        module: Whether the source is open as an nn.Module; None: nobody knows yet.
 
     Raises:
         Misuse: There is none, or it takes no such option; the message lists what there is.
+        MissingExtra: There would be one where torch is installed.
     """
     known = [c for c in CONVERTERS if format in c.sources]
     if not known:
@@ -135,21 +143,48 @@ def find(format: str, source: str, target: str, asked: Asked) -> Converter:
         raise Misuse(
             f"a model of the format {format} cannot be converted", where=source, hint=f"these can: {kinds}"
         )
-    name = os.path.basename(target).lower()
-    # the longest ending goes first: .pt2 is not .pt
-    ways = [(ending, c) for c in known for ending in c.endings if name.endswith(ending)]
-    if not ways:
-        can = ", ".join(f"{c.about} ({', '.join(c.endings)})" for c in known)
-        ending = os.path.splitext(name)[1]
+    can = [c for c in known if not c.module or module is not False]
+    chosen = _by_ending(can, target)
+    if chosen is None and module is False and _by_ending(known, target) is not None:
+        _no_module(format, source)
+    if chosen is None:
+        listed = ", ".join(f"{c.about} ({', '.join(c.endings)})" for c in can)
+        ending = os.path.splitext(target)[1]
         what = f"'{ending}'" if ending else "a file without an ending"
-        raise Misuse(f"{format} cannot be converted to {what}", where=target, hint=f"it can become {can}")
-    chosen = max(ways, key=lambda way: len(way[0]))[1]
+        raise Misuse(f"{format} cannot be converted to {what}", where=target, hint=f"it can become {listed}")
+    if module is None and len({c.function for c in can if target.lower().endswith(c.endings)}) > 1:
+        return chosen  # which of them it will be shows when the source is open
     for option, flag in _FLAGS.items():
         if getattr(asked, option) and option not in chosen.options:
             there = ", ".join(_FLAGS[name] for name in chosen.options)
             hint = f"there is {there}" if there else "leave it out"
-            raise Misuse(f"says nothing for {format} to {chosen.about}", where=flag, hint=hint)
+            raise Misuse(f"does not go with {format} to {chosen.about}", where=flag, hint=hint)
     return chosen
+
+
+def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None:
+    """The one whose files are called so; the longest ending goes first, as .pt2 is not .pt."""
+    name = os.path.basename(target).lower()
+    ways = [(len(ending), c) for c in converters for ending in c.endings if name.endswith(ending)]
+    return max(ways, key=lambda way: way[0])[1] if ways else None
+
+
+def _no_module(format: str, source: str) -> None:
+    """Says why a source that could be an nn.Module is not open as one.
+
+    Raises:
+        MissingExtra: torch is not installed.
+        Misuse: The source is a checkpoint, whose code did not run.
+    """
+    if format != "checkpoint":
+        from explorer.engine.formats.torch_module import require
+
+        require("torch", source)
+    raise Misuse(
+        "no nn.Module can be made of it without running its code",
+        where=source,
+        hint="a pickled module runs with --trust; for a state_dict name the code: package.module:callable",
+    )
 
 
 def words(asked: Asked) -> list[str]:
@@ -204,16 +239,16 @@ def write(
     started = time.perf_counter()
     if draws < 1:
         raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
-    if path is not None:
+    if path is not None and os.path.exists(path):
         # a pair that does not exist is refused before anything is opened
         from explorer.engine.formats import recognise
 
-        find(recognise(path).name, path, target, asked)
+        find(recognise(path).name, path, target, asked, module=None)
     targets.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
     opened = opening()
     files = getattr(opened, "files", ())
     targets.check_target(target, overwrite=overwrite, models=files, weights=files)
-    converter = find(opened.format, opened.source, target, asked)
+    converter = find(opened.format, opened.source, target, asked, module=hasattr(opened, "loaded"))
     made, size = None, 0
     with contextlib.suppress(_Different), targets.replacing(target, overwrite=overwrite) as temporary:
         module, _, name = converter.function.partition(":")

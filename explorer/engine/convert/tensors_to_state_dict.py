@@ -1,0 +1,47 @@
+"""Tensors to a state_dict as torch.save writes it, as a stream and without torch."""
+
+from __future__ import annotations
+
+import os
+
+from explorer.engine.convert import bytewise, torch_zip
+from explorer.engine.convert.bundle import Files, copied, gather, of_checkpoint
+from explorer.engine.convert.job import Job, Made
+from explorer.errors import BadModel
+from explorer.units import printable
+
+__all__ = ["convert"]
+
+
+def convert(job: Job) -> Made:
+    """Writes a state_dict.
+
+    Raises:
+        BadModel: A tensor is missing or broken, or of a type that torch has not.
+        Cancelled: `job.cancel` said so.
+    """
+    job.tell("reading the header")
+    with Files() as files:
+        bundle = gather(job, files)
+        for piece in bundle.pieces:
+            if piece.dtype not in torch_zip.TYPES:
+                raise BadModel(
+                    f"torch has no type {piece.dtype}, which '{printable(piece.name)}' is of",
+                    where=job.source,
+                )
+        torch_zip.write(
+            job.path,
+            os.path.splitext(os.path.basename(job.target))[0],
+            bundle.pieces,
+            bundle.versions,
+            bundle.metadata,
+            lambda done: job.tell("writing tensors", done, len(bundle.pieces)),
+        )
+        evidence = None
+        if job.verify:
+            evidence = bytewise.compare(job, bundle, of_checkpoint(job.path, files))
+    return Made(
+        how=copied(bundle.pieces),
+        stored=evidence,
+        notes=tuple(bundle.notes),
+    )
