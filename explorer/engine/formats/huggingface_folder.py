@@ -193,7 +193,8 @@ def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], li
     metadata = index.get("metadata")
     said = metadata if isinstance(metadata, dict) else {}
     total = said.get("total_size")
-    size = sum({t.identity or name: t.nbytes for name, t in found.items()}.values())
+    once = {name if t.identity is None else t.identity: t for name, t in found.items()}
+    size = sum(tensor.nbytes for tensor in once.values())
     # older versions wrote it as a float
     if isinstance(total, (int, float)) and total != size and not absent:
         notes.append(f"the index says {total:,.0f} bytes of tensors, the files hold {size:,}")

@@ -269,7 +269,9 @@ def test_a_folder_by_hugging_faces_own_writers_opens(tmp_path: Path) -> None:
         assert statistics["model.layers.7.mlp.weight"].mean == 7
         assert "tied" in notes(path)
         if safe:
-            assert "counted once: lm_head.weight is model.embed_tokens.weight" in notes(path)
+            # which of the names it keeps differs between versions
+            assert "stored and counted once" in notes(path)
+            assert "both are counted" not in notes(path)
 
 
 def test_a_model_saved_by_transformers_opens(tmp_path: Path) -> None:
