@@ -38,6 +38,7 @@ class DescribedFile(TensorFile):
         strides: Of those tensors that do not lie in one piece, in elements.
         hint: What to do to know more.
         inputs: Of the model, as far as the file says; `outputs` likewise.
+        counted: Where the leaves know what they cost: how that is known.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class DescribedFile(TensorFile):
         hint: str = "",
         inputs: tuple[TensorInfo, ...] = (),
         outputs: tuple[TensorInfo, ...] = (),
+        counted: str = "",
     ) -> None:
         super().__init__(contents, options)
         self._grow = grow
@@ -57,6 +59,7 @@ class DescribedFile(TensorFile):
         self._hint = hint
         self._inputs = inputs
         self._outputs = outputs
+        self._counted = counted
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
@@ -70,15 +73,28 @@ class DescribedFile(TensorFile):
             leaves, groups = self._grow()
             layers = tree.build(leaves, groups)
         totals = tree.totals(leaves, trainable_params=self._trained(leaves))
-        if not self._outputs:
+        model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
+        if self._counted:
+            model = replace(model, notes=(self._counted, *model.notes[1:]))
+            totals = replace(totals, **self._activations(leaves))
+        else:
             totals = replace(totals, nodes=0, coverage=0.0)
-        info = replace(
-            examined.info,
-            totals=totals,
-            model=replace(examined.info.model, inputs=self._inputs, outputs=self._outputs),
-        )
+        info = replace(examined.info, totals=totals, model=model)
         order = memory.Schedule((), (), (), f"{self.contents.why}: the order of execution is not known")
         return memory.Examined(info, lambda: (layers, order))
+
+    def _activations(self, leaves: Sequence[Leaf]) -> dict[str, int | None]:
+        """What modules put out, and beside it what operators outside of them do."""
+        from explorer.engine.analysis.tree import summed
+
+        sums: dict[bool, list[int | None]] = {True: [], False: []}
+        for leaf in leaves:
+            sums[leaf.layer.path in self.contents.kinds].append(leaf.layer.activation_bytes)
+        return {
+            "activation_bytes_sum": summed(sums[True]),
+            "activation_bytes_functional": summed(sums[False]),
+            "activation_bytes_peak": None,
+        }
 
     def _trained(self, leaves: Sequence[Leaf]) -> int | None:
         """Parameters with requires_grad, each stored one once; None if the file does not say."""

@@ -1,4 +1,8 @@
-"""Programs that torch.export wrote: rebuilt as an nn.Module from their graph, which is read as data."""
+"""Programs that torch.export wrote: rebuilt as an nn.Module from their graph, which is read as data.
+
+Without torch, the file is known by its description: operators, shapes, modules, and what the operators that
+multiply cost by our own rules.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,11 @@ from explorer.engine.formats.probe import Format, Probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from explorer.engine.formats.opening import Opened, OpenOptions
+    from explorer.engine.formats.outline import Outline, OutlineRow
+    from explorer.engine.formats.program_parts import Described
 
 __all__ = ["FORMAT"]
 
@@ -20,12 +28,39 @@ def _recognise(probe: Probe) -> bool:
 
 def _open(source: str, options: OpenOptions) -> Opened:
     from explorer.engine.formats.torch_module import require
+    from explorer.errors import MissingExtra
 
-    require("torch", source)
+    try:
+        require("torch", source)
+    except MissingExtra:
+        from explorer.engine.formats.program_file import open_described
+
+        return open_described(source, options, FORMAT.name)
     from explorer.engine.formats import torch_program
     from explorer.engine.formats.torch_model import RebuiltModule
 
     return RebuiltModule(FORMAT.name, source, options, torch_program.load(source))
+
+
+def _outline(source: str) -> Outline:
+    from explorer.engine.formats.outline import Outline
+    from explorer.engine.formats.program_parts import described
+
+    found = described(source, FORMAT.name, "")
+    said = found.contents
+    facts = [*([("written by", said.producer)] if said.producer else []), *said.facts]
+    return Outline(FORMAT.name, source, said.file_bytes, facts, _rows(found))
+
+
+def _rows(found: Described) -> Iterator[OutlineRow]:
+    from explorer.engine.formats.outline import OutlineRow
+    from explorer.engine.formats.parts import outline_rows
+
+    for name, dtype, shape in found.inputs:
+        yield OutlineRow(name, "input", dtype or "", shape)
+    yield from outline_rows(found.parts(), found.notes)
+    for name, dtype, shape in found.outputs:
+        yield OutlineRow(name, "output", dtype or "", shape)
 
 
 FORMAT = Format(
@@ -33,6 +68,7 @@ FORMAT = Format(
     "an exported program (.pt2)",
     recognise=_recognise,
     open=_open,
+    outline=_outline,
     recognised="a zip archive with models/ or serialized_exported_program.json",
     shows="operators, shapes, the module stack, source lines",
     needs="torch",

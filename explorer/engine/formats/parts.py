@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Shape = tuple[int | str | None, ...]
 
-__all__ = ["Operator", "Part", "outline_rows", "settings_text"]
+__all__ = ["Operator", "Part", "outline_rows", "settings_text", "stored_bytes"]
 
 SETTINGS = 6
 """How many settings of a module stand beside it in an outline."""
@@ -33,11 +33,11 @@ class Operator:
         outputs: Of every tensor that comes out.
         settings: Its other arguments.
         line: Where in the source it stands: 'resnet.py:285'.
-        macs: Multiply-accumulates, and their formula; None if they are not known, and why.
         calls: How often it stands there.
+        uses: Names in the graph of the values that go in.
     """
 
-    __slots__ = ("calls", "cost", "inputs", "kind", "line", "name", "outputs", "settings")
+    __slots__ = ("calls", "inputs", "kind", "line", "name", "outputs", "settings", "uses")
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class Operator:
         outputs: Sequence[tuple[str, str | None, Shape | None]] = (),
         settings: Mapping[str, Any] | None = None,
         line: str = "",
-        cost: Any = None,
         calls: int = 1,
+        uses: Sequence[str] = (),
     ) -> None:
         self.kind = kind
         self.name = name
@@ -56,12 +56,12 @@ class Operator:
         self.outputs = outputs
         self.settings = settings or {}
         self.line = line
-        self.cost = cost
         self.calls = calls
+        self.uses = uses
 
 
 class Part:
-    """A module, or tensors that belong to none.
+    """A module, tensors that belong to none, or operators of a module that was shown before.
 
     Args:
         path: Dotted; '' is the model itself.
@@ -117,6 +117,12 @@ class Part:
         return self.path.rpartition(".")[2]
 
 
+def stored_bytes(tensors: Iterable[Stored]) -> int:
+    """Bytes of tensors, those of several names once."""
+    once = {t.name if t.identity is None else t.identity: t.nbytes for t in tensors}
+    return sum(once.values())
+
+
 def settings_text(settings: Mapping[str, Any], most: int = SETTINGS) -> str:
     """The first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
     shown = [f"{key}={_short(value)}" for key, value in list(settings.items())[:most]]
@@ -139,14 +145,15 @@ def outline_rows(
         kinds: Class of a module of which only tensors are known, by its path.
     """
     for part in parts:
-        if not part.kind:
+        if not part.kind and not part.operators:
             for row in rows(part.parameters):
                 if row.stored is None:
                     yield OutlineRow(row.path, "module", (kinds or {}).get(row.path, ""))
                 else:
                     yield _tensor_row(row.stored, notes, part.role)
             continue
-        yield OutlineRow(part.path or "(model)", "module", part.kind, note=settings_text(part.settings))
+        if part.kind:
+            yield OutlineRow(part.path or "(model)", "module", part.kind, note=settings_text(part.settings))
         for tensor in part.parameters:
             yield _tensor_row(tensor, notes, part.role)
         for tensor in part.buffers:

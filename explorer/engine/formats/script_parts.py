@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from explorer.engine.formats.parts import Operator, Part
+from explorer.engine.formats.parts import Operator, Part, stored_bytes
 from explorer.engine.formats.pickle_machine import Made
 from explorer.engine.formats.stored import Contents, Stored
 from explorer.engine.formats.torch_pickle import BYTES, TensorSpec, strict
@@ -107,13 +107,9 @@ def _calls(text: str) -> Iterator[Operator]:
         yield last
 
 
-_TRIVIAL = frozenset(
-    (
-        "torch.dim torch.size torch.len torch.eq torch.ne torch.lt torch.gt torch.le torch.ge torch.__is__"
-        " torch.__isnot__ torch.__not__ torch.__contains__ torch.format torch.warn torch.append"
-        " torch.__getitem__ torch.str torch.int torch.bool torch.float"
-    ).split()
-)
+_SIZES = "dim|size|len|eq|ne|lt|gt|le|ge|__is__|__isnot__|__not__|__contains__|__getitem__"
+_CHOICES = "format|warn|append|str|int|bool|float"
+_TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES}|{_CHOICES}".split("|"))
 """Calls that compute sizes and choices, which every scripted layer is full of."""
 
 
@@ -309,7 +305,7 @@ def script(path: str, format: str, why: str) -> Script:
     constants = reader.constants()
     reader.inputs(root)
     found = reader.found
-    size = sum(t.nbytes for t in {t.identity or t.name: t for t in reader.tensors}.values())
+    size = stored_bytes(reader.tensors)
     code = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
     version = archive.text("version").strip() if "version" in archive else ""
     found.contents = Contents(
