@@ -128,7 +128,7 @@ class Kept:
             with open(descriptor, "wb") as file:
                 file.write(data)
             os.replace(new, path)
-        except (OSError, OverflowError, UnicodeEncodeError):
+        except (OSError, OverflowError, TypeError, ValueError):
             return False
         return True
 
