@@ -129,6 +129,21 @@ def _answer(verb: str, given: Given) -> int:
 def _open_screen(source: str, given: Given) -> int:
     """Opens the screen once everything that can be said without it has been said."""
     _check_source(source)
+    if os.path.isdir(source):
+        from explorer import glance
+
+        models = glance.choices(source)
+        if models is not None and not _at_terminal():
+            from explorer.report import outline
+
+            return _print(outline.as_text(models))
+        if models is not None:
+            from explorer.tui.screens.choosing import choose
+
+            chosen = choose(models, remote=given.remote)
+            if chosen is None:
+                return verbs.DONE
+            source = os.path.join(source, chosen)
     _need_terminal(f"explorer info {source} prints instead")
     from explorer.tui.app import run
 
@@ -159,8 +174,12 @@ def _resume(given: Given) -> int:
     return run(saved.source, options, remote=given.remote, memory=memory, resumed=(kept, saved))
 
 
+def _at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _need_terminal(hint: str) -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _at_terminal():
         raise Misuse("the screen needs a terminal", hint=hint)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.outline import Outline
     from explorer.engine.formats.probe import Format
 
-__all__ = ["check", "formats", "outline"]
+__all__ = ["check", "choices", "formats", "outline"]
 
 
 def outline(source: str) -> Outline:
@@ -41,11 +41,15 @@ def outline(source: str) -> Outline:
     return format.outline(source)
 
 
-def formats() -> tuple[Format, ...]:
-    """Every format that can be opened, in the order in which they are asked."""
+def formats() -> tuple[tuple[Format, tuple[str, ...]], ...]:
+    """Every format that can be opened, in the order in which they are asked, and what it can be made into."""
     from explorer.engine import formats as known
+    from explorer.engine.convert import CONVERTERS
 
-    return tuple(known.formats())
+    return tuple(
+        (format, tuple(c.format for c in CONVERTERS if format.name in c.sources and c.format != format.name))
+        for format in known.formats()
+    )
 
 
 def check(source: str) -> None:
@@ -58,3 +62,15 @@ def check(source: str) -> None:
 
     if not os.path.exists(source):
         recognise(source)
+
+
+def choices(source: str) -> Outline | None:
+    """The models in a folder, whose paths are relative to it; None if the folder is a model itself.
+
+    Raises:
+        BadModel: No model is in it.
+    """
+    from explorer.engine.formats import recognise
+
+    format = recognise(source)
+    return format.outline(source) if format.chooses and format.outline is not None else None

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.memory import Examined
     from explorer.engine.analysis.rules import Rules
     from explorer.engine.formats.opening import Opened
+    from explorer.engine.formats.outline import Outline
     from explorer.engine.graph import Model
     from explorer.engine.transforms.products import Products
     from explorer.engine.transforms.sites import Site
@@ -169,7 +170,7 @@ class Session:
 
     def info(self, index: int | None = None) -> Info:
         """Totals of the model at `index` of the history (None: the current one)."""
-        return self.analysis(index).info
+        return self._examine(self._at(index)).info
 
     def analysis(
         self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
@@ -181,13 +182,13 @@ class Session:
         """What is alive at each step of the execution order, and the arena that holds it."""
         from explorer.engine.analysis.memory import memory
 
-        return memory(self._examine(self._at(index)))
+        return memory(self._ordered(index))
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
         """Every layer against the limits of a machine (see `explorer.machines`)."""
         from explorer.engine.analysis.roofline import roofline
 
-        return roofline(self.analysis(index), machine)
+        return roofline(self._ordered(index).analysis, machine)
 
     def training(
         self, *, batch: int | None = None, optimizer: Optimizer = "sgd", index: int | None = None
@@ -323,7 +324,7 @@ class Session:
         opened = self._open(None)
         if not isinstance(opened, TorchModel):
             raise Misuse(
-                "torchinfo reads nn.Modules, and an ONNX file has none",
+                "torchinfo reads nn.Modules, and this file has none",
                 where=self.source,
                 hint="leave --style out: our own tree is for every format",
             )
@@ -341,6 +342,21 @@ class Session:
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.query`)."""
         return query.search(self.analysis(index).layers, text)
+
+    def outline(self) -> Outline:
+        """What the header of the opened file says: modules, operators, tensors, in the file's own order.
+
+        It needs no analysis and opens nothing: a model that cannot be analysed has one, too.
+
+        Raises:
+            BadModel: It is no model, or broken; also while the rows are iterated.
+            Misuse: The model is no file.
+        """
+        from explorer import glance
+
+        if self._module is not None:
+            raise Misuse("an nn.Module object is no file whose header could be read", where=self.source)
+        return glance.outline(self.source)
 
     def sha256(self) -> str | None:
         """Digest of the opened ONNX file, None for a module.
@@ -663,11 +679,23 @@ class Session:
                 examined = self._open(on_progress).examine(on_progress=on_progress, cancel=cancel)
             else:
                 examined = self._examine_graph(self._model(at), on_progress, cancel)
-            if self._options["past"] is not None and "decode" not in examined.analysis.info.assumptions:
+            if self._options["past"] is not None and "decode" not in examined.info.assumptions:
                 raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
-            named = _with_file(examined.analysis, self._history.entries[at].saved or None)
-            self._examined[at] = replace(examined, analysis=said_of_bounds(named))
+            named = _with_file(examined.info, self._history.entries[at].saved or None)
+            self._examined[at] = examined.with_info(said_of_bounds(named, examined.bounds))
         return self._examined[at]
+
+    def _ordered(self, index: int | None) -> Examined:
+        """The analysis of a model whose order of execution is known, if only in part.
+
+        Raises:
+            Misuse: It is a file of tensors, which says nothing of the work.
+        """
+        examined = self._examine(self._at(index))
+        why = "" if examined.analysis.info.totals.nodes else examined.schedule.failed
+        if why:
+            raise Misuse(why, where=self.source, hint="open the code or the graph that the weights are for")
+        return examined
 
     def _rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
         """The layers of a model; none of a module whose inputs have still to be given, which has values."""
@@ -787,7 +815,7 @@ class Session:
     def _weight_files(self) -> set[str]:
         """Files beside the opened model that hold its weights."""
         if self._open(None).format != "onnx":
-            return set()
+            return set(getattr(self._opened, "files", ()))
         folder = os.path.dirname(self.source)
         tensors = self._model(0).graph.initializers.values()
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
@@ -803,12 +831,9 @@ def _stem(source: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
 
 
-def _with_file(analysis: Analysis, saved: str | None) -> Analysis:
-    """The analysis with the name under which the user knows the model."""
-    if saved is None:
-        return analysis
-    model = replace(analysis.info.model, source=saved)
-    return replace(analysis, info=replace(analysis.info, model=model))
+def _with_file(info: Info, saved: str | None) -> Info:
+    """The facts with the name under which the user knows the model."""
+    return info if saved is None else replace(info, model=replace(info.model, source=saved))
 
 
 @contextlib.contextmanager

@@ -19,6 +19,14 @@ def keys() -> str:
     return "\n".join(["| key | what it does |", "|---|---|", *rows])
 
 
+def formats() -> str:
+    """The table of formats in Markdown."""
+    from explorer import glance
+    from explorer.report.formats import as_markdown
+
+    return as_markdown(glance.formats())
+
+
 def section(text: str, name: str) -> str:
     """What stands between `<!-- name -->` and the next `<!-- end -->`."""
     found = re.search(rf"<!-- {re.escape(name)} -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
@@ -38,8 +46,13 @@ def command(name: str) -> str:
 
 def main() -> None:
     text = README.read_text(encoding="utf-8")
-    before, after = text.split(f"<!-- keys -->\n{section(text, 'keys')}\n")
-    README.write_text(f"{before}<!-- keys -->\n{keys()}\n{after}", encoding="utf-8")
+    for name, made in GENERATED.items():
+        before, after = text.split(f"<!-- {name} -->\n{section(text, name)}\n")
+        text = f"{before}<!-- {name} -->\n{made()}\n{after}"
+    README.write_text(text, encoding="utf-8")
+
+
+GENERATED = {"keys": keys, "formats": formats}
 
 
 if __name__ == "__main__":

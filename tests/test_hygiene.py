@@ -144,9 +144,11 @@ def test_no_path_of_anybodys_machine_is_in_the_project() -> None:
             assert found is None, f"{name}: {found.group()!r}" if found else ""
 
 
-def test_the_readme_shows_the_keys_that_the_screen_has() -> None:
+@pytest.mark.parametrize("name", readme.GENERATED)
+def test_the_readme_shows_the_keys_that_the_screen_has_and_the_formats_that_there_are(name: str) -> None:
     text = readme.README.read_text(encoding="utf-8")
-    assert readme.section(text, "keys") == readme.keys(), "python -m tests.readme writes the table anew"
+    made = readme.GENERATED[name]()
+    assert readme.section(text, name) == made, "python -m tests.readme writes the table anew"
 
 
 def test_the_readme_names_every_verb_and_option() -> None:

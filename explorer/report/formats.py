@@ -11,28 +11,31 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.probe import Format
 
+    Known = Sequence[tuple[Format, tuple[str, ...]]]
+    """Formats, and what each can be converted to."""
+
 __all__ = ["as_json", "as_markdown", "as_text"]
 
 _HEADINGS = ("format", "what", "recognised by", "what is known of it", "analysis", "convert to", "needs")
 
 
-def _cells(format: Format) -> tuple[str, ...]:
+def _cells(format: Format, converts: Sequence[str]) -> tuple[str, ...]:
     return (
         format.name,
         format.about,
         format.recognised,
         format.shows,
-        "MACs, memory" if format.analysed else "sizes, values",
-        ", ".join(format.converts) or "-",
+        "-" if format.chooses else "MACs, memory" if format.analysed else "sizes, values",
+        ", ".join(converts) or "-",
         f"explorer-nn[{format.needs}]" if format.needs else "-",
     )
 
 
-def as_text(formats: Sequence[Format]) -> Iterator[str]:
+def as_text(formats: Known) -> Iterator[str]:
     """A paragraph for each format: a table of sentences would be wider than any terminal."""
     room = width()
-    for format in formats:
-        name, about, *said = _cells(format)
+    for format, converts in formats:
+        name, about, *said = _cells(format, converts)
         yield f"{name}: {about}\n"
         lines = [
             (f"  {key}", text) for key, text in zip(_HEADINGS[2:], said, strict=True) if text not in ("", "-")
@@ -43,13 +46,13 @@ def as_text(formats: Sequence[Format]) -> Iterator[str]:
     yield "A file is recognised by its content; its name decides only what is said of one that is broken.\n"
 
 
-def as_markdown(formats: Sequence[Format]) -> str:
+def as_markdown(formats: Known) -> str:
     """The README's table."""
-    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *map(_cells, formats)]
+    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(_cells(*one) for one in formats)]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
-def as_json(formats: Sequence[Format], head: dict[str, Any]) -> dict[str, Any]:
+def as_json(formats: Known, head: dict[str, Any]) -> dict[str, Any]:
     """The document of `explorer formats`; `head` is what every document starts with."""
     return {
         **head,
@@ -62,9 +65,9 @@ def as_json(formats: Sequence[Format], head: dict[str, Any]) -> dict[str, Any]:
                 "endings": list(format.endings),
                 "analysed": format.analysed,
                 "outline": format.outline is not None,
-                "converts_to": list(format.converts),
+                "converts_to": list(converts),
                 "needs": format.needs or None,
             }
-            for format in formats
+            for format, converts in formats
         ],
     }

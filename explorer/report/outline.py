@@ -29,7 +29,8 @@ _WIDEST = (9, 72, 28, 28, 11)
 def as_text(outline: Outline) -> Iterator[str]:
     """Lines: what the file is, what is known of the whole, a row for each thing in it, and the sums."""
     room = width()
-    yield f"{printable(outline.source)}   {outline.format}   {bytes_text(outline.file_bytes)}\n"
+    size = "" if outline.file_bytes is None else f"   {bytes_text(outline.file_bytes)}"
+    yield f"{printable(outline.source)}   {outline.format}{size}\n"
     facts = [(printable(key), printable(text)) for key, text in outline.facts]
     for line in columns(facts, room):
         yield f"{line}\n"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.opening import Opened, OpenOptions
 
-__all__ = ["FORMAT", "MOST_DEPTH", "MOST_FILES", "MOST_FOLDERS"]
+__all__ = ["FORMAT", "MOST_DEPTH", "MOST_FILES", "MOST_FOLDERS", "outline"]
 
 MOST_FILES = 20_000
 """Files that are looked at, about a second's worth."""
@@ -100,26 +100,34 @@ def _model(path: str, shown: str) -> OutlineRow | None:
     return None
 
 
-def _outline(source: str) -> Outline:
-    look = _Look(source)
+def outline(source: str) -> Outline:
+    """The models in the folder `source`, found while the rows are read.
 
-    def rows() -> Iterator[OutlineRow]:
-        yield from _models(look, source, "", 0)
+    Raises:
+        BadModel: No model is in it.
+    """
+    look = _Look(source)
+    found = _models(look, source, "", 0)
+    first = next(found, None)
+    if first is None:
+        raise BadModel("this is a directory, not a model, and no model is in it", where=source)
+
+    def rows(first: OutlineRow) -> Iterator[OutlineRow]:
+        yield first
+        yield from found
         if look.left_out:
             yield OutlineRow("…", "more", note="there is more than is looked at: name a folder in it")
 
-    return Outline(FORMAT.name, source, 0, (), rows())
+    return Outline(FORMAT.name, source, None, (), rows(first))
 
 
 def _open(source: str, options: OpenOptions) -> Opened:
-    rows = [row for _, row in zip(range(_NAMED), _outline(source).rows, strict=False) if row.kind == "model"]
-    if not rows:
-        raise BadModel("this is a directory, not a model, and no model is in it", where=source)
+    rows = [row for _, row in zip(range(_NAMED), outline(source).rows, strict=False)]
     names = ", ".join(row.path for row in rows)
     raise Misuse(
         "this is a directory, not a model",
         where=source,
-        hint=f"name a model in it: {names}{', ...' if len(rows) == _NAMED else ''}",
+        hint=f"name a model in it: {names}{', …' if len(rows) == _NAMED else ''}",
     )
 
 
@@ -130,8 +138,9 @@ FORMAT = Format(
     "a folder of models",
     recognise=_recognise,
     open=_open,
-    outline=_outline,
+    outline=outline,
     recognised="being a folder that is no model itself",
     shows="which models are in it, their formats and sizes",
     analysed=False,
+    chooses=True,
 )

@@ -157,5 +157,4 @@ FORMAT = Format(
     endings=(".onnx",),
     recognised="the fields of a protobuf ModelProto",
     shows="graph, initializers, shapes; weights inside or in external files",
-    converts=(),
 )

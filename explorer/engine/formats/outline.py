@@ -66,7 +66,7 @@ class Outline:
     Args:
         format: The format's name.
         source: The path.
-        file_bytes: Size of the file, or of the files that belong together.
+        file_bytes: Size of the file, or of the files that belong together; None of a folder of models.
         facts: What is known of the whole, as (what, text): ('opset', '17'). The text may come from the
             file and is made safe where it is shown.
         rows: Modules, operators and tensors in the file's own order; read once, as they are needed. What
@@ -79,7 +79,7 @@ class Outline:
         self,
         format: str,
         source: str,
-        file_bytes: int,
+        file_bytes: int | None,
         facts: Sequence[tuple[str, str]],
         rows: Iterable[OutlineRow],
     ) -> None:

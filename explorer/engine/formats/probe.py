@@ -109,13 +109,13 @@ class Format:
         needs: The extra of this package that `open` needs, such as 'torch'; empty for none. An outline
             never needs one.
         analysed: Whether MACs, memory and the execution order are known, as there is a graph or code.
-        converts: Formats that `explorer convert` can write it as.
+        chooses: It is no model itself, but holds some to choose from: the rows of its outline.
     """
 
     __slots__ = (
         "about",
         "analysed",
-        "converts",
+        "chooses",
         "endings",
         "name",
         "needs",
@@ -139,7 +139,7 @@ class Format:
         shows: str = "",
         needs: str = "",
         analysed: bool = True,
-        converts: tuple[str, ...] = (),
+        chooses: bool = False,
     ) -> None:
         self.name = name
         self.about = about
@@ -151,7 +151,7 @@ class Format:
         self.shows = shows
         self.needs = needs
         self.analysed = analysed
-        self.converts = converts
+        self.chooses = chooses
 
     def __repr__(self) -> str:
         return f"Format({self.name!r})"

@@ -142,5 +142,4 @@ FORMAT = Format(
     endings=(".tflite",),
     recognised="'TFL3' behind the first four bytes",
     shows="operators, tensors, shapes, quantization, subgraphs; weights inside the flatbuffer or behind it",
-    converts=("onnx",),
 )
