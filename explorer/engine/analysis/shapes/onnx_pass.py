@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from explorer.engine.analysis.shapes import onnx_apart
 from explorer.engine.analysis.shapes.bodies import captured_names
 from explorer.engine.analysis.shapes.contents import Contents
 from explorer.engine.analysis.shapes.rules import Type
@@ -40,6 +41,7 @@ class OnnxPass(Struct):
     notes: list[str]
     _refused: dict[int, tuple[Node, Node]] = field(default_factory=dict)
     _given_up: bool = False
+    _dead: bool = False
 
     def types(
         self,
@@ -65,15 +67,9 @@ class OnnxPass(Struct):
             return {}
         symbols = {d for v in (*graph.inputs, *graph.values) for d in v.shape or () if isinstance(d, str)}
         found: dict[str, Type] = {}
-        for value in (*answer.value_info, *answer.output):
-            if not value.type.HasField("tensor_type"):
-                continue
-            kind = value.type.tensor_type
-            dtype = DTYPES[kind.elem_type].name if kind.elem_type in DTYPES else None
-            shape: Shape | None = None
-            if kind.HasField("shape"):
-                shape = tuple(_dim(d, symbols) for d in kind.shape.dim)
-            found[value.name] = dtype, shape
+        for name, code, sizes in answer:
+            shape: Shape | None = None if sizes is None else tuple(_dim(d, symbols) for d in sizes)
+            found[name] = DTYPES[code].name if code in DTYPES else None, shape
         return found
 
     def _answer(self, graph: Graph, opsets: Mapping[str, int]) -> Any:
@@ -82,20 +78,22 @@ class OnnxPass(Struct):
         It refuses a graph as a whole for one node that fits no definition. That node is searched for by
         halves, and from then on passed over as an operator that nobody knows.
         """
+        if self._dead:
+            return None
         for _ in range(MAX_REFUSED):
             nodes = [self._refused.get(id(n), (n, n))[1] for n in graph.nodes]
             error = answer = self._try(graph, opsets, nodes)
             if not isinstance(answer, Exception):
                 return answer
             low, high = 0, len(nodes)
-            while low < high:
+            while low < high and not self._dead:
                 middle = (low + high) // 2
                 tried = self._try(graph, opsets, nodes[:middle])
                 if isinstance(tried, Exception):
                     high, error = middle, tried
                 else:
                     low = middle + 1
-            if not low or id(graph.nodes[low - 1]) in self._refused:
+            if self._dead or not low or id(graph.nodes[low - 1]) in self._refused:
                 break
             culprit = graph.nodes[low - 1]
             stand_in = Node("Refused", culprit.inputs, culprit.outputs, domain="explorer.refused")
@@ -103,7 +101,9 @@ class OnnxPass(Struct):
             self._refused[id(culprit)] = culprit, stand_in
             words = " ".join(str(error).split())[:200]
             self.notes.append(f"shape inference refuses {culprit.op} '{culprit.label}': {words}")
-        if not self._given_up:
+        if self._dead:
+            self.notes.append("shape inference died of a part of this model, and was not asked again")
+        elif not self._given_up:
             self._given_up = True
             self.notes.append(
                 "shape inference refuses a part of this model; its shapes are known only as far as declared"
@@ -112,13 +112,15 @@ class OnnxPass(Struct):
 
     def _try(self, graph: Graph, opsets: Mapping[str, int], nodes: Sequence[Node]) -> Any:
         """Inference on some of a graph's nodes: its answer, or the exception that it raised."""
-        from onnx import shape_inference
-
         some = Graph(graph.name, tuple(nodes), graph.inputs, (), graph.initializers, graph.values)
         opsets = {**opsets, "explorer.refused": 1} if self._refused else opsets
         model = Model(some, opsets, max(self.ir_version, 10))
         try:
-            return shape_inference.infer_shapes(onnx_writer.skeleton(model), data_prop=True).graph
+            return onnx_apart.infer(onnx_writer.skeleton(model))
+        except onnx_apart.Died as error:
+            # to look for the node that it dies of would take a second each time
+            self._dead = True
+            return error
         except Exception as error:  # whatever it is, there is an answer without this node
             return error
 
@@ -158,11 +160,10 @@ def _cut_out(
     return Graph("open", tuple(nodes), tuple(inputs), (), inside, tuple(values))
 
 
-def _dim(dim: Any, symbols: set[str]) -> Dim:
-    kind = dim.WhichOneof("value")
-    if kind == "dim_value":
-        return int(dim.dim_value) if dim.dim_value >= 0 else None
-    name = str(dim.dim_param) if kind == "dim_param" else ""
+def _dim(dim: int | str | None, symbols: set[str]) -> Dim:
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    name = dim or ""
     # inference makes up names for what it does not know; they are nobody's dimension
     return name if name in symbols and not (_GENERATED.match(name) and name not in symbols) else None
 
