@@ -363,7 +363,9 @@ _VALUES: dict[str, Callable[..., Any]] = {
 """Builtins that act on plain values, or ask a tensor what it is."""
 
 LONGEST = 1_000_000
-"""Items of a list, characters of a text, or bits of a number, that code may make at once."""
+"""Items of a list, or characters of a text, that code may make at once."""
+WIDEST = 4096
+"""Bits of a number that code may make: TorchScript's have 64."""
 
 
 def _add(left: Any, right: Any, *rest: Any) -> Any:
@@ -376,11 +378,13 @@ def _mul(left: Any, right: Any) -> Any:
     for items, times in ((left, right), (right, left)):
         if isinstance(items, (list, str, tuple)) and len(items) * int(times) > LONGEST:
             raise Unknown("its code makes a list without an end")
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > WIDEST:
+        raise Unknown("its code makes a number without an end")
     return left * right
 
 
 def _pow(base: Any, power: Any) -> Any:
-    if isinstance(base, int) and isinstance(power, int) and base.bit_length() * power > LONGEST:
+    if isinstance(base, int) and isinstance(power, int) and base.bit_length() * power > WIDEST:
         raise Unknown("its code makes a number without an end")
     return base**power
 

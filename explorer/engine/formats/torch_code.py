@@ -21,8 +21,11 @@ __all__ = ["Class", "Code", "Frame", "Host", "Machine", "ScriptError", "plain_na
 
 SOURCE = 32 << 20
 """Bytes of one file of code that are read at most."""
-STEPS = 10_000_000
-"""Statements that one run may take: more is a loop without an end."""
+STEPS = 300_000
+"""Statements that one run may take, and what its operators on plain values weigh: about a second. More is a
+loop without an end; the longest run met in earnest, a scripted detector, takes some ten thousand."""
+LONGEST = 1_000_000
+"""Items, also those inside of items, that an operator on plain values may be given."""
 
 
 class ScriptError(Exception):
@@ -250,11 +253,14 @@ class Machine:
 
     # statements
 
+    def _spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > STEPS:
+            raise ScriptError("its code runs without an end")
+
     def _block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
         for statement in statements:
-            self.steps += 1
-            if self.steps > STEPS:
-                raise ScriptError("its code runs without an end")
+            self._spend(1)
             handler = _STATEMENTS.get(type(statement))
             if handler is None:
                 raise ScriptError(f"'{type(statement).__name__}' is not TorchScript")
@@ -376,6 +382,7 @@ class Machine:
                 receiver = self._value(target.value, frame)
                 return self.host.method(frame, receiver, target.attr, args, kwargs)
             if dotted.startswith(("torch.", "ops.")):
+                self._spend(1 + _weight(dotted, args))
                 return self.host.operator(dotted, args, kwargs)
             return self._call_own(dotted, args, kwargs)
         callee = self._value(target, frame)
@@ -411,6 +418,49 @@ class Machine:
         if name in _PLAIN:
             return _PLAIN[name](*args)
         raise ScriptError(f"'{name}' is not TorchScript")
+
+
+_DEEP = frozenset(
+    f"torch.{name}"
+    for name in (
+        *(
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "str",
+            "format",
+            "percentFormat",
+            "warn",
+            "tensor",
+            "as_tensor",
+        ),
+        *("__contains__", "__is__", "__isnot__", "index", "count", "remove", "sort", "sorted", "max", "min"),
+    )
+)
+"""Operators that look into what lies inside of lists, and inside of that."""
+
+
+def _weight(name: str, args: Sequence[Any]) -> int:
+    """Steps that an operator on plain values costs: one for every 64 items that it may have to look at.
+
+    Raises:
+        ScriptError: It is given a list that holds itself, or lists that hold each other a billion times.
+    """
+    todo = [a for a in args if isinstance(a, (list, tuple, dict, str))]
+    deep = name in _DEEP
+    seen = 0
+    while todo:
+        value = todo.pop()
+        seen += len(value)
+        if seen > LONGEST:
+            raise ScriptError("its code makes a list without an end")
+        if deep and not isinstance(value, str):
+            items = value.values() if isinstance(value, dict) else value
+            todo += [item for item in items if isinstance(item, (list, tuple, dict, str))]
+    return seen >> 6
 
 
 def _range(*args: int) -> range:

@@ -298,7 +298,7 @@ def _program(path: str, described: dict[str, Any]) -> Program:
     calls = module.get("module_call_graph") or []
     outer = next((c["signature"] for c in calls if c["fqn"] == "" and c["signature"]), None)
     ranges = {
-        symbol_of(str(s)): (r.get("min_val"), r.get("max_val"))
+        symbol_of(str(s)): (_limit(r.get("min_val")), _limit(r.get("max_val")))
         for s, r in (described.get("range_constraints") or {}).items()
     }
     return Program(
@@ -312,6 +312,12 @@ def _program(path: str, described: dict[str, Any]) -> Program:
         ranges,
         str(described.get("torch_version", "")),
     )
+
+
+def _limit(value: Any) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError("a size is limited by what is no number")
+    return value
 
 
 def _input(graph: dict[str, Any], name: str) -> Input:

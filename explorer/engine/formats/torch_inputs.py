@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -513,6 +514,8 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
     dtype = _floating(model) if dtype == "float32" else dtype
     tried = ""
     for shape in shapes:
+        if any(size < 0 for size in shape) or math.prod(shape) >= 1 << 56:
+            continue  # what a layer says of itself in a file may be anything
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         text = "x".join(map(str, shape))
         try:

@@ -45,6 +45,8 @@ def load(path: str) -> LoadedModule:
     archive = Archive(path)
     root = unpickle(archive.read("data.pkl"), path)
     constants = unpickle(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
+    if not isinstance(constants, (list, tuple)):
+        raise BadModel("the constants of its code are no list", where=path, hint="save the model again")
     code = Code(lambda name: archive.text(name) if name in archive else None, path)
     made = code.class_of(root.qualname) if isinstance(root, Record) else None
     if not isinstance(root, Record) or made is None or made.base != "Module":

@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -118,6 +117,10 @@ class Ran(Struct, frozen=True):
     skipped: tuple[tuple[str, str], ...] = ()
 
 
+_UNPACKED = 64 << 20
+"""Bytes that the arrays of an archive may take when it holds less than a hundredth of that."""
+
+
 def read_input(path: str) -> Given:
     """The arrays in an .npy or .npz file; nothing in it is run.
 
@@ -133,11 +136,19 @@ def read_input(path: str) -> Given:
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return Given(path, {"": loaded})
+            size = sum(entry.file_size for entry in loaded.zip.infolist())
+            if size > max(_UNPACKED, 100 * os.path.getsize(path)):
+                loaded.close()
+                raise Misuse(f"its arrays would take {size:,} bytes unpacked", where=path)
             with loaded:
                 return Given(path, {name: loaded[name] for name in loaded.files})
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
-    except (ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, KeyError):
+    except Misuse:
+        raise
+    except Exception:
+        # its header is a piece of Python's syntax, and its archive may be of any kind: a broken file raises
+        # whatever its bytes happen to ask for
         raise Misuse(
             "this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one"
         ) from None
