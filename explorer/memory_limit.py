@@ -29,10 +29,11 @@ __all__ = ["apply", "in_child", "is_met", "machine", "out_of_memory", "words"]
 _SAID = re.compile(
     r"bad_?alloc|bad allocation|(can ?not|can't|could not|unable to|failed to) (re|m|c)?alloc"
     r"|cannot allocate memory|allocate memory|out of memory|not enough memory|insufficient memory"
-    r"|failed to map segment|can't start new thread|thread_create failed|resource temporarily unavailable",
+    r"|failed to map segment|can't start new thread|thread_create failed|resource temporarily unavailable"
+    r"|without (exception set|setting an exception)",
     re.IGNORECASE,
 )
-"""C++ and onnxruntime, torch, the loader of shared objects, threads."""
+"""C++ and onnxruntime, torch, the loader of shared objects, threads, extensions that do not look."""
 
 
 def apply(limit: int) -> None:
@@ -87,19 +88,25 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
         What `work` returned.
 
     Raises:
-        ExplorerError: A signal ended it: native code that gets no memory aborts.
+        ExplorerError: Something else ended it: native code that gets no memory aborts, or exits.
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    told, tell = os.pipe()
     child = os.fork()
     if child == 0:
         code = 2
         try:
+            os.close(told)
             _end_with_parent()
             apply(limit)
-            code = work()
+            try:
+                code = work()
+            except SystemExit as end:  # a polite kill
+                code = end.code if isinstance(end.code, int) else 1
             sys.stdout.flush()
             sys.stderr.flush()
+            os.write(tell, b".")
         finally:
             os._exit(code)
 
@@ -108,6 +115,7 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
         if number != signal.SIGINT or not _in_foreground():
             os.kill(child, number)
 
+    os.close(tell)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, pass_on) for number in numbers}
     try:
@@ -115,10 +123,12 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if code >= 0:
-        return code
-    name = signal.Signals(-code).name if -code in {s.value for s in signal.Signals} else f"signal {-code}"
-    raise ExplorerError(f"stopped by {name}, perhaps at {words(limit)}", hint="nothing was written")
+    with open(told, "rb") as end:
+        if code >= 0 and end.read():
+            return code
+    known = {s.value: s.name for s in signal.Signals}
+    how = f"by {known.get(-code, f'signal {-code}')}" if code < 0 else "by a library"
+    raise ExplorerError(f"stopped {how}, perhaps at {words(limit)}", hint="nothing was written")
 
 
 def _in_foreground() -> bool:
