@@ -212,7 +212,9 @@ def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored
     else:
         identity = *owner, name
     size = tensor.nbytes + tensor.beside
-    return Stored(identity, name, tensor.elements, size, tensor.dtype, tensor.shape)
+    # an index has no scale: integers that have one stand for numbers of the model
+    quantized = bool(tensor.beside) and tensor.dtype in ("int32", "int64")
+    return Stored(identity, name, tensor.elements, size, tensor.dtype, tensor.shape, quantized)
 
 
 def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:
