@@ -6,6 +6,7 @@ that one target does not pay for another's, and so that atheris can instrument t
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -225,37 +226,35 @@ def _onnx_seeds() -> Iterator[bytes]:
 # archives of torch's, pickles, code
 
 
-def _archive() -> Callable[[str], None]:
-    from explorer.engine.formats.torch_archive import Archive, entry_names, unpickle
+def _shown(path: str) -> None:
+    """The outline, as it is printed: whatever a name holds, a line of it is safe for a terminal."""
+    from explorer import glance
+    from explorer.report.outline import as_json, as_text
+
+    for line in as_text(glance.outline(path)):
+        assert line.rstrip("\n").isprintable(), f"not printable: {line!r}"
+    for part in as_json(glance.outline(path), {}):
+        assert part.isascii(), f"not ASCII: {part!r}"
+
+
+def _outline() -> Callable[[str], None]:
+    return _shown
+
+
+def _opened() -> Callable[[str], None]:
+    """Outline, analysis, memory and the statistics of the weights: what a file of any format is asked."""
+    from explorer.errors import Misuse
+    from explorer.session import Session
 
     def run(path: str) -> None:
-        entry_names(path)
-        archive = Archive(path)
-        for name in archive.names():
-            content = archive.read(name)
-            if name.endswith(".pkl"):
-                _walk(unpickle(content, path))
+        _shown(path)
+        with Session(path) as session:
+            session.open()
+            for ask in (session.weights, session.memory):
+                with contextlib.suppress(Misuse):  # of a file of tensors no order of execution is known
+                    ask()
 
     return run
-
-
-def _walk(value: Any) -> None:
-    """Looks at all that a pickle made, as whoever uses it does."""
-    todo, seen = [value], set()
-    while todo:
-        item = todo.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, dict):
-            todo += item.keys()
-            todo += item.values()
-        elif isinstance(item, (list, tuple)):
-            todo += item
-        elif hasattr(item, "extent"):
-            assert item.extent >= 0
-        elif hasattr(item, "state"):
-            todo.append(item.state)
 
 
 def _small_net() -> Any:
@@ -315,13 +314,6 @@ def _without_debug(content: bytes) -> bytes:
     assert entries is not None
     kept = [(n, c) for n, c in entries if not n.endswith((".debug_pkl", "version", "serialization_id"))]
     return mutators.zipped(kept)
-
-
-def _examined(path: str) -> None:
-    from explorer.session import Session
-
-    with Session(path) as session:
-        session.open()
 
 
 def _torchscript() -> Callable[[str], None]:
@@ -486,6 +478,141 @@ def _array_seeds() -> Iterator[bytes]:
         yield buffer.getvalue()
 
 
+# files of tensors
+
+
+def _safetensors_seeds() -> Iterator[bytes]:
+    import numpy as np
+    from safetensors.numpy import save
+
+    yield save(
+        {"layers.0.w": np.ones((2, 3), np.float32), "layers.0.b": np.zeros(3, np.float16), "n": np.array(3)},
+        {"format": "pt"},
+    )
+    yield save({})
+    yield save({"empty": np.zeros((0, 4), np.float32)})
+
+
+def _gguf_seeds() -> Iterator[bytes]:
+    import tempfile
+
+    import gguf
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/m.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_block_count(1)
+        writer.add_name("net")
+        writer.add_array("tokens", ["a", "bc"])
+        writer.add_array("scores", [0.5, 1.5])
+        writer.add_bool("flag", True)
+        writer.add_tensor("token_embd.weight", np.ones((2, 32), np.float32))
+        writer.add_tensor(
+            "blk.0.attn_q.weight", np.zeros((1, 34), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q8_0
+        )
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        yield Path(path).read_bytes()
+
+
+def _tflite_seeds() -> Iterator[bytes]:
+    models = Path(__file__).parent.parent / "engine" / "formats" / "tflite_models"
+    for path in sorted(models.glob("*.tflite"), key=lambda p: p.stat().st_size)[:8]:
+        if path.stat().st_size < 16 << 10:
+            yield path.read_bytes()
+
+
+def _folder() -> Callable[[str], None]:
+    """A Hugging Face folder: the index and the settings are what is fuzzed, the shards are sound."""
+    import json
+    import tempfile
+
+    whole = _opened()
+    shards = list(_safetensors_seeds())
+    folder = Path(tempfile.mkdtemp(prefix="explorer-fuzz-"))
+    for at, content in enumerate(shards):
+        (folder / f"model-{at + 1:05}-of-{len(shards):05}.safetensors").write_bytes(content)
+
+    def run(path: str) -> None:
+        content = Path(path).read_bytes()
+        parts = None
+        try:
+            parts = json.loads(content)
+        except (ValueError, RecursionError):
+            pass
+        index, config = content, b"{}"
+        if isinstance(parts, list) and len(parts) == 2:
+            index, config = (json.dumps(part).encode() for part in parts)
+        (folder / "model.safetensors.index.json").write_bytes(index)
+        (folder / "config.json").write_bytes(config)
+        whole(str(folder))
+
+    return run
+
+
+def _folder_seeds() -> Iterator[bytes]:
+    import json
+
+    names = [f"model-{at + 1:05}-of-00003.safetensors" for at in range(3)]
+    index = {
+        "metadata": {"total_size": 38},
+        "weight_map": {"layers.0.w": names[0], "layers.0.b": names[0], "n": names[0], "empty": names[2]},
+    }
+    config = {
+        "architectures": ["Net"],
+        "hidden_size": 3,
+        "num_hidden_layers": 1,
+        "torch_dtype": "float32",
+        "tie_word_embeddings": False,
+        "quantization_config": {"bits": 4, "quant_method": "x"},
+    }
+    yield json.dumps([index, config]).encode()
+
+
+# the screen's own state
+
+
+def _resume() -> Callable[[str], None]:
+    import os
+    import shutil
+    import tempfile
+
+    from explorer import resuming
+
+    state = tempfile.mkdtemp(prefix="explorer-fuzz-")
+    environment = {"XDG_STATE_HOME": state}
+
+    def run(path: str) -> None:
+        folder = os.path.join(resuming.home(environment), "20260101-000000-x")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        target = os.path.join(folder, "session.msgpack")
+        shutil.copyfile(path, target)
+        os.chmod(target, 0o600)
+        try:
+            kept, _ = resuming.find(None, environment)
+            kept.release()
+        finally:
+            resuming.waiting("m.onnx", environment, "")
+
+    return run
+
+
+def _resume_seeds() -> Iterator[bytes]:
+    import msgspec
+
+    from explorer import resuming
+    from explorer.facts import History, HistoryEntry
+
+    history = History((HistoryEntry("original", None, ""), HistoryEntry("tiled", "1.onnx", "tile")), 1)
+    opening = resuming.Opening(dims={"batch": 2}, input_shapes={"x": (None, (1, 2))})
+    view = resuming.View(query="conv", opened=(("a.b", True),), cursor="a.b.c")
+    yield msgspec.msgpack.encode(resuming.Saved("m.onnx", "/", opening, history, view, 1 << 30))
+    yield msgspec.msgpack.encode(resuming.Saved("m.onnx", "/", resuming.Opening()))
+
+
 TARGETS: dict[str, Target] = {
     "onnx": Target(
         "ONNX: the reader, the checks, the writer, and the whole analysis",
@@ -495,14 +622,56 @@ TARGETS: dict[str, Target] = {
         mutators.protobuf,
         "onnx",
     ),
-    "archive": Target(
-        "zip archives and the pickles in them",
+    "onnx-outline": Target(
+        "ONNX: the look at the header alone",
+        ".onnx",
+        _outline,
+        _onnx_seeds,
+        mutators.protobuf,
+        "onnx",
+    ),
+    "checkpoint": Target(
+        "zip archives and old files of torch's with pickles in them, read as data",
         ".pt",
-        _archive,
+        _opened,
         _checkpoint_seeds,
         mutators.archive,
         "torch",
     ),
+    "torch-outline": Target(
+        "TorchScript files and exported programs: the look without torch",
+        ".pt",
+        _outline,
+        lambda: (s for seeds in (_script_seeds, _program_seeds) for s in seeds()),
+        mutators.archive,
+        "torch",
+    ),
+    "safetensors": Target(
+        "safetensors: header, tree, statistics",
+        ".safetensors",
+        _opened,
+        _safetensors_seeds,
+        mutators.headed_json,
+        "safetensors",
+    ),
+    "gguf": Target("GGUF: header, tree, statistics", ".gguf", _opened, _gguf_seeds, mutators.numbers, "gguf"),
+    "tflite": Target(
+        "TFLite: the reader and the whole analysis",
+        ".tflite",
+        _opened,
+        _tflite_seeds,
+        mutators.numbers,
+        "tflite",
+    ),
+    "folder": Target(
+        "Hugging Face folders: index and settings",
+        ".json",
+        _folder,
+        _folder_seeds,
+        mutators.json_text,
+        "safetensors",
+    ),
+    "resume": Target("the state of a session on disk", ".msgpack", _resume, _resume_seeds),
     "code": Target(
         "TorchScript's code: the parser, and the machine that runs it on meta tensors",
         ".py",
