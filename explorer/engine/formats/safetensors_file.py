@@ -7,12 +7,14 @@ its length, then itself. It is taken apart entry by entry, never as one JSON val
 
 from __future__ import annotations
 
+import gc
 import os
 
 from explorer.engine.formats.probe import Format, Probe
 from explorer.engine.formats.stored import (
     Contents,
     Stored,
+    modules_of,
     named_few,
     open_regular,
     outlined,
@@ -35,6 +37,9 @@ __all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "Header", "contents", "packing_no
 
 HEADER_BYTES = 100_000_000
 """Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
+
+LARGE = 4 << 20
+"""Bytes from which on a header is shown as it is read: of thirty thousand tensors or more."""
 
 DTYPES: Mapping[str, tuple[str, int]] = {
     "BOOL": ("bool", 8),
@@ -64,8 +69,8 @@ DTYPES: Mapping[str, tuple[str, int]] = {
 
 # patterns are compiled when a header is read: this module is imported to recognise any file
 _ENTRY = (
-    r'"([^"\\\x00-\x1f]*+)": ?\{"dtype": ?"([A-Za-z0-9_]{1,32})", ?"shape": ?\[([0-9, ]{0,4096}+)\]'
-    r', ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}'
+    r'"(?!__metadata__")([^"\\\x00-\x1f]*+)": ?\{"dtype": ?"([A-Za-z0-9_]{1,32})"'
+    r', ?"shape": ?\[([0-9, ]{0,4096}+)\], ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}(, ?)?'
 )
 """An entry as every writer is known to write it; what is JSON and looks otherwise is read more slowly."""
 
@@ -107,6 +112,24 @@ def read(path: str) -> Header:
     Raises:
         BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
     """
+    header, text = _begun(path)
+    # Python would look for garbage among a million tensors again and again
+    collects = len(text) > LARGE and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        header.tensors = list(_entries(text, header))
+    finally:
+        if collects:
+            gc.enable()
+    unused = unused_bytes(header.tensors, header.length, header.size)
+    if unused:
+        header.notes.append(f"{unused:,} bytes of {os.path.basename(path)} belong to no tensor")
+    return header
+
+
+def _begun(path: str) -> tuple[Header, str]:
+    """A header of which nothing is taken apart yet, and its text."""
     descriptor, size = open_regular(path)
     try:
         start = os.pread(descriptor, 8, 0)
@@ -118,21 +141,13 @@ def read(path: str) -> Header:
         if 8 + length > size:
             what = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
             raise BadModel(what, where=path, hint=_AGAIN)
-        raw = _read(descriptor, 8, length)
+        return Header(path, size, 8 + length), _read(descriptor, 8, length).decode()
+    except UnicodeDecodeError:
+        raise BadModel("its header is not UTF-8", where=path, hint=_AGAIN) from None
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
         os.close(descriptor)
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        raise BadModel("its header is not UTF-8", where=path, hint=_AGAIN) from None
-    header = Header(path, size, 8 + length)
-    header.tensors = list(_entries(text, header))
-    unused = unused_bytes(header.tensors, header.length, size)
-    if unused:
-        header.notes.append(f"{unused:,} bytes of {os.path.basename(path)} belong to no tensor")
-    return header
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:
@@ -150,43 +165,55 @@ def _entries(text: str, header: Header) -> Iterator[Stored]:
 
     usual = re.compile(_ENTRY).match
     names: set[str] = set()
-    at = _skip(text, 0)
-    if text[at : at + 1] != "{":
-        _broken(header, at)
-    at = _skip(text, at + 1)
+    # a model has few shapes, and many tensors of each
+    shapes: dict[str, tuple[int, ...]] = {"": ()}
+    at = _expected(text, _skip(text, 0), "{", header)
     more = text[at : at + 1] != "}"
     while more:
         entry = usual(text, at)
-        if entry is not None and entry[1] != "__metadata__":
-            name, dtype, dims, begin, end = entry.groups()
-            at = entry.end()
-            try:
-                shape = tuple(map(int, dims.split(","))) if dims else ()
-            except ValueError:
-                _broken(header, at)
+        if entry is not None:
+            name, dtype, dims, begin, end, comma = entry.groups()
+            shape = shapes.get(dims)
+            if shape is None:
+                shape = _shape(dims, header, at)
+                if len(shapes) < _MEMO:
+                    shapes[dims] = shape
             found = _stored(header, name, dtype, shape, int(begin), int(end))
+            at = entry.end()
         else:
+            comma = None
             name, at = _string(text, at, header)
             at = _expected(text, _skip(text, at), ":", header)
-            if name == "__metadata__":
-                if header.metadata:
-                    _broken(header, at)
-                header.metadata, at = _pairs(text, at, header)
-                found = None
-            else:
+            if name != "__metadata__":
                 value, at = _object(text, at, header)
                 found = _stored(header, name, value["dtype"], tuple(value["shape"]), *value["data_offsets"])
+            elif header.metadata:
+                _broken(header, at)
+            else:
+                header.metadata, at = _pairs(text, at, header)
+                found = None
         if found is not None:
             if name in names:
                 raise BadModel(f"two of its tensors are called '{printable(name)}'", where=header.path)
             names.add(name)
             yield found
-        at = _skip(text, at)
-        more = text[at : at + 1] == ","
-        if more:
-            at = _skip(text, at + 1)
+        if comma is None:
+            at = _skip(text, at)
+            more = text[at : at + 1] == ","
+            if more:
+                at = _skip(text, at + 1)
     at = _skip(text, _expected(text, at, "}", header))
     if at < len(text):
+        _broken(header, at)
+
+
+_MEMO = 1 << 14
+
+
+def _shape(dims: str, header: Header, at: int) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, dims.split(",")))
+    except ValueError:
         _broken(header, at)
 
 
@@ -262,22 +289,21 @@ def _object(text: str, at: int, header: Header) -> tuple[dict[str, Any], int]:
 
 def _stored(header: Header, name: str, dtype: str, shape: tuple[int, ...], begin: int, end: int) -> Stored:
     """One tensor, if what is said of it can be."""
-    room = header.size - header.length
-    where = f"{header.path}: tensor '{printable(name)}'"
-    if not 0 <= begin <= end or any(not 0 <= dim <= _LARGEST for dim in shape):
-        raise BadModel("its place or its shape is impossible", where=where)
-    if end > room:
-        what = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
-        raise BadModel(what, where=where, hint=_AGAIN)
     spelling, bits = DTYPES.get(dtype, (dtype, 0))
+    elements = 1
+    for dim in shape:
+        elements *= dim
+    what = ""
+    if not 0 <= begin <= end or (shape and not 0 <= min(shape) <= max(shape) <= _LARGEST):
+        what = "its place or its shape is impossible"
+    elif header.length + end > header.size:
+        what = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
+    elif bits and elements * bits != (end - begin) * 8:
+        what = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
+    if what:
+        raise BadModel(what, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
     unread = "" if bits else f"{printable(dtype)} is a type that is not known here"
-    found = Stored(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
-    if unread:
-        return found
-    if found.elements * bits != (end - begin) * 8:
-        what = f"{found.elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
-        raise BadModel(what, where=where, hint=_AGAIN)
-    return found
+    return Stored(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
 
 
 def contents(source: str) -> Contents:
@@ -353,7 +379,31 @@ def _open(source: str, options: OpenOptions) -> Opened:
 
 
 def _outline(source: str) -> Outline:
-    return outlined(contents(source))
+    header, text = _begun(source)
+    return outlined(contents(source)) if len(text) <= LARGE else _streamed(header, text)
+
+
+def _streamed(header: Header, text: str) -> Outline:
+    """The outline of a file with so many tensors that they are shown as they are met."""
+    from explorer.engine.formats.outline import Outline, OutlineRow
+
+    entries = _entries(text, header)
+    first = next(entries, None)
+
+    def rows() -> Iterator[OutlineRow]:
+        seen: set[str] = set()
+        tensor = first
+        while tensor is not None:
+            for module in modules_of(tensor.name):
+                if module not in seen:
+                    seen.add(module)
+                    yield OutlineRow(module, "module")
+            yield OutlineRow(tensor.name, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, tensor.unread)
+            tensor = next(entries, None)
+
+    facts = [("header", f"{header.length:,} bytes: tensors stand in its order, as they are met")]
+    facts += [(key, shortened(said)) for key, said in header.metadata.items()]
+    return Outline(FORMAT.name, header.path, header.size, facts, rows())
 
 
 FORMAT = Format(

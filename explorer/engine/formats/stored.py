@@ -25,6 +25,7 @@ __all__ = [
     "Contents",
     "Stored",
     "TreeRow",
+    "modules_of",
     "named_few",
     "open_regular",
     "outlined",
@@ -305,6 +306,15 @@ def rows(tensors: Iterable[Stored]) -> Iterator[TreeRow]:
             stack.append(iter(_in_order(item.children)))
         else:
             yield TreeRow(item.name, str(called), len(stack) - 1, item)
+
+
+def modules_of(name: str) -> Iterator[str]:
+    """The paths of the modules around a tensor, outermost first, as `rows` has them."""
+    separator, pieces = _split(name)
+    path = ""
+    for piece in pieces[:-1]:
+        path = f"{path}{separator}{piece}" if path else piece
+        yield path
 
 
 class _Group:

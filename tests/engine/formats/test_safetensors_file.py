@@ -196,6 +196,18 @@ def test_the_outline_lists_modules_and_tensors_and_what_the_writer_said(model: s
     assert ("tensors", "6") in found.facts
 
 
+def test_the_outline_of_very_many_tensors_begins_before_the_last_is_read(tmp_path: Path) -> None:
+    header = {f"h.{i}.w": entry([1], 4 * i, 4 * i + 4) for i in range(70_000)}
+    header["broken"] = entry([1], 0, 9)
+    path = written(tmp_path / "x.safetensors", header, b"\0" * 280_000)
+    outline = safetensors_file.FORMAT.outline
+    assert outline is not None
+    rows = iter(outline(path).rows)
+    assert [next(rows).path for _ in range(5)] == ["h", "h.0", "h.0.w", "h.1", "h.1.w"]
+    with pytest.raises(BadModel, match="broken"):
+        list(rows)
+
+
 def test_other_writers_may_space_and_order_the_header_as_json_allows(tmp_path: Path) -> None:
     text = (
         ' {\n "__metadata__" : { "a" : "\\u00e9\\"}" },\r\n'
