@@ -79,6 +79,9 @@ class _Slabs:
 
     def __call__(self) -> Iterator[memoryview]:
         matrix = _matrix(self.weight)
+        if not self.weight.transposed and matrix.nbytes > _MAPPED and len(self.corners) > 1:
+            yield from self.from_bands(matrix)
+            return
         done = 0
         for k, n in self.corners:
             yield _bytes(_block(matrix, k, n, self.height, self.width))
@@ -88,6 +91,27 @@ class _Slabs:
                 done = n + self.width
         if len(self.corners) > 1:
             _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+
+    def from_bands(self, matrix: Array) -> Iterator[memoryview]:
+        """The blocks of a large matrix that is stored across them, from a few columns of blocks at a time.
+
+        A column of blocks lies in every page of the stored matrix: taken one by one they would map all of it.
+        """
+        rows = max(1, _MAPPED // 8 // max(matrix[:1].nbytes, 1))
+        columns = max(1, _MAPPED // max(matrix[:, : self.width].nbytes, 1)) * self.width
+        band, first, last = matrix[:, :0], 0, -1
+        for k, n in self.corners:
+            if not first <= n < last:
+                first, last = n, n + columns
+                band = np.empty((matrix.shape[0], min(columns, matrix.shape[1] - n)), matrix.dtype)
+                for row in range(0, matrix.shape[0], rows):
+                    band[row : row + rows] = matrix[row : row + rows, first:last]
+                    _forget(self.weight, row, min(row + rows, matrix.shape[0]))
+            yield _bytes(_block(band, k, n - first, self.height, self.width))
+
+
+_MAPPED = 1 << 27
+"""Bytes of a weight that may be mapped at once where it is read across its rows."""
 
 
 def dense(name: str, weight: Weight, height: int, width: int, first_column: int = 0) -> Tensor:
