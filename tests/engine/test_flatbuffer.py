@@ -75,7 +75,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused_and_never_read_past_its_end(
 
 def test_no_offset_length_or_size_in_a_file_leads_out_of_it() -> None:
     data = written()
-    for at in range(0, len(data) - 3):
+    for at in range(len(data) - 3):
         for value in (0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, len(data), 0):
             broken = bytearray(data)
             broken[at : at + 4] = struct.pack("<I", value)
@@ -111,8 +111,7 @@ def test_a_thousand_tables_that_share_one_long_vector_are_refused() -> None:
     builder.Finish(builder.EndObject())
     found = opened(bytes(builder.Output())).tables(0)
     with pytest.raises(BadModel, match="overlap"):
-        for table in found:
-            table.numbers(0, "B")
+        sum(len(table.numbers(0, "B")) for table in found)
 
 
 def test_a_shared_string_is_read_and_paid_for_once() -> None:

@@ -121,7 +121,8 @@ class _Writer:
                 bits = 4 if tensor.dtype == "int4" else np.dtype(tensor.dtype).itemsize * 8
                 data = bytes((int(np.prod(tensor.shape or (1,))) * bits + 7) // 8)
             at = len(self.buffers)
-            self.buffers.append((data if isinstance(data, bytes) else np.asarray(data).tobytes(), tensor.behind))
+            content = data if isinstance(data, bytes) else np.asarray(data).tobytes()
+            self.buffers.append((content, tensor.behind))
         quantization = sparsity = None
         if len(tensor.scales):
             scales = self.vector(tensor.scales, "float32")

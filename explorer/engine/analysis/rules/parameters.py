@@ -42,7 +42,7 @@ QUANTIZED = frozenset(
         QLinearConvTranspose QEmbedLayerNormalization DynamicQuantizeLSTM QMoE MatMulBlockQuantizedFp4Weight
         MatMulBlockQuantizedFp8Weight QOrderedMatMul QOrderedAttention QOrderedLayerNormalization
     """)
-).union(tflite.QUANTIZED)
+)
 """Operators whose stored inputs of any type are parameters: packed data, scales, zero points, biases."""
 
 _PACKED: Mapping[str, tuple[frozenset[int], str, int]] = {

@@ -29,7 +29,7 @@ from explorer.engine.analysis.rules.call import (
 )
 from explorer.facts import Dim, Shape
 
-__all__ = ["ALIASES", "DOMAIN", "QUANTIZED", "RULES", "SETTINGS", "TABLES", "VIEWS"]
+__all__ = ["ALIASES", "DOMAIN", "RULES", "SETTINGS", "TABLES", "VIEWS"]
 
 DOMAIN = "tflite"
 
@@ -292,9 +292,10 @@ def _bilinear(call: Call) -> Cost:
 
 
 def _pointwise(operations: int = 1) -> Rule:
-    """`operations` on each output element, more where numbers are quantized, and a fused activation.
+    """`operations` on each output element, and a fused activation.
 
-    A quantized sum scales both of its operands and the result (`_QUANTIZE` and `_DEQUANTIZE`).
+    Where numbers are quantized, each operand becomes a number and the result an integer, as in onnxruntime's
+    QLinearAdd and its like.
     """
 
     def rule(call: Call) -> Cost:
@@ -305,19 +306,6 @@ def _pointwise(operations: int = 1) -> Rule:
             given = sum(1 for i in call.inputs if i is not None and i.dtype in _INTEGERS)
             cost = macs.adding(cost, "convert", shape, _DEQUANTIZE * given + _QUANTIZE)
         return _activated(cost, call)
-
-    return rule
-
-
-def _unary(operations: int = 1) -> Rule:
-    """As `_pointwise`; on 8 bits the interpreter looks the answer up, which costs nothing."""
-    plain = _pointwise(operations)
-
-    def rule(call: Call) -> Cost:
-        info = call.inputs[0] if call.inputs else None
-        if info is not None and info.dtype in ("int8", "uint8"):
-            return macs.elementwise(f"{call.op} (by a table of 256)", call.output())
-        return plain(call)
 
     return rule
 
@@ -353,7 +341,7 @@ def _concatenation(call: Call) -> Cost:
 def _dequantize(call: Call) -> Cost:
     info = call.inputs[0] if call.inputs else None
     if info is not None and info.dtype in ("float16", "bfloat16"):
-        return macs.elementwise("DEQUANTIZE (widen)", call.output(), 0)
+        return FREE
     return named("dequantize")(call)
 
 
@@ -410,6 +398,9 @@ def _hlo_conv(call: Call) -> Cost:
 
 def _hlo_dot(call: Call) -> Cost:
     depth = tuple(call.shape(0)[n] for n in call.attributes["lhs_contracting_dimensions"])
+    if not depth:
+        # an outer product sums nothing
+        return macs.elementwise("STABLEHLO_DOT_GENERAL", call.output())
     return macs.counted([("out", call.output()), ("K", depth)])
 
 
@@ -420,7 +411,7 @@ def _hlo_window(call: Call) -> Cost:
 _SORT = moves("compares and moves; how often depends on the data")
 
 _ELEMENTS = words("""
-    ADD SUB MUL DIV MAXIMUM MINIMUM SQUARED_DIFFERENCE FLOOR_DIV FLOOR_MOD POW ATAN2 PRELU
+    ADD SUB MUL DIV MAXIMUM MINIMUM FLOOR_DIV FLOOR_MOD POW ATAN2 PRELU
     LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL LOGICAL_AND LOGICAL_OR BITWISE_XOR RIGHT_SHIFT
     SELECT SELECT_V2
 """)
@@ -483,7 +474,8 @@ RULES: dict[Key, Rule] = {
     for op, rule in {
         **_PRODUCTS,
         **dict.fromkeys(_ELEMENTS, _pointwise()),
-        **dict.fromkeys(_UNARY, _unary()),
+        **dict.fromkeys(_UNARY, _pointwise()),
+        "SQUARED_DIFFERENCE": _pointwise(2),
         **dict.fromkeys(_MOVES, free),
         **dict.fromkeys(_REDUCES, each_input()),
         **dict.fromkeys(_SEGMENTS, _segments),
@@ -492,7 +484,7 @@ RULES: dict[Key, Rule] = {
         "L2_POOL_2D": _pool(2),
         "REDUCE_WINDOW": _reduce_window,
         "LOCAL_RESPONSE_NORMALIZATION": _lrn,
-        "L2_NORMALIZATION": each(4, "square, sum, root, divide"),
+        "L2_NORMALIZATION": named("lp_norm"),
         "RESIZE_BILINEAR": _bilinear,
         "RESIZE_NEAREST_NEIGHBOR": moves("nearest neighbour, no arithmetic"),
         "SOFTMAX": _softmax("softmax"),
@@ -524,7 +516,7 @@ RULES: dict[Key, Rule] = {
         "DELEGATE": without("it holds a part of the model compiled for one machine"),
         "CUSTOM": without("a custom operator without a name"),
         "PLACEHOLDER_FOR_GREATER_OP_CODES": without("it stands for an operator of a newer schema"),
-        **{f"STABLEHLO_{op}": each() for op in _HLO_ELEMENTS},
+        **dict.fromkeys((f"STABLEHLO_{op}" for op in _HLO_ELEMENTS), each()),
         **{f"STABLEHLO_{op}": free for op in _HLO_MOVES},
         "STABLEHLO_CLAMP": each(2, "limit below, limit above"),
         "STABLEHLO_REDUCE": each_input(),
@@ -534,10 +526,6 @@ RULES: dict[Key, Rule] = {
         "STABLEHLO_CUSTOM_CALL": without("what it calls is not in the file"),
     }.items()
 }
-
-_WEIGHED = frozenset(_PRODUCTS) - {"RFFT2D", "BATCH_MATMUL", "STABLEHLO_DOT_GENERAL"}
-QUANTIZED = _WEIGHED | {"DENSIFY"}
-"""Operators whose stored inputs of any type are parameters: biases of quantized ones are 32 bits wide."""
 
 SETTINGS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(
@@ -573,9 +561,12 @@ SETTINGS: Mapping[str, frozenset[int]] = {
     "NON_MAX_SUPPRESSION_V4": frozenset({2, 3, 4}),
     "NON_MAX_SUPPRESSION_V5": frozenset({2, 3, 4, 5}),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": frozenset({18, 19}),
-    "LSTM": frozenset({18, 19}),
+    "BIDIRECTIONAL_SEQUENCE_LSTM": frozenset({35, 36, 37, 38}),
 }
-"""Inputs that say how to compute, or hold a state: never parameters."""
+"""Inputs that say how to compute, or hold a state: never parameters.
+
+LSTM and RNN are missing: ONNX has operators of these names, and the states of these two are not stored.
+"""
 
 VIEWS = frozenset(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"))
 """Operators whose output is their first input under another shape: the interpreter shares the memory."""
