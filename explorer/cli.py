@@ -213,20 +213,16 @@ def _print_answer(answer: verbs.Answer, given: Given) -> int:
         # escapes keep control characters of a model's names off the terminal, and need no encoding
         text = json.dumps(answer.document(), indent=2, allow_nan=False, ensure_ascii=True)
         return _print([text, "\n"], answer.code)
-    from rich.console import Console
-
     from explorer.report.layout import Page
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    console = Console(
-        file=sys.stdout,
-        force_terminal=terminal,
-        width=None if terminal else 1 << 16,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
     page = Page(answer.page(), fit=terminal)
+    if not terminal:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        return _print(page.plain(ascii_only=not encoding.lower().startswith("utf")), answer.code)
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
     _put(lambda: console.print(page, crop=False, soft_wrap=True))
     return answer.code
 

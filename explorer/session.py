@@ -11,20 +11,14 @@ Importing this module is cheap; onnx, numpy and torch are imported by the method
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import shlex
-import shutil
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from explorer import query
 from explorer.arguments import opening_words
 from explorer.errors import Misuse
 from explorer.facts import (
@@ -148,6 +142,10 @@ class Session:
         if self._workdir is not None:
             return self._workdir
         if self._own_workdir is None:
+            import shutil
+            import tempfile
+            import weakref
+
             self._own_workdir = tempfile.mkdtemp(prefix="explorer-")
             # who forgets to close a session must not find thousands of folders one day
             self._remove_workdir = weakref.finalize(self, shutil.rmtree, self._own_workdir, True)
@@ -341,6 +339,8 @@ class Session:
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.query`)."""
+        from explorer import query
+
         return query.search(self.analysis(index).layers, text)
 
     def outline(self) -> Outline:
@@ -365,6 +365,8 @@ class Session:
         """
         if self._open(None).format != "onnx":
             return None
+        import hashlib
+
         with open(self.source, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -601,6 +603,8 @@ class Session:
         )
         if self._module is not None:
             return fact
+        import shlex
+
         words = ["explorer", "convert", self.source, "-o", output, *convert.words(asked)]
         return replace(fact, command=shlex.join([*words, *opening_words(self._options)]))
 
@@ -608,6 +612,8 @@ class Session:
         """The command that does headless what `tile` does; '' for an nn.Module object, which has no name."""
         if self._module is not None:
             return ""
+        import shlex
+
         words = ["explorer", "tile", self.source, "-o", output or f"{_stem(self.source)}_tiled.onnx"]
         words += ["--tile", "x".join(map(str, spec.tile))]
         for site in spec.sites:

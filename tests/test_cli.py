@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import explorer
-from explorer import cli, options, verbs, words
+from explorer import arguments, cli, options, verbs, words
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import Progress
 from explorer.progress_line import ProgressLine
@@ -193,7 +193,7 @@ class _Broken:
         (Misuse("a\nb\x1b[2J", where="x"), 2, "x: a b\\x1b[2J"),
         (Cancelled(), 130, "stopped"),
         (KeyboardInterrupt(), 130, "stopped; nothing was written"),
-        (MemoryError(), 2, "out of memory"),
+        (MemoryError(), 2, "not enough memory"),
         (RuntimeError("surprise"), 2, "internal error: RuntimeError: surprise"),
     ],
 )
@@ -322,7 +322,7 @@ def test_the_next_command_opens_the_same_model(
     shaped = {"x": ("float32", (1, 3)), "s": (None, ())}
     given = words.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"])[1]
     assert given.input_shape == shaped
-    again = verbs._opening_words(given)
+    again = arguments.opening_words(verbs.session_options(given))
     assert words.read(["info", "m", *again])[1].input_shape == shaped
 
 

@@ -2,23 +2,25 @@
 
 rich's own Table measures every cell through its markup and wrapping machinery: 5,000 rows of layers
 took it six seconds. Here a table is columns of plain cells, measured once and handed to rich as
-segments, so that rich keeps what it is good at (colour depth, NO_COLOR, plain text when redirected).
+segments, so that rich keeps what it is good at (colour depth, NO_COLOR). Redirected, it is plain text, for
+which nobody waits until rich is imported.
 Nothing is ever read as markup, and every character passes through `units.printable` at this one exit.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 from rich.cells import cell_len, chop_cells
-from rich.console import Console, ConsoleOptions
-from rich.segment import Segment
-from rich.style import Style
 
 from explorer.units import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+    from rich.style import Style
 
 __all__ = [
     "BAD",
@@ -122,7 +124,19 @@ class Page:
         self.blocks = tuple(blocks)
         self.fit = fit
 
+    def plain(self, ascii_only: bool = False) -> Iterator[str]:
+        """The report without colours, in pieces: what a file or a pipe gets.
+
+        Args:
+            ascii_only: Nothing but ASCII can be written there.
+        """
+        for block in self.blocks:
+            for line in _lines(block, None, ascii_only):
+                yield "".join(text for text, _ in line) + "\n"
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.segment import Segment
+
         styles: dict[str, Style | None] = {"": None}
         width = options.max_width if self.fit else None
         for block in self.blocks:
@@ -138,6 +152,8 @@ def _lines(block: Line | Prose | Table, width: int | None, ascii_only: bool) -> 
     if isinstance(block, Table):
         yield from _table_lines(block, width, ascii_only)
     elif isinstance(block, Prose):
+        import textwrap
+
         text = _clean(block.text, ascii_only)
         room = len(text) + 1 if width is None else max(_NARROWEST, min(width, _PROSE_WIDTH) - block.indent)
         for piece in textwrap.wrap(text, room, break_on_hyphens=False) or [""]:
