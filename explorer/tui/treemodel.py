@@ -265,6 +265,9 @@ class TreeModel:
         Rows are known by their path; where none is known, the first levels stay open.
         """
         self.metric = next((m for m in METRICS if m.id == shape.metric), METRICS[0])
+        if self.metric is METRICS[0] and self.layers and not any(layer.outputs for layer in self.layers):
+            # of a file of tensors nobody knows the work
+            self.metric = METRICS[1]
         self.by_cost = shape.by_cost
         opened: set[int] = set()
         for i, layer in enumerate(self.layers):
