@@ -31,5 +31,7 @@ ELEMENT_TYPES = (
     (24, "float8_e8m0fnu", 8),
     (25, "uint2", 2),
     (26, "int2", 2),
+    (27, "float6_e2m3fn", 6),
+    (28, "float6_e3m2fn", 6),
 )
-"""Code of TensorProto.DataType (onnx.proto, release 1.20), numpy's or ml_dtypes' spelling, width in bits."""
+"""Code of TensorProto.DataType (onnx.proto, release 1.23), numpy's or ml_dtypes' spelling, width in bits."""

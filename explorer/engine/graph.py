@@ -216,10 +216,9 @@ class Tensor(Struct, frozen=True):
         if self.payload.size != self.nbytes:
             raise BadModel(f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}")
         if bits < 8:
-            packed = np.frombuffer(self.payload.view(), np.uint8)
-            each = 8 // bits
-            split = np.stack([(packed >> (bits * i)) & ((1 << bits) - 1) for i in range(each)], -1)
-            flat = split.reshape(-1)[: self.elements].astype(np.int8)
+            stream = np.unpackbits(np.frombuffer(self.payload.view(), np.uint8), bitorder="little")
+            split = stream[: self.elements * bits].reshape(-1, bits)
+            flat = np.packbits(split, axis=-1, bitorder="little")[:, 0].astype(np.int8)
             if self.dtype.startswith("int"):
                 flat = np.where(flat >= 1 << (bits - 1), flat - (1 << bits), flat).astype(np.int8)
             elif self.dtype.startswith("float"):

@@ -135,37 +135,45 @@ def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
     if payload is None or not bits or not tensor.elements:
         return
     left = tensor.elements
-    for piece in _whole(payload.pieces(), max(bits // 8, 1)):
+    # numbers of 6 bits fill whole bytes in fours only
+    for piece in _whole(payload.pieces(), 3 if bits == 6 else max(bits // 8, 1)):
         if bits >= 8:
             yield np.frombuffer(piece, numpy_type(tensor.dtype))
             continue
-        for at in range(0, len(piece), SLAB // _UNPACKED):
-            part = _unpacked(piece[at : at + SLAB // _UNPACKED], bits, tensor.dtype)[:left]
+        step = SLAB // _UNPACKED // 3 * 3
+        for at in range(0, len(piece), step):
+            part = _unpacked(piece[at : at + step], bits, tensor.dtype)[:left]
             left -= part.size
             yield part
 
 
 def _whole(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
     """The bytes of `pieces` in pieces of whole elements, small ones joined, none above `SLAB` bytes."""
+    step = SLAB // unit * unit
     waiting = bytearray()
     for piece in pieces:
         if not waiting and len(piece) > SLAB // 16 and not len(piece) % unit:
-            for at in range(0, len(piece), SLAB):
-                yield piece[at : at + SLAB]
+            for at in range(0, len(piece), step):
+                yield piece[at : at + step]
             continue
         waiting += piece
         if len(waiting) > SLAB // 16:
             ready = len(waiting) // unit * unit
-            for at in range(0, ready, SLAB):
-                yield memoryview(bytes(waiting[at : min(at + SLAB, ready)]))
+            for at in range(0, ready, step):
+                yield memoryview(bytes(waiting[at : min(at + step, ready)]))
             del waiting[:ready]
     if waiting:
         yield memoryview(bytes(waiting))
 
 
 def _unpacked(piece: memoryview, bits: int, dtype: str) -> Array:
-    """Packed numbers of 2 or 4 bits, the first in the lowest bits, one a byte."""
+    """Packed numbers of 2, 4 or 6 bits, the first in the lowest bits, one a byte."""
     packed = np.frombuffer(piece, np.uint8)
+    if bits == 6:
+        stream = np.unpackbits(packed, bitorder="little")
+        whole = stream[: stream.size // bits * bits].reshape(-1, bits)
+        flat = np.packbits(whole, axis=-1, bitorder="little")[:, 0]
+        return flat.view(numpy_type(dtype))
     each = 8 // bits
     out = np.empty((packed.size, each), np.uint8)
     for index in range(each):

@@ -209,7 +209,13 @@ def test_tensors_of_every_type_and_both_encodings(tmp_path: Path, array: Any, ra
     assert found.array().tobytes() == array.tobytes()
 
 
-@pytest.mark.parametrize("kind", ["INT4", "UINT4", "FLOAT4E2M1", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2"])
+SMALL = [
+    *("INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1", "FLOAT6E2M3", "FLOAT6E3M2", "BFLOAT16"),
+    *("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"),
+]
+
+
+@pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("count", [1, 4, 5])
 def test_small_types_are_unpacked_as_onnx_does(tmp_path: Path, kind: str, count: int) -> None:
     code = TensorProto.DataType.Value(kind)
