@@ -18,6 +18,7 @@ from explorer.engine.formats.stored import (
     named_few,
     open_regular,
     outlined,
+    part_of,
     shortened,
 )
 from explorer.errors import BadModel
@@ -59,15 +60,12 @@ def contents(source: str) -> Contents:
     """
     folder, name = (source, _weights(source)) if os.path.isdir(source) else os.path.split(source)
     folder = folder or "."
-    if not name:
-        wanted = "model.safetensors or model.safetensors.index.json"
-        raise BadModel("no weights are in this folder", where=source, hint=f"looked for {wanted}")
     notes: list[str] = []
     if name.endswith(INDEX):
         tensors, files, metadata = _indexed(folder, name, notes)
     else:
-        tensors, metadata = _one(_inside(folder, name), notes)
-        files = [name]
+        files = [name] if name else _loose(folder)
+        tensors, metadata = _together(folder, files, notes)
     paths = [_inside(folder, file) for file in files]
     config, said = _config(folder, notes)
     facts = [*said, *((key, shortened(text)) for key, text in metadata.items())]
@@ -94,17 +92,29 @@ def _weights(folder: str) -> str:
     return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
 
 
+def _loose(folder: str) -> list[str]:
+    """The weights of a folder that nothing announces: its only file of tensors, or parts of one model."""
+    names = sorted(_listed(folder, (".safetensors",)))
+    parts = {part and (part[0], part[2]) for part in map(part_of, names)}
+    return names if len(names) == 1 or (len(parts) == 1 and None not in parts) else []
+
+
+def _listed(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for number, entry in enumerate(entries):
+                if number >= _FILES:
+                    break
+                if entry.name.endswith(endings):
+                    yield entry.name
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror}", where=folder) from None
+
+
 def _others(folder: str, name: str) -> list[str]:
     """Further weights in a folder: another variant, the same as pickles."""
-    found = []
-    with os.scandir(folder) as entries:
-        for number, entry in enumerate(entries):
-            if number >= _FILES:
-                break
-            if entry.name != name and entry.name.endswith((".safetensors", ".bin", ".gguf", INDEX)):
-                found.append(entry.name)
-    # the parts of one model are one
-    return sorted({n for n in found if not n.endswith(".bin") or n.startswith(_STEMS)})
+    found = (n for n in _listed(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
+    return sorted(n for n in found if not n.endswith(".bin") or n.startswith(_STEMS))
 
 
 def _inside(folder: str, name: str) -> str:
@@ -147,6 +157,25 @@ def _one(path: str, notes: list[str]) -> tuple[list[Stored], Mapping[str, str]]:
             # every file numbers its storages anew
             tensor.identity = path, tensor.identity
     return list(found.contents.tensors), {}
+
+
+def _together(folder: str, files: Sequence[str], notes: list[str]) -> tuple[list[Stored], Mapping[str, str]]:
+    """The tensors of files that no index binds together, and what is said of them."""
+    if not files:
+        wanted = "model.safetensors or model.safetensors.index.json"
+        raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {wanted}")
+    part = part_of(files[0])
+    if part is not None:
+        notes.append(f"there is no index: {len(files):,} of {part[2]:,} parts are here, taken for one model")
+    found: dict[str, Stored] = {}
+    metadata: Mapping[str, str] = {}
+    for file in files:
+        tensors, metadata = _one(_inside(folder, file), notes)
+        for tensor in tensors:
+            if tensor.name in found:
+                raise BadModel(f"'{printable(tensor.name)}' is in two of its files", where=folder)
+            found[tensor.name] = tensor
+    return list(found.values()), metadata
 
 
 def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], list[str], Mapping[str, str]]:
@@ -368,9 +397,10 @@ def _recognise(probe: Probe) -> bool:
     if not probe.is_dir:
         return False
     name = _weights(probe.source)
-    return bool(name) and (
-        name.endswith(INDEX) or any(os.path.exists(os.path.join(probe.source, c)) for c in _CONFIGS)
-    )
+    if name.endswith(INDEX):
+        return True
+    known = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
+    return known and bool(name or _loose(probe.source))
 
 
 def _is_index(probe: Probe) -> bool:

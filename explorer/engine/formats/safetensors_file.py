@@ -112,7 +112,10 @@ def read(path: str) -> Header:
     Raises:
         BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
     """
-    header, text = _begun(path)
+    return _whole(*_begun(path))
+
+
+def _whole(header: Header, text: str) -> Header:
     # Python would look for garbage among a million tensors again and again
     collects = len(text) > LARGE and gc.isenabled()
     if collects:
@@ -124,7 +127,7 @@ def read(path: str) -> Header:
             gc.enable()
     unused = unused_bytes(header.tensors, header.length, header.size)
     if unused:
-        header.notes.append(f"{unused:,} bytes of {os.path.basename(path)} belong to no tensor")
+        header.notes.append(f"{unused:,} bytes of {os.path.basename(header.path)} belong to no tensor")
     return header
 
 
@@ -312,7 +315,11 @@ def contents(source: str) -> Contents:
     Raises:
         BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
     """
-    header = read(source)
+    return _said(read(source))
+
+
+def _said(header: Header) -> Contents:
+    source = header.path
     return Contents(
         FORMAT.name,
         source,
@@ -380,7 +387,7 @@ def _open(source: str, options: OpenOptions) -> Opened:
 
 def _outline(source: str) -> Outline:
     header, text = _begun(source)
-    return outlined(contents(source)) if len(text) <= LARGE else _streamed(header, text)
+    return outlined(_said(_whole(header, text))) if len(text) <= LARGE else _streamed(header, text)
 
 
 def _streamed(header: Header, text: str) -> Outline:

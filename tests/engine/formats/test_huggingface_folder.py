@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from explorer.engine.formats import huggingface_folder, recognise
+from explorer.engine.formats.probe import Probe
 from explorer.errors import BadModel
 from explorer.session import Session
 
@@ -147,6 +148,26 @@ def test_a_head_that_is_tied_and_not_stored_is_said_to_be(tmp_path: Path) -> Non
     save_file(found, path / "model.safetensors")
     (path / "config.json").write_text(json.dumps(CONFIG | {"tie_word_embeddings": True}))
     assert "the head is not stored, it uses model.embed_tokens.weight" in notes(path)
+
+
+def test_parts_without_an_index_are_taken_for_one_model_and_it_is_said(model: Path) -> None:
+    (model / "model.safetensors.index.json").unlink()
+    with Session(model) as session:
+        assert session.info().totals.params == sum(a.size for a in weights().values())
+    assert "no index: 3 of 3 parts" in notes(model)
+
+
+def test_a_single_file_of_another_name_is_found_by_its_config(tmp_path: Path) -> None:
+    save_file(weights(), tmp_path / "unet.fp16.safetensors")
+    assert "huggingface" not in _kinds(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert _kinds(tmp_path) == ["huggingface"]
+    assert len(huggingface_folder.contents(str(tmp_path)).tensors) == 14
+
+
+def _kinds(path: Path) -> list[str]:
+    format = huggingface_folder.FORMAT
+    return [format.name] if format.recognise(Probe(str(path))) else []
 
 
 def test_other_weights_beside_the_model_are_named(model: Path) -> None:
