@@ -46,6 +46,9 @@ _ROLES = {
 }
 """What lies under these keys of a dictionary, in lower case."""
 
+_UNREAD = {"meta": "it is on the meta device", "sparse": "it is a sparse tensor"}
+"""Why the values of a tensor that is not strided are not read."""
+
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
@@ -179,26 +182,27 @@ class _Walk:
 
     def tensor(self, name: str, spec: TensorSpec, role: str, trained: bool | None = None) -> Stored:
         name = self.unique(name)
-        ref, width = spec.storage, BYTES.get(spec.dtype)
-        unread, offset = "", 0
-        if spec.layout != "strided":
-            unread = "it is on the meta device" if spec.layout == "meta" else "it is a sparse tensor"
-        elif width is None:
-            unread = f"{spec.dtype} is a type that is not known"
+        ref, width = spec.storage, BYTES.get(spec.dtype, 0)
+        held = ref.elements * BYTES.get(ref.dtype, 0)
+        nbytes, identity, offset = 0, None, 0
+        unread = _UNREAD.get(spec.layout, "" if width else f"{spec.dtype} is a type that is not known")
         if spec.layout != "meta":
             known = self.saved.place(ref)
-            self.storages.setdefault(ref.key, (name, ref.elements * BYTES.get(ref.dtype, 0)))
+            self.storages.setdefault(ref.key, (name, held))
             if known is None:
                 unread = unread or "the file holds it packed"
-            else:
-                offset = known + spec.offset * (width or 0)
-        if self.saved.swapped and not unread:
-            unread = "it is stored in the other byte order"
-        nbytes = spec.elements * (width or 0) if spec.layout == "strided" else 0
-        identity = None
-        if spec.layout == "strided" and spec.elements:
-            identity = ref.key, ref.start + spec.offset, spec.elements
-            self.shared(name, identity, spec)
+            elif not unread:
+                offset = known + spec.offset * width
+        if spec.layout == "strided":
+            # a tensor that repeats its elements takes no more than its storage
+            nbytes = min(spec.elements * width, held)
+            if spec.elements * width > held:
+                unread = unread or "its elements lie over each other"
+            if spec.elements:
+                identity = ref.key, ref.start + spec.offset, spec.elements
+                self.shared(name, identity, spec)
+        if self.saved.swapped:
+            unread = unread or "it is stored in the other byte order"
         if not spec.contiguous:
             self.found.strides[name] = spec.stride
         if role:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from explorer.engine.values.numbers import Array, Numbers
     from explorer.facts import Layer, TensorInfo
 
-__all__ = ["DescribedFile", "Grown", "leaves_of", "weights_of"]
+__all__ = ["DescribedFile", "Grown", "identity_of", "leaves_of", "weights_of"]
 
 Grown = tuple[list["Leaf"], dict[str, "GroupFacts"]]
 """Leaves in order, and what is known of the groups around them."""

@@ -220,17 +220,19 @@ class Pickle:
         """The next `size` bytes as a count."""
         return int.from_bytes(self.take(size), "little")
 
-    def line(self) -> str:
+    def raw_line(self) -> bytes:
         """The rest of the line."""
         end = self.content.find(b"\n", self.at, self.at + LINE)
         if end < 0:
-            raise (
-                Cut("a line of it has no end")
-                if self.at + LINE > len(self.content)
-                else Broken("a line of it is too long")
-            )
+            if self.at + LINE > len(self.content):
+                raise Cut("it is cut off")
+            raise Broken("a line of it is too long")
         start, self.at = self.at, end + 1
-        return self.content[start:end].decode("utf-8", "backslashreplace")
+        return self.content[start:end]
+
+    def line(self) -> str:
+        """The rest of the line as text."""
+        return self.raw_line().decode("utf-8", "backslashreplace")
 
     # -- the stack
 
@@ -273,7 +275,9 @@ class Pickle:
 
 def _push(make: Callable[[Pickle], Any]) -> Step:
     def step(m: Pickle) -> None:
-        m.stack.append(make(m))
+        value = make(m)
+        # only now: what makes the value may have taken the stack down to the last mark
+        m.stack.append(value)
 
     return step
 
@@ -351,10 +355,14 @@ def _digits(text: str) -> int:
 
 
 def _quoted(m: Pickle) -> str:
-    text = m.line()
-    if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
+    text = m.raw_line()
+    if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
         raise Broken("a text of it has no quotes")
-    return text[1:-1].encode("latin-1", "backslashreplace").decode("unicode_escape")
+    return text[1:-1].decode("unicode_escape")
+
+
+def _escaped(m: Pickle) -> str:
+    return m.raw_line().decode("raw_unicode_escape")
 
 
 def _double(m: Pickle) -> float:
@@ -573,7 +581,7 @@ _STEPS: dict[bytes, Step] = {
     b"S": _push(_quoted),
     b"T": _push(_latin(4)),
     b"U": _push(_latin(1)),
-    b"V": _push(lambda m: m.line().encode("latin-1", "backslashreplace").decode("raw_unicode_escape")),
+    b"V": _push(_escaped),
     b"X": _push(_text(4)),
     b"\x8c": _push(_text(1)),
     b"\x8d": _push(_text(8)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.engine.formats.described_file import DescribedFile, Grown, weights_of
+from explorer.engine.formats.described_file import DescribedFile, Grown, identity_of, weights_of
 from explorer.engine.formats.program_parts import Described, Ran, described
 from explorer.engine.formats.torch_pickle import BYTES
 from explorer.facts import TensorInfo
@@ -69,13 +69,13 @@ def _grown(found: Described) -> Grown:
         alone = not path or path in inner
         runs.setdefault(f"{at}" if alone else f"module {path}", []).append(ran)
     stored = {tensor.name: tensor for tensor in found.contents.tensors if tensor.name in found.parameters}
-    left = dict(stored)
+    left = {identity_of(tensor): tensor for tensor in stored.values()}
     leaves: list[Leaf] = []
     groups: dict[str, GroupFacts] = {}
     for key, nodes in runs.items():
         layer, used = _row(found, nodes, key.startswith("module "), stored)
         for tensor in used:
-            left.pop(tensor.name, None)
+            left.pop(identity_of(tensor), None)
         scopes = _scopes(nodes[0], key.startswith("module "))
         leaves.append(Leaf.of(scopes, layer, weights_of(used), nodes=len(nodes)))
     for tensor in left.values():
@@ -115,7 +115,7 @@ def _row(
     names = dict.fromkeys(found.values[n] for r in nodes for n in r.operator.uses if n in found.values)
     used = [stored[name] for name in names if name in stored]
     outputs = list(nodes[-1].operator.outputs)
-    kind = first.stack[-1][2].rpartition(".")[2] if merged else first.operator.kind.removeprefix("aten.")
+    kind = first.stack[-1][2].rpartition(".")[2] if merged else _short(first.operator.kind)
     layer = Layer(
         id=0,
         parent=None,
@@ -140,6 +140,11 @@ def _row(
         reason=whole.reason,
     )
     return layer, used
+
+
+def _short(kind: str) -> str:
+    """An operator of ATen without its library and overload."""
+    return kind.split(".")[1] if kind.startswith("aten.") else kind
 
 
 def _formula(whole: Cost, costs: Sequence[Cost]) -> str:

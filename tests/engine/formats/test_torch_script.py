@@ -349,17 +349,10 @@ BROKEN: dict[str, tuple[Callable[[str, Path], str], str]] = {
         lambda s, t: rewritten(s, t, {"data/0": bytes(4096)}, packed=True),
         "compressed",
     ),
-    "a checkpoint": (lambda s, t: _checkpoint(t), "checkpoint of torch.save"),
-    "an old checkpoint": (lambda s, t: _checkpoint(t, old=True), "checkpoint of torch.save"),
     "another archive": (lambda s, t: _archive(t), "no model of torch's"),
     "text": (lambda s, t: _text(t), "no file that torch wrote"),
     "nothing": (lambda s, t: str(t), "no such file"),
 }
-
-
-def _checkpoint(target: Path, *, old: bool = False) -> str:
-    torch.save(nn.Linear(2, 2).state_dict(), target, _use_new_zipfile_serialization=not old)
-    return str(target)
 
 
 def _archive(target: Path) -> str:
