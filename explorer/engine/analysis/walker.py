@@ -256,29 +256,57 @@ class Walker:
 
         `held` says whether one of its inputs is stored.
         """
-        names = node.inputs
-        key: Hashable = None
-        answer = frame.shapes.alike.get(id(node))
-        if answer is not None and not extra and not memo:
-            # the answer stands for operator, attributes and all types
-            looks: Hashable = None
-            if held:
-                known_looks, stored = frame.looks, frame.stored
-                looks = tuple(
-                    [(known_looks.get(n) or self.look(frame, n)) if n in stored else 0 for n in names]
-                )
-            key = id(answer), looks
-            if frame.number:
-                key = *key, frame.trips, frame.early
-            if len(names) > 1 and len(set(names)) < len(names):
-                key = *key, tuple([names.index(n) for n in names])
-            known = self.alike.get(key)
-            if known is not None:
-                return known
-        figures = self.reckoned(frame, node, memo, extra, held)
-        if key is not None and (node.domain, node.op) not in self.readers:
+        key = None if extra else self.kind(frame, node, memo, held)
+        known = self.alike.get(key) if key is not None else None
+        if known is not None:
+            return known
+        inputs, outputs = _described(frame, node, extra or ())
+        everywhere: Hashable = None
+        if key is not None and memo is None and not self.own and node.op not in bodies.CARRIERS:
+            everywhere = self.everywhere(frame, node, inputs, outputs)
+            known = _REMEMBERED.get(everywhere)
+        figures = known or self.reckoned(frame, node, inputs, outputs, memo, extra, held)
+        if key is not None:
             self.alike[key] = figures
+        if known is None and everywhere is not None:
+            if len(_REMEMBERED) >= MAX_REMEMBERED:
+                _REMEMBERED.clear()
+            _REMEMBERED[everywhere] = figures
         return figures
+
+    def kind(self, frame: Frame, node: Node, memo: Hashable, held: bool) -> Hashable:
+        """What tells nodes with other figures apart; None if nobody knows."""
+        if node.alike is None or (node.domain, node.op) in self.readers:
+            return None
+        names = node.inputs
+        key: tuple[Hashable, ...]
+        answer = frame.shapes.alike.get(id(node)) if memo is None else None
+        if answer is not None:
+            # it stands for operator, attributes and all types
+            key = (id(answer),)
+        elif frame.shapes.kinds:
+            kind_of = frame.shapes.kinds.get
+            # types are kept as long as the shapes are: who has the same one has the same id
+            key = (
+                node.domain,
+                node.op,
+                node.alike,
+                memo,
+                frame.opsets.get(node.domain, 0),
+                len(names),
+                *[id(kind_of(n)) for n in names],
+                *[id(kind_of(n)) for n in node.outputs],
+            )
+        else:
+            return None
+        if held:
+            known, stored = frame.looks, frame.stored
+            key += tuple([(known.get(n) or self.look(frame, n)) if n in stored else 0 for n in names])
+        if frame.number:
+            key = *key, frame.trips, frame.early
+        if len(names) > 1 and len(set(names)) < len(names):
+            key = *key, tuple([names.index(n) for n in names])
+        return key
 
     def look(self, frame: Frame, name: str) -> int:
         """A number for what is stored behind a name, whoever it is."""
@@ -290,48 +318,13 @@ class Walker:
         self,
         frame: Frame,
         node: Node,
+        inputs: list[TensorInfo | None],
+        outputs: list[TensorInfo],
         memo: Hashable,
         extra: Mapping[str, TensorInfo] | None,
         held: bool,
     ) -> _Figures:
-        """The figures of a node from its rule, or from another node of the same types."""
-        key: Hashable = None
-        everywhere: Hashable = None
-        kinds = frame.shapes.kinds
-        if node.alike is not None and kinds and not extra:
-            kind = node.domain, node.op
-            if kind not in self.readers:
-                names = node.inputs
-                kind_of = kinds.get
-                # types are kept as long as the shapes are: who has the same one has the same id
-                key = (
-                    *kind,
-                    node.alike,
-                    memo,
-                    frame.opsets.get(node.domain, 0),
-                    frame.trips,
-                    frame.early,
-                    len(names),
-                    *[id(kind_of(n)) for n in names],
-                    *[id(kind_of(n)) for n in node.outputs],
-                )
-                if held:
-                    stored = frame.stored
-                    key += tuple([_looks(stored.get(n)) for n in names])
-                if len(names) > 1 and len(set(names)) < len(names):
-                    key += tuple([names.index(n) for n in names])
-                known = self.alike.get(key)
-                if known is not None:
-                    return known
-                inputs, outputs = _described(frame, node, extra or ())
-                if memo is None and not self.own and node.op not in bodies.CARRIERS:
-                    everywhere = self.everywhere(frame, node, inputs, outputs)
-                    known = _REMEMBERED.get(everywhere)
-                    if known is not None:
-                        self.alike[key] = known
-                        return known
-        if key is None:
-            inputs, outputs = _described(frame, node, extra or ())
+        """The figures of a node from the rule for its operator."""
         cost = self.cost(frame, node, inputs, outputs, memo)
         chosen = parameter_places(frame, node) if held else []
         params = {node.inputs[index] for index, _, _ in chosen}
@@ -346,7 +339,7 @@ class Walker:
                 cost = replace(cost, status="bound", reason=reason)
         scale = frame.trips if isinstance(frame.trips, int) else None
         written = scaled(moved.written, scale)
-        figures = _Figures(
+        return _Figures(
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
             bytes_read=scaled(moved.read, scale),
@@ -360,13 +353,6 @@ class Walker:
             sizes=tuple([size for _, _, size in moved.made]),
             attributes=shown(node),
         )
-        if key is not None:
-            self.alike[key] = figures
-        if everywhere is not None:
-            if len(_REMEMBERED) >= MAX_REMEMBERED:
-                _REMEMBERED.clear()
-            _REMEMBERED[everywhere] = figures
-        return figures
 
     def everywhere(
         self, frame: Frame, node: Node, inputs: Sequence[TensorInfo | None], outputs: Sequence[TensorInfo]
