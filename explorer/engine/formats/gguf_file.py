@@ -330,7 +330,7 @@ class _Reader:
             self.broken(f"an alignment of {printable(str(alignment))} is no power of two")
         start = min(-(-self.at // alignment) * alignment, found.size)
         offsets = sorted({offset for _, _, _, offset in entries})
-        following = dict(zip(offsets, [*offsets[1:], found.size - start], strict=True))
+        following = dict(zip(offsets, [*offsets[1:], found.size - start], strict=bool(offsets)))
         names: set[str] = set()
         strange: dict[int, int] = {}
         for name, shape, code, offset in entries:
@@ -340,10 +340,9 @@ class _Reader:
             tensor = Stored(name, "", shape, 0, found.path, start + offset)
             if code in TYPES:
                 tensor.dtype, numbers, size = TYPES[code]
-                if (shape[-1] if shape else 1) % numbers:
-                    self.broken(
-                        f"tensor '{printable(name)}' has rows of {shape[-1]:,} numbers of {tensor.dtype}"
-                    )
+                row = shape[-1] if shape else 1
+                if row % numbers:
+                    self.broken(f"tensor '{printable(name)}' has rows of {row:,} numbers of {tensor.dtype}")
                 tensor.nbytes = tensor.elements // numbers * size
             else:
                 tensor.dtype, tensor.nbytes = f"ggml type {code}", following[offset] - offset
