@@ -306,6 +306,8 @@ def _stored(header: Header, name: str, dtype: str, shape: tuple[int, ...], begin
     if what:
         raise BadModel(what, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
     unread = "" if bits else f"{printable(dtype)} is a type that is not known here"
+    if bits == 6:
+        unread = "safetensors does not say how numbers of six bits are packed, and nobody writes them yet"
     return Stored(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
 
 
