@@ -110,7 +110,8 @@ def outline(source: str) -> Outline:
     found = _models(look, source, "", 0)
     first = next(found, None)
     if first is None:
-        raise BadModel("this is a directory, not a model, and no model is in it", where=source)
+        looked = f"among the first {MOST_FILES:,} files" if look.left_out else "in it"
+        raise BadModel(f"this is a directory, not a model, and no model is {looked}", where=source)
 
     def rows(first: OutlineRow) -> Iterator[OutlineRow]:
         yield first

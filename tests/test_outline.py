@@ -1,0 +1,256 @@
+"""`explorer outline` and `explorer formats`: at once, with nothing installed, and safe to print."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import onnx
+import pytest
+from onnx import helper
+
+import explorer
+from explorer import cli, glance
+from explorer.engine.formats.outline import Outline, OutlineRow
+from explorer.report import formats, outline
+from tests import readme
+from tests.schemas import COUNT_OR_NULL, FLAG, TEXT, Schema, document_of, listed
+
+Sample = Callable[[str], Path]
+ROOT = Path(explorer.__file__).parent.parent
+ENVELOPE: dict[str, Schema] = {
+    "schema_version": {"const": 1},
+    "tool": {"type": "string", "pattern": "^explorer "},
+}
+OUTLINE = document_of(
+    **ENVELOPE,
+    model=document_of(source=TEXT, format=TEXT, file_bytes=COUNT_OR_NULL),
+    facts=listed(document_of(name=TEXT, text=TEXT)),
+    rows=listed(
+        document_of(
+            path=TEXT,
+            kind=TEXT,
+            type=TEXT,
+            shape={"anyOf": [{"type": "null"}, listed({"type": ["integer", "string", "null"]})]},
+            bytes=COUNT_OR_NULL,
+            note=TEXT,
+        )
+    ),
+)
+FORMATS = document_of(
+    **ENVELOPE,
+    formats=listed(
+        document_of(
+            name=TEXT,
+            about=TEXT,
+            recognised_by=TEXT,
+            shows=TEXT,
+            endings=listed(TEXT),
+            analysed=FLAG,
+            outline=FLAG,
+            converts_to=listed(TEXT),
+            needs={"type": ["string", "null"]},
+        )
+    ),
+)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = cli.main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def loaded(*words: object) -> set[str]:
+    """What a whole command imports, as a fresh process sees it."""
+    code = (
+        "import sys\nbefore = set(sys.modules)\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from explorer.cli import main\n"
+        f"code = main({[str(word) for word in words]!r})\n"
+        "print(*sorted(set(sys.modules) - before), file=sys.stderr)\nraise SystemExit(code)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def tops(names: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+# what it takes to start
+
+
+SLOW = {
+    *("argparse", "collections", "contextlib", "dataclasses", "difflib", "enum", "functools", "gettext"),
+    *("hashlib", "inspect", "json", "locale", "logging", "msgspec", "numpy", "onnx", "onnxruntime"),
+    *("pathlib", "pickle", "random", "re", "rich", "shutil", "signal", "subprocess", "tempfile", "textual"),
+    *("textwrap", "threading", "torch", "typing", "zipfile"),
+}
+
+
+def test_the_outline_of_an_onnx_file_imports_a_dozen_small_modules(sample: Sample) -> None:
+    seen = loaded("outline", sample("lenet"))
+    assert not tops(seen) & SLOW
+    assert not seen & {"explorer.facts", "explorer.session", "explorer.arguments", "explorer.guard"}
+    assert len(seen) < 30, sorted(seen)
+
+
+def test_listing_a_folder_imports_no_framework_and_nothing_that_draws(sample: Sample) -> None:
+    seen = loaded(sample("lenet").parent)
+    assert not tops(seen) & {"msgspec", "numpy", "onnx", "rich", "textual", "torch"}
+
+
+def test_the_layers_of_an_onnx_file_import_nothing_that_draws_where_there_is_no_terminal(
+    sample: Sample,
+) -> None:
+    seen = loaded("layers", sample("lenet"))
+    assert not tops(seen) & {
+        "argparse",
+        "dataclasses",
+        "hashlib",
+        "logging",
+        "onnx",
+        "pathlib",
+        "shutil",
+        "torch",
+    }
+    assert not {
+        name for name in seen if name.startswith("rich.") and name.split(".")[1] in ("console", "text")
+    }
+
+
+# what it says
+
+
+def test_a_person_reads_names_types_shapes_sizes_and_the_sums(
+    capsys: pytest.CaptureFixture[str], sample: Sample
+) -> None:
+    code, out, err = run(capsys, "outline", sample("lenet"))
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split("   ")[1:] == ["onnx", "242.71 KiB"]
+    assert "opset       17" in lines
+    tensor = next(line for line in lines if "conv2.weight" in line and line.startswith("tensor"))
+    assert tensor.split() == ["tensor", "conv2.weight", "float32", "[16,", "6,", "5,", "5]", "9.38", "KiB"]
+    assert lines[-1] == "12 operators, 10 tensors of 241.04 KiB, 1 input, 1 output"
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_json_keeps_its_contract_and_says_the_same(
+    capsys: pytest.CaptureFixture[str], sample: Sample
+) -> None:
+    code, out, _ = run(capsys, "outline", sample("bert_tiny"), "--json")
+    assert code == 0
+    answer = json.loads(out)
+    jsonschema.validate(answer, OUTLINE)
+    rows = list(glance.outline(str(sample("bert_tiny"))).rows)
+    assert [row["path"] for row in answer["rows"]] == [row.path for row in rows]
+    assert [row["bytes"] for row in answer["rows"]] == [row.nbytes for row in rows]
+
+
+def test_an_outline_with_nothing_in_it_is_still_a_document() -> None:
+    empty = Outline("onnx", "m", 3, (), ())
+    assert json.loads("".join(outline.as_json(empty, {})))["rows"] == []
+    assert "".join(outline.as_text(empty)).endswith("nothing is in it\n")
+
+
+def test_a_folder_is_listed_by_its_name_by_outline_and_by_formats(
+    capsys: pytest.CaptureFixture[str], sample: Sample, tmp_path: Path
+) -> None:
+    shutil.copy(sample("lenet"), tmp_path / "a.bin")
+    answers = [run(capsys, *words) for words in ((tmp_path,), ("outline", tmp_path), ("formats", tmp_path))]
+    assert answers[0] == answers[1] == answers[2]
+    assert "model  a.bin  onnx  242.71 KiB" in answers[0][1]
+    code, out, _ = run(capsys, "formats", tmp_path, "--json")
+    assert code == 0
+    jsonschema.validate(json.loads(out), OUTLINE)
+
+
+def test_formats_are_listed_as_the_readme_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "formats")
+    assert code == 0
+    for format, converts in glance.formats():
+        assert f"{format.name}: {format.about}" in out
+        assert f"| {format.name} | {format.about}" in readme.formats()
+        assert format.name not in converts
+    code, out, _ = run(capsys, "formats", "--json")
+    jsonschema.validate(json.loads(out), FORMATS)
+    assert len(json.loads(out)["formats"]) == len(formats.as_markdown(glance.formats()).splitlines()) - 2
+
+
+@pytest.mark.parametrize("words", [("outline", "alexnet"), ("formats", "alexnet")])
+def test_a_name_has_no_header(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert "no file whose header could be read; explorer layers alexnet opens it" in err
+
+
+def test_a_broken_file_is_one_line_and_an_exit_code(
+    capsys: pytest.CaptureFixture[str], sample: Sample, tmp_path: Path
+) -> None:
+    broken = tmp_path / "m.onnx"
+    broken.write_bytes(sample("lenet").read_bytes()[:2000])
+    code, out, err = run(capsys, "outline", broken)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "truncated or damaged" in err
+
+
+def test_nothing_in_a_file_reaches_the_terminal_as_a_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\u202egpj.exe\n"
+    node = helper.make_node(f"Op{evil}", [evil], [evil], name=evil, domain=evil)
+    port = helper.make_tensor_value_info(evil, 1, [evil, 2])
+    model = helper.make_model(helper.make_graph([node], "g", [port], [port]), producer_name=evil)
+    helper.set_model_props(model, {evil: evil})
+    onnx.save(model, tmp_path / "m.onnx")
+    for words in (("outline",), ("outline", "--json")):
+        code, out, _ = run(capsys, *words, tmp_path / "m.onnx")
+        assert code == 0
+        assert out.replace("\n", "").isprintable()
+
+
+def test_a_long_name_does_not_move_the_other_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        OutlineRow("n" * 500, "tensor", "float32", (1,), 4),
+        OutlineRow("w", "tensor", "float32", (2,), 8),
+    ]
+    lines = list(outline.as_text(Outline("x", "m", None, (), rows)))
+    assert lines[0] == "m   x\n"
+    assert len(lines[3]) < 150
+
+
+def test_a_narrow_terminal_cuts_lines_and_a_pipe_does_not() -> None:
+    rows = [("a" * 30, "b" * 30)] * 2
+    assert {len(line) for line in outline.columns(rows, 40)} == {40}
+    assert {len(line) for line in outline.columns(rows, None)} == {62}
+
+
+def test_rows_are_printed_as_they_are_read() -> None:
+    read = []
+
+    def endless() -> Any:
+        for n in range(1_000_000):
+            read.append(n)
+            yield OutlineRow(f"w{n}", "tensor", "float32", (1,), 4)
+
+    lines = outline.as_text(Outline("x", "m", 3, (), endless()))
+    for _, _ in zip(range(10), lines, strict=False):
+        pass
+    assert len(read) < 5000
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(sample: Sample) -> None:
+    command = f"{sys.executable} -m explorer outline {sample('bert_tiny')} | head -1"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=env, check=False)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
