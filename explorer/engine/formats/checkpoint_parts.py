@@ -7,7 +7,7 @@ told apart by what they are for, so that an optimizer's moments do not count as 
 
 from __future__ import annotations
 
-from explorer.engine.formats.checkpoint_reader import Saved, calls
+from explorer.engine.formats.checkpoint_reader import Saved, array_type, calls
 from explorer.engine.formats.parts import Part
 from explorer.engine.formats.pickle_machine import Global, Made, Span
 from explorer.engine.formats.stored import NO_GRAPH, Contents, Stored, named_few
@@ -203,7 +203,7 @@ class _Walk:
                 self.shared(name, identity, spec)
         if self.saved.swapped:
             unread = unread or "it is stored in the other byte order"
-        if not spec.contiguous:
+        if spec.layout == "strided" and not spec.contiguous:
             self.found.strides[name] = spec.stride
         if role:
             self.found.roles[name] = role
@@ -233,19 +233,20 @@ class _Walk:
         if not value.qualname.endswith("multiarray._reconstruct"):
             return False
         state = value.state if isinstance(value.state, tuple) else ()
-        if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], str):
+        if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], Made):
             return False
-        shape, dtype, turned, held = state[1], state[2], state[3], state[4]
+        shape, turned, held = state[1], state[3], state[4]
+        dtype, swapped = array_type(state[2])
         if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
             return False
         count = 1
         for size in shape:
             count *= size
-        unread = "it is an array of numpy's of an unusual kind"
+        unread = "it is an array of numpy's that the file holds packed"
         offset, length = 0, len(held) if isinstance(held, bytes) else 0
         if isinstance(held, Span):
             length = held.size
-            if self.saved.base is not None and not turned and dtype in BYTES:
+            if self.saved.base is not None and not turned and not swapped and dtype in BYTES:
                 offset, unread = self.saved.base + held.at, ""
         if count * BYTES.get(dtype, 0) != length:
             return False

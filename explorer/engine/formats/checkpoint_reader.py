@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from explorer.engine.formats.pickle_machine import Broken, Span
+from explorer.engine.formats.pickle_machine import Broken, Made, Span
 from explorer.engine.formats.stored import open_regular
 from explorer.engine.formats.torch_pickle import BYTES, StorageRef, broken, lenient
 from explorer.engine.formats.zip_archive import Archive
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.pickle_machine import Content
 
-__all__ = ["MAGIC", "TAR", "Saved", "calls", "is_pickle", "read"]
+__all__ = ["MAGIC", "TAR", "Saved", "array_type", "calls", "is_pickle", "read"]
 
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """How a checkpoint of torch before 1.6 begins: its magic number, pickled."""
@@ -220,9 +220,9 @@ def _plain(source: str, content: Content, size: int) -> Saved:
 
     makers: dict[tuple[str, str], Callable[..., Any]] = {
         ("torch.storage", "_load_from_bytes"): from_bytes,
-        ("_codecs", "encode"): _encoded,
+        **_MORE,
     }
-    machine = lenient(content, more=_MORE | makers)
+    machine = lenient(content, more=makers)
     root = machine.load()
     return Saved(source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key))
 
@@ -233,6 +233,9 @@ def _encoded(text: Any, how: Any = "utf-8") -> bytes:
         raise ValueError("bytes are written in an unknown way")
     return text.encode("latin-1")
 
+
+_MORE: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "encode"): _encoded}
+"""What stands for further calls."""
 
 # -- arrays of numpy's
 
@@ -255,11 +258,12 @@ _KINDS = {
 """numpy's codes of element types."""
 
 
-def _numpy_type(code: Any, *rest: Any) -> str:
-    return _KINDS.get(str(code).lstrip("<>|="), str(code)) if isinstance(code, str) else "object"
-
-
-_MORE: dict[tuple[str, str], Callable[..., Any]] = {("numpy", "dtype"): _numpy_type}
+def array_type(described: Made) -> tuple[str, bool]:
+    """The element type of an array of numpy's, and whether its bytes are in the other order."""
+    code = described.args[0] if described.args else ""
+    state = described.state if isinstance(described.state, tuple) else ()
+    name = _KINDS.get(code.lstrip("<>|="), code) if isinstance(code, str) else "object"
+    return name, len(state) > 1 and state[1] == ">"
 
 
 # -- what would run
