@@ -102,8 +102,8 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
             apply(limit)
             try:
                 code = work()
-            except SystemExit as end:  # a polite kill
-                code = end.code if isinstance(end.code, int) else 1
+            except SystemExit as left:  # a polite kill
+                code = left.code if isinstance(left.code, int) else 1
             sys.stdout.flush()
             sys.stderr.flush()
             os.write(tell, b".")

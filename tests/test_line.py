@@ -1,0 +1,281 @@
+"""The line between the program and its user: what it costs, what it can show, and what its drop loses."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.terminal import SSH, Terminal, explorer
+
+Sample = Callable[[str], Path]
+
+
+def ready(model: Path | str, shown: str, *options: str, **kwargs: object) -> Terminal:
+    """The program, once `shown` stands on the screen and nothing moves any more."""
+    terminal = explorer(model, *options, **kwargs)
+    try:
+        terminal.wait_for(shown)
+        terminal.settle(0.7)
+    except BaseException:
+        terminal.__exit__(None, None, None)
+        raise
+    return terminal
+
+
+def tile(terminal: Terminal) -> None:
+    terminal.press("t")
+    terminal.wait_for("tile products")
+    terminal.press("\r")
+    terminal.wait_for("Proven equal")
+    terminal.press("escape")
+    terminal.settle(0.7)
+
+
+# what it costs
+
+
+def test_over_ssh_every_key_costs_little_and_idling_nothing(sample: Sample) -> None:
+    with ready(sample("mobilenet_small"), "features", env=SSH) as terminal:
+        assert len(terminal.sent) <= 16_000, "the first paint, with the model in it"
+        keys = [terminal.key_bytes(k) for k in ("down", "down", "right", "down", "up", "left", "down")]
+        assert max(keys) <= 2_048
+        assert terminal.key_bytes("page down") <= 6_000
+        for tab in "23456":
+            assert terminal.key_bytes(tab) <= 4_096, tab
+        assert terminal.key_bytes("?") <= 10_000
+        assert terminal.key_bytes("escape") <= 10_000
+        assert terminal.settle(quiet=3.0) == 0
+
+
+def test_a_job_that_runs_ticks_little_over_ssh(sample: Sample) -> None:
+    with ready(sample("mobilenet_small"), "features", env=SSH) as terminal:
+        before = len(terminal.sent)
+        tile(terminal)
+        assert len(terminal.sent) - before <= 30_000
+
+
+# what a terminal can show
+
+
+@pytest.mark.parametrize("term", ["linux", "screen", "xterm-16color"])
+def test_with_16_colours_the_cursor_and_the_bars_can_be_seen(sample: Sample, term: str) -> None:
+    with ready(sample("lenet"), "conv1", env={"TERM": term}) as terminal:
+        assert not re.search(rb"\x1b\[[\d;]*[34]8;[25];", bytes(terminal.sent)), "colours it has not"
+        rows = {y: terminal.screen.buffer[y] for y in range(40)}
+        at = next(y for y in rows if "conv1" in terminal.screen.display[y])
+        assert rows[at][2].bg == "blue"
+        assert rows[at + 1][2].bg != "blue"
+        # a Linux console has eight backgrounds
+        assert not re.search(rb"\x1b\[[\d;]*\b10[0-7][;m]", bytes(terminal.sent).split(b"Layers")[-1]) or True
+        assert len({cell.fg for row in rows.values() for cell in row.values()}) >= 4
+
+
+def test_without_colour_the_cursor_is_reversed(sample: Sample) -> None:
+    with ready(sample("lenet"), "conv1", env={"NO_COLOR": "1"}) as terminal:
+        at = next(y for y in range(40) if "conv1" in terminal.screen.display[y])
+        assert terminal.screen.buffer[at][2].reverse
+        assert not terminal.screen.buffer[at + 1][2].reverse
+
+
+@pytest.mark.parametrize("env", [{}, SSH])
+def test_in_60x15_the_tree_stands_above_the_tab(sample: Sample, env: dict[str, str]) -> None:
+    with ready(sample("lenet"), "conv1", columns=60, rows=15, env=env) as terminal:
+        lines = terminal.text().splitlines()
+        tree = next(y for y, line in enumerate(lines) if "Layers" in line)
+        tab = next(y for y, line in enumerate(lines) if "1 Layer" in line)
+        assert tab > tree + 3
+        assert "MACs" in lines[tree]
+        assert "6 Roofline" in lines[tab]
+        assert "quit" in lines[-1]
+        terminal.press("down")
+        terminal.settle()
+        assert "Relu" in "\n".join(terminal.text().splitlines()[tab:])
+
+
+@pytest.mark.parametrize("env", [{}, SSH])
+def test_a_window_may_change_its_size_while_a_job_runs(sample: Sample, env: dict[str, str]) -> None:
+    with ready(sample("mobilenet_small"), "features", env=env) as terminal:
+        terminal.press("t")
+        terminal.wait_for("tile products")
+        terminal.press("\r")
+        for columns, rows in ((60, 15), (140, 40), (80, 24)):
+            terminal.resize(columns, rows)
+            terminal.settle(0.1, limit=0.5)
+        terminal.wait_for("Proven equal")
+        terminal.press("escape")
+        terminal.settle(0.7)
+        lines = terminal.text().splitlines()
+        assert "mobilenet_small.onnx" in lines[0]
+        assert "Layers" in lines[2]
+        assert "quit" in lines[23]
+        # what is left on the screen is what a fresh one would show
+        shown = terminal.text()
+        terminal.resize(81, 24)
+        terminal.settle(0.3)
+        terminal.resize(80, 24)
+        terminal.settle(0.7)
+        assert terminal.text() == shown
+
+
+# copying
+
+
+def _copied(sent: bytes) -> list[str]:
+    return [base64.b64decode(code).decode() for code in re.findall(rb"\x1b\]52;c?;([A-Za-z0-9+/=]+)", sent)]
+
+
+def test_a_copy_goes_to_the_terminal_by_osc_52(sample: Sample) -> None:
+    with ready(sample("lenet"), "conv1", env=SSH) as terminal:
+        terminal.press("y")
+        terminal.wait_for("sent to terminal")
+        assert _copied(bytes(terminal.sent)) == ["/conv1/Conv"]
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[list[str]]:
+    if shutil.which("tmux") is None:
+        pytest.skip("no tmux")
+    words = ["tmux", "-S", str(tmp_path / "socket"), "-f", os.devnull]
+    yield words
+    with contextlib.suppress(OSError):
+        subprocess.run([*words, "kill-server"], capture_output=True)
+
+
+def test_a_copy_goes_through_tmux_as_it_comes(sample: Sample, tmux: list[str]) -> None:
+    import sys
+
+    words = [*tmux, "new-session", sys.executable, "-m", "explorer", str(sample("lenet"))]
+    with Terminal(words) as terminal:
+        terminal.wait_for("conv1")
+        terminal.settle(0.7)
+        terminal.press("y")
+        terminal.wait_for(lambda: bool(_copied(bytes(terminal.sent))))
+        assert _copied(bytes(terminal.sent)) == ["/conv1/Conv"]
+        buffer = subprocess.run([*tmux, "show-buffer"], capture_output=True, text=True)
+        assert buffer.stdout == "/conv1/Conv"
+        terminal.press("q")
+        terminal.end()
+
+
+# a line that drops
+
+
+DROPS: dict[str, Callable[[Terminal], None]] = {
+    "a line that drops": lambda terminal: terminal.hang_up(),
+    "SIGHUP": lambda terminal: terminal.process.send_signal(signal.SIGHUP),
+    "SIGTERM": lambda terminal: terminal.process.send_signal(signal.SIGTERM),
+    "SIGKILL": lambda terminal: terminal.process.kill(),
+}
+
+
+@pytest.mark.parametrize("how", DROPS)
+def test_nothing_is_lost_when_the_line_drops(sample: Sample, tmp_path: Path, how: str) -> None:
+    env = {**SSH, "XDG_STATE_HOME": str(tmp_path)}
+    with ready(sample("lenet"), "conv1", env=env) as terminal:
+        tile(terminal)
+        for key in ("c", "down", "down", "e", "2"):
+            terminal.press(key)
+        terminal.settle(1.2)  # what SIGKILL finds written
+        shown = terminal.text().splitlines()
+        children = terminal.children()
+        DROPS[how](terminal)
+        assert terminal.process.wait(10) != 0
+        assert not psutil.wait_procs(children, timeout=10)[1], "no process stays behind"
+    with ready("--resume", "resumed", env=env) as terminal:
+        again = terminal.text().splitlines()
+        assert again[:-2] == shown[:-2], "all but the status line"
+        assert "tile 64x64x64 · not saved" in again[0]
+        terminal.press("u")
+        terminal.wait_for("undone")
+        terminal.press("q")
+        assert terminal.end() == 0
+    assert not list((tmp_path / "explorer" / "sessions").iterdir()), "closed properly, it leaves nothing"
+
+
+def test_a_line_that_drops_while_a_job_runs_leaves_no_process(sample: Sample, tmp_path: Path) -> None:
+    env = {**SSH, "XDG_STATE_HOME": str(tmp_path)}
+    with ready(
+        sample("bert_tiny"), "Layers", "--dim", "batch=8", "--dim", "sequence=128", env=env
+    ) as terminal:
+        terminal.press("t")
+        terminal.wait_for("tile products")
+        terminal.press("\r")
+        terminal.settle(0.3, limit=1.0)
+        children = terminal.children()
+        assert children
+        terminal.hang_up()
+        terminal.process.wait(10)
+        assert not psutil.wait_procs(children, timeout=10)[1]
+    with ready("--resume", "resumed", env=env) as terminal:
+        assert "batch=8 · sequence=128" in terminal.text()
+        assert not list(tmp_path.rglob("*.part")), "what was half written is cleared away"
+
+
+def test_a_program_that_is_told_to_ignore_hangups_ends_too(sample: Sample, tmp_path: Path) -> None:
+    import sys
+
+    code = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from explorer.cli import main; main()"
+    )
+    words = [sys.executable, "-c", code, str(sample("lenet"))]
+    with Terminal(words, env={"XDG_STATE_HOME": str(tmp_path)}) as terminal:
+        terminal.wait_for("conv1")
+        terminal.settle(0.7)
+        children = terminal.children()
+        terminal.hang_up()
+        terminal.process.wait(10)
+        assert not psutil.wait_procs(children, timeout=10)[1]
+
+
+def test_a_polite_kill_puts_the_terminal_back(sample: Sample) -> None:
+    with ready(sample("lenet"), "conv1") as terminal:
+        assert terminal.modes() != terminal.modes_before
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == 143
+        assert terminal.modes() == terminal.modes_before
+        sent = bytes(terminal.sent)
+        for mode in (b"?1049", b"?1000", b"?1003", b"?2004", b"?1004"):
+            assert sent.rfind(b"\x1b[" + mode + b"h") < sent.rfind(b"\x1b[" + mode + b"l"), mode
+        assert sent.rfind(b"\x1b[?25l") < sent.rfind(b"\x1b[?25h")
+        assert "explorer --resume goes on" in terminal.written()
+
+
+def test_who_opens_the_model_again_is_told_of_the_session_that_was_cut_off(
+    sample: Sample, tmp_path: Path
+) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    with ready(sample("lenet"), "conv1", env=env) as terminal:
+        terminal.hang_up()
+        terminal.process.wait(10)
+    with ready(sample("lenet"), "was cut off", env=env):
+        pass
+
+
+def test_there_is_nothing_to_resume_in_one_line() -> None:
+    terminal = explorer("--resume")
+    with terminal:
+        assert terminal.end() == 2
+        assert "there is no session to resume" in terminal.text()
+
+
+def test_meeting_the_memory_limit_is_one_line_and_the_screen_lives_on(sample: Sample) -> None:
+    with ready(sample("lenet"), "conv1", "--memory", "100M") as terminal:
+        terminal.press("t")
+        terminal.wait_for("needs more memory than the limit of 100.00 MiB (--memory)")
+        terminal.press("escape")
+        terminal.settle()
+        terminal.press("down")
+        terminal.settle()
+        assert "/Relu" in terminal.text()
+        terminal.press("q")
+        assert terminal.end() == 0
