@@ -153,6 +153,14 @@ def test_a_type_newer_than_this_program_has_the_room_up_to_the_next_tensor(tmp_p
     assert any("type 999" in note and "the most" in note for note in info.model.notes)
 
 
+def test_a_vocabulary_without_tensors_opens(tmp_path: Path) -> None:
+    finish(writer(tmp_path / "vocabulary.gguf"))
+    with Session(tmp_path / "vocabulary.gguf") as session:
+        assert session.info().totals.params == 0
+        assert session.analysis().layers == ()
+        assert session.weights().tensors == ()
+
+
 def header(version: int = 3, tensors: int = 1, pairs: int = 0) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", version, tensors, pairs)
 

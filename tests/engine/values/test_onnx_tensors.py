@@ -152,7 +152,7 @@ def test_pieces_of_any_size_become_slabs_of_whole_numbers() -> None:
     data = np.arange(1000, dtype=np.float32).tobytes()
     pieces = [data[at : at + 7] for at in range(0, len(data), 7)]
     tensor = Tensor("w", "float32", (1000,), Computed(len(data), lambda: map(memoryview, iter(pieces))))
-    found = np.concatenate(list(onnx_tensors._slabs(tensor)))
+    found = np.concatenate(list(onnx_tensors.slabs_of_tensor(tensor)))
     np.testing.assert_array_equal(found, np.arange(1000, dtype=np.float32))
 
 
