@@ -75,8 +75,6 @@ def test_with_16_colours_the_cursor_and_the_bars_can_be_seen(sample: Sample, ter
         at = next(y for y in rows if "conv1" in terminal.screen.display[y])
         assert rows[at][2].bg == "blue"
         assert rows[at + 1][2].bg != "blue"
-        # a Linux console has eight backgrounds
-        assert not re.search(rb"\x1b\[[\d;]*\b10[0-7][;m]", bytes(terminal.sent).split(b"Layers")[-1]) or True
         assert len({cell.fg for row in rows.values() for cell in row.values()}) >= 4
 
 
@@ -204,9 +202,7 @@ def test_nothing_is_lost_when_the_line_drops(sample: Sample, tmp_path: Path, how
 
 def test_a_line_that_drops_while_a_job_runs_leaves_no_process(sample: Sample, tmp_path: Path) -> None:
     env = {**SSH, "XDG_STATE_HOME": str(tmp_path)}
-    with ready(
-        sample("bert_tiny"), "Layers", "--dim", "batch=8", "--dim", "sequence=128", env=env
-    ) as terminal:
+    with ready(sample("mobilenet_small"), "features", env=env) as terminal:
         terminal.press("t")
         terminal.wait_for("tile products")
         terminal.press("\r")
@@ -217,7 +213,7 @@ def test_a_line_that_drops_while_a_job_runs_leaves_no_process(sample: Sample, tm
         terminal.process.wait(10)
         assert not psutil.wait_procs(children, timeout=10)[1]
     with ready("--resume", "resumed", env=env) as terminal:
-        assert "batch=8 · sequence=128" in terminal.text()
+        assert "mobilenet_small.onnx" in terminal.text()
         assert not list(tmp_path.rglob("*.part")), "what was half written is cleared away"
 
 
