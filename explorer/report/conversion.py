@@ -39,7 +39,7 @@ def conversion(fact: Conversion) -> list[Block]:
     if fact.verification is None and fact.stored is None:
         blocks += [Prose("not compared with the source", NOTE), Line()]
     if not fact.output:
-        return [*blocks, Prose("nothing was written", BAD)]
+        return [*blocks, Prose("nothing was written; --no-verify writes it without the comparison", BAD)]
     size = f"   {bytes_text(fact.file_bytes)}, {seconds_text(fact.seconds)}"
     return [*blocks, Line((Span("written  ", DIM), Span(fact.output, STRONG), Span(size, DIM)))]
 

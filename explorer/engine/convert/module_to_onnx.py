@@ -70,6 +70,7 @@ def convert(job: Job) -> Made:
             where=loaded.source,
             hint="leave --opset out, or try the other --exporter",
         )
+    _still_open(model, dict(zip(names, open_.inputs, strict=True)), loaded.source)
     if asked.output_names and len(model.graph.outputs) != len(asked.output_names):
         count = len(model.graph.outputs)
         raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
@@ -126,6 +127,23 @@ def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str
                     f"'{name}' is already the name of {taken[name]}", where=flag, hint="choose another"
                 )
             taken[name] = what
+
+
+def _still_open(model: Model, axes: Mapping[str, Mapping[int, str]], source: str) -> None:
+    """Refuses a file in which the exporter fixed what was to be left open.
+
+    Raises:
+        BadModel: It did.
+    """
+    for value in model.graph.feeds:
+        for axis, name in axes.get(value.name, {}).items():
+            size = (value.shape or ())[axis : axis + 1]
+            if size and isinstance(size[0], int):
+                raise BadModel(
+                    f"the exporter could not leave '{name}' open, and fixed it at {size[0]}",
+                    where=source,
+                    hint="the model's code takes a decision by this size; leave it out of --dynamic",
+                )
 
 
 def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:

@@ -41,8 +41,8 @@ _INVENTED = ("onnx::", "val_")
 
 OPSET = 17
 """The lowest that has LayerNormalization as one operator, and that every runtime of today takes."""
-_LEAST_OPSET = 9
-"""Below it onnxruntime of today runs hardly anything, and the exporter writes hardly anything."""
+_LEAST_OPSET = 7
+"""The TorchScript exporter's lowest."""
 _LATER_OPSET = 20
 """The TorchScript exporter's highest: operators that 17 has not, such as affine_grid."""
 _NEWER_OPSET = 18
@@ -133,7 +133,7 @@ def export(
         except ExplorerError:
             raise
         except Exception as error:
-            reasons.append(said(error))
+            reasons.append(said(_cause(error)))
             with contextlib.suppress(OSError):
                 os.unlink(made)
             continue
@@ -148,6 +148,13 @@ def export(
     tell(Progress("naming the weights"))
     _restore_names(path, model)
     return made_by
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong inside: the newer exporter wraps it in pages of advice."""
+    while type(error).__module__.startswith("torch.onnx") and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _ways(wish: Wish) -> tuple[tuple[str, int], ...]:

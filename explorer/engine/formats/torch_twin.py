@@ -38,6 +38,10 @@ class Twin(nn.Module):
         """Replays the module's part of the file."""
         return self.run(self, args, kwargs)
 
+    def extra_repr(self) -> str:
+        """Nothing: the layers' own ask for arguments of a constructor that never ran."""
+        return ""
+
     # recurrent layers keep a list of their weights beside the weights, which a twin does not have
     _apply = nn.Module._apply
     __setattr__ = nn.Module.__setattr__

@@ -1,0 +1,156 @@
+"""An nn.Module becomes TorchScript or an exported program, which torch itself loads and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from explorer import BadModel, Misuse, Session
+from explorer.facts.conversion import Conversion
+
+torch = pytest.importorskip("torch")
+
+from tests.engine.convert import nets  # noqa: E402
+
+Convert = Callable[..., Conversion]
+
+
+def small() -> Any:
+    torch.manual_seed(0)
+    return nets.Small().eval()
+
+
+def script(path: Path) -> Any:
+    return torch.jit.load(str(path))
+
+
+def program(path: Path) -> Any:
+    return torch.export.load(str(path)).module()
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "load"),
+    [
+        ("small.pt", {}, script),
+        ("small.ts", {"method": "trace"}, script),
+        ("small.pt", {"method": "script"}, script),
+        ("small.pt2", {}, program),
+    ],
+)
+def test_torch_loads_what_was_written_and_it_computes_the_same(
+    convert: Convert, tmp_path: Path, output: str, options: dict[str, Any], load: Callable[[Path], Any]
+) -> None:
+    module, x = small(), torch.rand(1, 1, 12, 12)
+    fact = convert(module, output, inputs=x, **options)
+    assert fact.verification is not None
+    assert fact.verification.verdict.startswith("equal bit for bit")
+    assert (fact.inputs[0].name, fact.outputs[0].shape) == ("image", (1, 10))
+    assert torch.equal(load(tmp_path / output)(x), module(x))
+
+
+def test_inputs_by_name_and_outputs_in_a_dictionary(convert: Convert, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = nets.Words().eval()
+    given = {"ids": torch.tensor([[1, 2, 6]]), "x": torch.rand(1, 3, 4)}
+    for output, load in (("words.pt", script), ("words.pt2", program)):
+        fact = convert(module, output, inputs=given)
+        assert fact.verification is not None
+        assert fact.verification.passed
+        assert {one.dtype for one in fact.verification.outputs} == {"float32", "int64"}
+        theirs, own = load(tmp_path / output)(**given), module(**given)
+        assert all(torch.equal(theirs[name], own[name]) for name in own)
+
+
+def test_a_program_keeps_its_dimensions_open(convert: Convert, tmp_path: Path) -> None:
+    module = small()
+    fact = convert(
+        module, "small.pt2", inputs=torch.rand(1, 1, 8, 8), dynamic={"image": {0: "batch", 2: "height"}}
+    )
+    assert fact.inputs[0].shape == ("batch", 1, "height", 8)
+    assert fact.outputs[0].shape == ("batch", 10)
+    x = torch.rand(5, 1, 17, 8)
+    assert torch.equal(program(tmp_path / "small.pt2")(x), module(x))
+
+
+def test_a_program_that_decides_by_a_size_says_so(convert: Convert) -> None:
+    with pytest.raises(BadModel, match=r"torch.export cannot write it .*batch"):
+        convert(nets.Counting().eval(), "c.pt2", inputs=torch.rand(2, 8), dynamic={"x": {0: "batch"}})
+
+
+def test_a_trace_that_lost_a_decision_is_not_kept_and_a_script_keeps_it(convert: Convert) -> None:
+    traced = convert(nets.Deciding().eval(), "d.pt", inputs=torch.rand(2, 8))
+    assert not traced.passed
+    assert traced.output == ""
+    assert any("decisions that depend on values" in note for note in traced.notes)
+    scripted = convert(nets.Deciding().eval(), "d.pt", inputs=torch.rand(2, 8), method="script")
+    assert scripted.output == "d.pt"
+
+
+def test_what_cannot_be_scripted_says_why_and_what_to_try(convert: Convert, tmp_path: Path) -> None:
+    class Strange(torch.nn.Module):
+        def forward(self, x: Any, *rest: Any) -> Any:
+            return x + len({1, 2})
+
+    with pytest.raises(BadModel, match=r"it cannot be scripted \(.*\); try --method trace") as caught:
+        convert(Strange(), "s.pt", inputs=torch.rand(2), method="script")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "s.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "options"),
+    [
+        ("small.pt", "other.onnx", {}),
+        ("small.pt", "other.pt", {}),
+        ("small.pt", "other.pt2", {}),
+        ("small.pt2", "other.onnx", {}),
+        ("small.pt2", "other.onnx", {"exporter": "dynamo"}),
+        ("small.pt2", "other.pt", {}),
+        ("small.pt2", "other.pt2", {}),
+    ],
+)
+def test_files_of_torchs_are_converted_like_modules(
+    convert: Convert, source: str, output: str, options: dict[str, Any]
+) -> None:
+    convert(small(), source, inputs=torch.rand(1, 1, 8, 8), verify=False)
+    fact = convert(source, output, draws=1, **options)
+    assert fact.source_format == {"small.pt": "torchscript", "small.pt2": "torch.export"}[source]
+    assert fact.verification is not None
+    assert fact.verification.passed
+    assert fact.command.startswith(f"explorer convert {source} -o {output}")
+
+
+def test_a_file_has_no_source_to_script(convert: Convert) -> None:
+    convert(small(), "small.pt", inputs=torch.rand(1, 1, 8, 8), verify=False)
+    with pytest.raises(BadModel, match="a model read from a file has no Python source"):
+        convert("small.pt", "other.pt", method="script")
+
+
+@pytest.mark.parametrize(("output", "option"), [("x.pt", {"opset": 17}), ("x.pt2", {"method": "trace"})])
+def test_an_option_of_another_pair_is_refused(convert: Convert, output: str, option: dict[str, Any]) -> None:
+    with pytest.raises(Misuse, match="does not go with torch to"):
+        convert(small(), output, inputs=torch.rand(1, 1, 8, 8), **option)
+
+
+def test_a_pickled_module_is_converted_only_where_it_is_trusted(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
+    torch.save(module, tmp_path / "whole.pt")
+    with pytest.raises(Misuse, match="a pickled module runs with --trust"):
+        convert("whole.pt", "whole.onnx")
+    fact = convert("whole.pt", "whole.onnx", trust=True, input_shapes={"input": (None, (2, 4))})
+    assert fact.passed
+    assert fact.output == "whole.onnx"
+
+
+def test_a_tiled_model_is_onnx_already(tmp_path: Path) -> None:
+    from explorer import TileSpec
+
+    with Session(torch.nn.Linear(32, 32).eval(), inputs=torch.rand(2, 32)) as session:
+        session.tile(TileSpec((16, 16, 16)), verify=False)
+        with pytest.raises(Misuse, match="was tiled: it is ONNX already"):
+            session.convert(str(tmp_path / "x.pt"))
