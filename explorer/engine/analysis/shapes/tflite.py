@@ -11,7 +11,7 @@ Definitions are those of the operators' kernels (Prepare).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -64,6 +64,7 @@ class FileShapes(Inference):
         self._read = read
         self._limits = {}
         self._types: dict[tuple[Type, str], Type] = {}
+        self._memo: dict[Hashable, Shapes] = {}
         inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
         bound = {**read.sizes, **bound}
         self._trusted = not overruled
@@ -87,18 +88,30 @@ class FileShapes(Inference):
     ) -> tuple[tuple[Node, ...], Shapes]:
         """See `Inference`."""
         graph = self._read.bodies[function.key]
+        given = [constants.get(name) if name else None for name in call.inputs]
+        key = function.key, *self._told_apart(types, given)
+        if key in self._memo:
+            return function.nodes, self._memo[key]
         known = {
             name: (info.dtype, info.shape)
             for name, info in zip(function.inputs, types, strict=False)
             if info is not None
         }
         contents = Contents({})
-        for inside, outside in zip(function.inputs, call.inputs, strict=False):
-            value = constants.get(outside) if outside else None
+        for name, value in zip(function.inputs, given, strict=False):
             if value is not None:
-                contents.set(inside, value)
+                contents.set(name, value)
         self._follow(graph, known, contents)
-        return function.nodes, self._told(known, contents, graph)
+        self._memo[key] = self._told(known, contents, graph)
+        return function.nodes, self._memo[key]
+
+    def _told_apart(
+        self, types: Sequence[TensorInfo | None], contents: Sequence[Array | None]
+    ) -> tuple[Hashable, ...]:
+        """What one opening of a body has that another may not have: a call in a call in a call has few."""
+        kinds = [None if t is None else (t.dtype, t.shape) for t in types] if self._follows else ()
+        held = [None if c is None else (c.dtype.str, c.shape, c.tobytes()) for c in contents]
+        return tuple(kinds), tuple(held)
 
     def of_body(
         self,
@@ -109,18 +122,25 @@ class FileShapes(Inference):
         opsets: Mapping[str, int] | None = None,
     ) -> Shapes:
         """See `Inference`."""
+        captured = sorted(captured_names(body))
+        around = [outer.get(name) for name in captured]
+        held = [constants.get(name) for name in captured]
+        # the body stays in memory as long as the model: its id is its own
+        key = id(body), *self._told_apart((*types, *around), held)
+        if key in self._memo:
+            return self._memo[key]
         known: dict[str, Type] = {}
         contents = Contents(body.initializers)
         for value, info in zip(body.inputs, [*types] + [None] * len(body.inputs), strict=False):
             known[value.name] = (value.dtype, value.shape) if info is None else (info.dtype, info.shape)
-        for name in captured_names(body):
-            if name in outer:
-                known[name] = outer[name].dtype, outer[name].shape
-            content = constants.get(name)
+        for name, info, content in zip(captured, around, held, strict=True):
+            if info is not None:
+                known[name] = info.dtype, info.shape
             if content is not None:
                 contents.set(name, content)
         self._follow(body, known, contents)
-        return self._told(known, contents, body)
+        self._memo[key] = self._told(known, contents, body)
+        return self._memo[key]
 
     def loop_types(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
