@@ -88,7 +88,8 @@ def _dispatch(typed: Sequence[str]) -> int:
     if given.help:
         return _print([words.help_text(verb)])
     if verb in verbs.INSTANT:
-        return _print_answer(verbs.INSTANT[verb](given), given)
+        instant = verbs.INSTANT[verb]
+        return _limited(lambda: _print_answer(instant(given), given), given)
     from explorer import guard
 
     with guard.calm_end():
@@ -99,13 +100,16 @@ def _work(verb: str | None, given: Given) -> int:
     """Whatever takes its time: the screen, and verbs that open a model."""
     if verb is None:
         return _resume(given) if given.resume else _open_screen(given.models[0], given)
-    if getattr(given, "memory", None) is not None:
-        from explorer import memory_limit
+    return _limited(lambda: _answer(verb, given), given)
 
-        return memory_limit.in_child(
-            given.memory, lambda: _in_one_line(lambda: _answer(verb, given), given.memory)
-        )
-    return _answer(verb, given)
+
+def _limited(work: Callable[[], int], given: Given) -> int:
+    """What `work` returns, done in a process of its own if its memory is limited."""
+    if given.memory is None:
+        return work()
+    from explorer import memory_limit
+
+    return memory_limit.in_child(given.memory, lambda: _in_one_line(work, given.memory))
 
 
 def _answer(verb: str, given: Given) -> int:

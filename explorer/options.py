@@ -311,7 +311,7 @@ VERBS: dict[str, Verb] = {
     "outline": Verb(
         "what a file's header says, at once: modules, operators, tensors",
         ("MODEL",),
-        _PRINTING,
+        ("--memory", *_PRINTING),
         (
             "explorer outline model.onnx",
             "explorer outline model.safetensors --json",
@@ -321,7 +321,7 @@ VERBS: dict[str, Verb] = {
     "formats": Verb(
         "what can be opened; or which models are in a folder, MODEL",
         ("[MODEL]",),
-        _PRINTING,
+        ("--memory", *_PRINTING),
         ("explorer formats", "explorer formats models/ --json"),
     ),
     "layers": Verb(
