@@ -149,9 +149,9 @@ def gather(job: Job, files: Files) -> Bundle:
     if job.opened.format == "checkpoint":
         return of_checkpoint(job.source, files)
     contents = job.opened.contents
-    if getattr(contents, "missing", ()):
+    if contents.missing:
         raise BadModel(
-            f"files of the model are missing: {named_few(contents.missing)}",
+            f"parts of the model are missing: {named_few(contents.missing)}",
             where=job.source,
             hint="fetch them first",
         )

@@ -61,8 +61,9 @@ def contents(source: str) -> Contents:
     folder, name = (source, _weights(source)) if os.path.isdir(source) else os.path.split(source)
     folder = folder or "."
     notes: list[str] = []
+    lacking: list[str] = []
     if name.endswith(INDEX):
-        tensors, files, metadata = _indexed(folder, name, notes)
+        tensors, files, metadata = _indexed(folder, name, notes, lacking)
     else:
         files = [name] if name else _loose(folder)
         tensors, metadata = _together(folder, files, notes)
@@ -84,6 +85,7 @@ def contents(source: str) -> Contents:
         facts=facts,
         notes=notes,
         producer=shortened(", ".join(map(str, architecture[:3]))) if isinstance(architecture, list) else "",
+        missing=lacking,
     )
 
 
@@ -178,8 +180,12 @@ def _together(folder: str, files: Sequence[str], notes: list[str]) -> tuple[list
     return list(found.values()), metadata
 
 
-def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], list[str], Mapping[str, str]]:
-    """The tensors of all files that an index names, and what it says of the whole."""
+def _indexed(
+    folder: str, name: str, notes: list[str], lacking: list[str]
+) -> tuple[list[Stored], list[str], Mapping[str, str]]:
+    """The tensors of all files that an index names, and what it says of the whole; `lacking` gets the names
+    of files and tensors that are not there.
+    """
     path = _inside(folder, name)
     index = _json(path, _INDEX_BYTES)
     named = index.get("weight_map")
@@ -208,6 +214,7 @@ def _indexed(folder: str, name: str, notes: list[str]) -> tuple[list[Stored], li
                 raise BadModel(what, where=path)
             found[tensor.name] = tensor
     missing = [tensor for tensor, file in named.items() if file not in absent and tensor not in found]
+    lacking += [*absent, *missing]
     if absent:
         lost = sum(1 for file in named.values() if file in set(absent))
         notes.insert(

@@ -111,6 +111,7 @@ class Contents:
         producer: Who wrote it, if it says so.
         kinds: Class of a module by its path, where the file names it.
         why: Why nothing is known of the work that the model does.
+        missing: Files and tensors that belong to the model and are not there.
     """
 
     __slots__ = (
@@ -119,6 +120,7 @@ class Contents:
         "files",
         "format",
         "kinds",
+        "missing",
         "notes",
         "producer",
         "source",
@@ -139,6 +141,7 @@ class Contents:
         producer: str = "",
         kinds: Mapping[str, str] | None = None,
         why: str = NO_GRAPH,
+        missing: Sequence[str] = (),
     ) -> None:
         self.format = format
         self.source = source
@@ -150,6 +153,7 @@ class Contents:
         self.producer = producer
         self.kinds = kinds or {}
         self.why = why
+        self.missing = tuple(missing)
 
 
 class TreeRow:
