@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import analysis as analyses
+from tests.bench import open as opening
 from tests.bench import screen
 
 ROOT = Path(__file__).parent.parent.parent
@@ -162,7 +163,24 @@ def analysis(models: Models, rounds: int) -> Iterator[Row]:
         yield from (Row(*line) for line in lines)
 
 
+def open_(models: Models, rounds: int) -> Iterator[Row]:
+    for lines in (
+        opening.vgg16(models("vgg16"), rounds),
+        opening.nodes(models.folder, rounds),
+        opening.layer_list(models("vgg16"), models.folder, rounds),
+        opening.files(models.folder, rounds),
+        opening.headers(models.folder, rounds),
+    ):
+        yield from (Row(*line) for line in lines)
+    small, large = (
+        statistics.median(screen.first_paint(case) for _ in range(2 * rounds + 1))
+        for case in ("sample_models/lenet.onnx", str(models("vgg16")))
+    )
+    yield Row("first paint, 553 MB / 243 kB", ms(large), ms(small), 1.15, large / small)
+
+
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
+    "open": open_,
     "paint": paint,
     "line": line,
     "stall": stall,
