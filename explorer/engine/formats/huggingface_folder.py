@@ -362,12 +362,19 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[Stored], tied: 
     if isinstance(quantized, dict):
         method = quantized.get("quant_method", "quantized")
         bits = quantized.get("bits") or quantized.get("num_bits")
+        known = isinstance(bits, int) and 0 < bits <= 8
+        packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED))
         notes.append(
             f"config.json says that weights are quantized ({shortened(str(method))}"
-            + (f", {bits} bits" if isinstance(bits, int) else "")
+            + (f", {bits} bits" if known else "")
             + "): types, parameters and bytes are those of the integers and scales that are stored"
+            + (f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if known and packed else "")
         )
     return notes
+
+
+_PACKED = (".qweight", ".weight_packed")
+"""How weights are called of which each int32 holds as many as its bits allow."""
 
 
 def _layer_note(count: int | None, tensors: Sequence[Stored]) -> list[str]:

@@ -362,7 +362,8 @@ def tied_notes(tensors: Sequence[Stored], metadata: Mapping[str, str]) -> list[s
 
 def packing_notes(tensors: Sequence[Stored]) -> list[str]:
     """A note where integers stand for several weights each, so that counts are not those of the model."""
-    packed = [t for t in tensors if t.name.endswith(_PACKED) and t.dtype in ("int32", "uint8", "int8")]
+    names = {tensor.name for tensor in tensors}
+    packed = [t for t in tensors if t.dtype in _INTEGERS and _is_packed(t.name, names)]
     if not packed:
         return []
     few = named_few([t.name for t in packed], 1)
@@ -372,8 +373,18 @@ def packing_notes(tensors: Sequence[Stored]) -> list[str]:
     ]
 
 
-_PACKED = (".qweight", ".weight_packed", ".qzeros", "_packed")
+_INTEGERS = ("int32", "uint8", "int8")
+_PACKED = (".qweight", ".qzeros", ".weight_packed")
 """How GPTQ, AWQ and compressed-tensors call what is packed."""
+_BESIDE = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4", ".absmax")
+"""What bitsandbytes stores beside a tensor with two numbers in each byte."""
+
+
+def _is_packed(name: str, names: set[str]) -> bool:
+    if name.endswith(_PACKED) or any(name + ending in names for ending in _BESIDE):
+        return True
+    # MXFP4 as OpenAI publishes it
+    return name.endswith("_blocks") and f"{name.removesuffix('_blocks')}_scales" in names
 
 
 def _recognise(probe: Probe) -> bool:

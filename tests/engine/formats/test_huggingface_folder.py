@@ -140,6 +140,13 @@ def test_what_config_says_and_the_tensors_contradict_is_said(
     assert said in notes(folder(tmp_path / "m", config=CONFIG | change))
 
 
+def test_packed_weights_are_counted_by_their_bits_beside_what_is_stored(tmp_path: Path) -> None:
+    save_file({"q.qweight": np.zeros((8, 16), np.int32)}, tmp_path / "model.safetensors")
+    config = {"quantization_config": {"quant_method": "awq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "128 integers stand for 1,024 weights" in notes(tmp_path)
+
+
 def test_a_head_that_is_tied_and_not_stored_is_said_to_be(tmp_path: Path) -> None:
     path = tmp_path / "m"
     path.mkdir()

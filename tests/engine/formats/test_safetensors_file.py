@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from explorer.engine.formats import recognise, safetensors_file
 from explorer.errors import BadModel, ExplorerError
 from explorer.session import Session
 
+ROOT = Path(__file__).parents[3]
 RNG = np.random.default_rng(0)
 
 
@@ -227,11 +230,24 @@ def test_a_shard_says_what_to_open_for_the_whole(tmp_path: Path) -> None:
     assert "model.safetensors.index.json for the whole" in safetensors_file.contents(str(path)).notes[0]
 
 
-def test_packed_integers_are_said_to_be_no_parameters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "packed"),
+    [
+        (("q.qweight", "q.scales"), 1),
+        (("q.weight_packed", "q.weight_scale"), 1),
+        (("q.weight", "q.weight.quant_state.bitsandbytes__nf4"), 1),
+        (("experts.down_proj_blocks", "experts.down_proj_scales"), 1),
+        (("blocks", "q.weight", "my_blocks"), 0),
+    ],
+)
+def test_packed_integers_are_said_to_be_no_parameters(
+    tmp_path: Path, names: tuple[str, ...], packed: int
+) -> None:
     path = tmp_path / "x.safetensors"
-    save_file({"q.qweight": np.zeros((8, 8), np.int32), "q.scales": np.ones(8, np.float16)}, path)
+    save_file({name: np.zeros((8, 8), np.uint8) for name in names}, path)
     with Session(path) as session:
-        assert any("several quantized weights" in note for note in session.info().model.notes)
+        said = [note for note in session.info().model.notes if "several quantized weights" in note]
+    assert len(said) == packed
 
 
 def test_bytes_of_no_tensor_are_mentioned(tmp_path: Path) -> None:
@@ -279,6 +295,20 @@ def test_a_header_longer_than_the_file_or_the_format_allows_takes_no_memory(tmp_
     assert "does not begin" in refused(str(path))
     path.write_bytes(b"")
     assert "does not begin" in refused(str(path))
+
+
+def test_an_outline_imports_nothing_heavy(model: str) -> None:
+    code = (
+        "import sys\n"
+        "from explorer.engine.formats import safetensors_file, gguf_file, huggingface_folder\n"
+        "list(safetensors_file.FORMAT.outline(sys.argv[1]).rows)\n"
+        "print(*sys.modules)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", code, model], capture_output=True, text=True, check=True
+    )
+    heavy = {"msgspec", "numpy", "torch", "dataclasses", "typing", "pathlib", "inspect", "logging", "hashlib"}
+    assert not heavy & set(found.stdout.split())
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
