@@ -103,3 +103,25 @@ def test_what_is_no_input_shape_is_refused_and_the_spellings_shown(text: str) ->
 def test_a_count_is_a_whole_number(text: str) -> None:
     with pytest.raises(Misuse, match=r"--draws: .* is not a whole number of 1 or more"):
         parse_count(text, "--draws", 1)
+
+
+def test_the_options_of_opening_are_typed_as_they_are_read() -> None:
+    from explorer import words
+    from explorer.arguments import opening_words
+
+    options = {
+        "weights": "DEFAULT",
+        "dims": {"batch": 8, "a b": 2},
+        "input_shapes": {"input:0": ("float32", (1, 3)), "y": (None, ()), "z": (None, (2, -0))},
+        "rules": "my rules.py",
+        "past": 0,
+        "trust": True,
+        "observe": True,
+    }
+    given = words.read(["info", "m", *opening_words(options)])[1]
+    read = {
+        name: getattr(given, {"dims": "dim", "input_shapes": "input_shape"}.get(name, name))
+        for name in options
+    }
+    assert read == options
+    assert opening_words({"weights": None, "dims": {}, "input_shapes": {}, "rules": None, "past": None}) == []

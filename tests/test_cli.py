@@ -139,6 +139,26 @@ def test_every_example_in_the_help_can_be_typed() -> None:
             words.read(typed[1:])
 
 
+def test_every_verb_and_the_screen_take_a_limit_of_memory() -> None:
+    for verb in (options.SCREEN, *options.VERBS.values()):
+        assert "--memory" in verb.options
+
+
+def test_a_resumed_session_has_its_own_options_and_only_trust_is_asked_again() -> None:
+    verb, given = words.read(["--resume", "--trust", "--memory", "8G", "net.pt"])
+    assert (verb, given.resume, given.trust, given.memory, given.models) == (
+        None,
+        True,
+        True,
+        8 << 30,
+        ["net.pt"],
+    )
+    assert words.read(["--resume"])[1].models == []
+    for typed in (["--dim", "batch=8"], ["--observe"], ["--rules", "r.py"], ["--decode", "--past", "3"]):
+        with pytest.raises(Misuse, match="belongs to the session that is resumed"):
+            words.read(["--resume", *typed])
+
+
 def test_version_is_the_packages(run: Run) -> None:
     assert run("--version") == (0, f"explorer {explorer.__version__}\n", "")
 

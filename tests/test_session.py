@@ -225,3 +225,36 @@ def test_the_tiled_share_of_a_model_that_is_not_fully_known_is_unknown(sample: S
         plan = session.plan(SPEC)
         assert plan.macs_total is not None
         assert plan.macs < plan.macs_total
+
+
+def test_the_command_of_a_tiling_says_all_that_the_model_was_opened_with(sample: Sample) -> None:
+    import shlex
+
+    from explorer import words
+
+    with Session(
+        sample("bert_tiny"), dims={"batch": 2}, rules="own.py", trust=True, observe=True, past=3
+    ) as session:
+        command = shlex.split(session.command(TileSpec()))
+    given = words.read(command[1:])[1]
+    assert (given.dim, given.rules, given.trust, given.observe, given.past) == (
+        {"batch": 2},
+        "own.py",
+        True,
+        True,
+        3,
+    )
+
+
+def test_a_tiling_after_an_undo_leaves_the_files_of_other_states_alone(sample: Sample) -> None:
+    with Session(sample("lenet")) as session:
+        session.tile(TileSpec(sites=("*fc1*",)), verify=False)
+        session.undo()
+        for site in ("*fc2*", "*fc3*"):
+            session.tile(TileSpec(sites=(site,)), verify=False)
+        paths = [entry.path for entry in session.history().entries[1:]]
+        assert len(set(paths)) == 2
+        with Session(sample("lenet"), workdir=session.workdir) as again:  # as an engine that was restarted
+            again.restore(session.history())
+            assert again.info(1).totals.nodes != again.info(2).totals.nodes
+            assert again.info(1).totals == session.info(1).totals
