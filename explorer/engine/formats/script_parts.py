@@ -278,7 +278,29 @@ def _settings(kind: Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
             plain = isinstance(value, (bool, int, float, str))
             if plain or (isinstance(value, (list, tuple)) and len(value) <= 16 and _all_plain(value)):
                 found[key] = value[:200] if isinstance(value, str) else value
-    return found
+    # the code has its constants in no order
+    return {
+        key: found[key]
+        for key in (*filter(found.__contains__, _FIRST), *sorted(found.keys() - _FIRST.keys()))
+    }
+
+
+_FIRST = dict.fromkeys(
+    (
+        "in_channels",
+        "out_channels",
+        "in_features",
+        "out_features",
+        "num_features",
+        "num_embeddings",
+        "embedding_dim",
+        "normalized_shape",
+        "kernel_size",
+        "stride",
+        "padding",
+    )
+)
+"""Settings that say most, in the order of torch's constructors."""
 
 
 def _all_plain(values: Any) -> bool:
