@@ -37,13 +37,17 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # a spreadsheet runs a cell that begins like a formula, and names come from strangers
-        return f"'{printable(value)}" if value[:1] in ("=", "+", "-", "@") else printable(value)
+        return _text(value)
     if isinstance(value, list) and value and all(_is_tensor(item) for item in value):
-        return "; ".join(_tensor_text(item) for item in value)
+        return _text("; ".join(_tensor_text(item) for item in value))
     if isinstance(value, (list, Mapping)):
         return json.dumps(value) if value else ""
     return value
+
+
+def _text(value: str) -> str:
+    # a spreadsheet runs a cell that begins like a formula, and names come from strangers
+    return f"'{printable(value)}" if value[:1] in ("=", "+", "-", "@") else printable(value)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -53,4 +57,4 @@ def _is_tensor(value: Any) -> bool:
 def _tensor_text(tensor: Mapping[str, Any]) -> str:
     shape = tensor["shape"]
     sizes = "?" if shape is None else "x".join("?" if d is None else str(d) for d in shape) or "scalar"
-    return f"{printable(tensor['name'])} {tensor['dtype'] or '?'} {sizes}"
+    return f"{tensor['name']} {tensor['dtype'] or '?'} {sizes}"

@@ -376,7 +376,14 @@ def _html(info: Info, sections: Sequence[_Section], tool: str) -> str:
 
     from jinja2 import Environment, StrictUndefined
 
-    engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    engine = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # what is markup already is ours; a text may be a stranger's, and a page is also looked at by `cat`
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
     template = engine.from_string(files("explorer.report").joinpath("page.html.j2").read_text("utf-8"))
     return template.render(title=_title(info), subtitle=_subtitle(info), sections=sections, tool=tool)
 
