@@ -14,6 +14,7 @@ Source of the format: the FlatBuffers internals guide (table, vtable, vector, st
 from __future__ import annotations
 
 import struct
+
 from explorer.errors import BadModel
 
 TYPE_CHECKING = False
@@ -126,6 +127,10 @@ class Table:
         """A field that is a table; None if the file leaves it out."""
         at = self._target(slot)
         return Table(self.data, at, self.purse) if at else None
+
+    def inner(self, at: int) -> Table:
+        """The table that the offset at `at`, an element of a vector, points to."""
+        return Table(self.data, at + _U32.unpack_from(self.data, at)[0], self.purse)
 
     def vector(self, slot: int, width: int) -> tuple[int, int]:
         """Where the elements of a vector of `width` bytes each lie, and how many there are.

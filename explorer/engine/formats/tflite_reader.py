@@ -9,14 +9,14 @@ fields never change their numbers.
 
 from __future__ import annotations
 
+import mmap
+
 from explorer.engine.flatbuffer import Purse, Table, root
 from explorer.engine.formats import tflite_schema as schema
 from explorer.errors import BadModel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from explorer.engine.wire import Buffer
 
 __all__ = ["IDENTIFIER", "File", "Operator", "Quantization", "Subgraph", "Tensor"]
@@ -25,6 +25,9 @@ IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every file."""
 
 MAX_RANK = 64
+
+_FORGOTTEN = 16
+"""Buffers after which the kernel may forget the mapped pages around them, which count as our memory."""
 
 _CUSTOM = 32
 """The schema's number of an operator with a name of its own."""
@@ -240,7 +243,10 @@ class File:
         self.version = model.number(0, "I")
         self.description = model.text(3)
         self.codes = [_code(t) for t in model.tables(1)]
-        self._buffers: Sequence[Table] = model.tables(4)
+        # a buffer's table lies beside its payload: only those that are asked for are touched
+        self._model = model
+        self._places, self._count = model.vector(4, 4)
+        model.purse.pay(8 * self._count)
         self._known: dict[int, tuple[int, int] | None] = {0: None}
         self._tables = model.tables(2)
         if not self._tables:
@@ -274,9 +280,11 @@ class File:
             BadModel: There is no such buffer, or it does not lie in the file.
         """
         if at not in self._known:
-            if at >= len(self._buffers):
-                raise BadModel(f"buffer {at:,} is named, and there are {len(self._buffers):,}")
-            table = self._buffers[at]
+            if at >= self._count:
+                raise BadModel(f"buffer {at:,} is named, and there are {self._count:,}")
+            if not len(self._known) % _FORGOTTEN and isinstance(self.data, mmap.mmap):
+                self.data.madvise(mmap.MADV_DONTNEED)
+            table = self._model.inner(self._places + 4 * at)
             place, size = table.vector(0, 1)
             offset = table.number(1, "Q")
             if offset > 1:
