@@ -14,6 +14,10 @@ STYLES = (
     "1;38;5;74;48;5;233",
     "38;5;245;48;5;236",
     "7;4;38;5;9",
+    "4;38;5;9",
+    "1;4;38;5;9;48;5;233",
+    "2;3;38;5;251;48;5;233",
+    "38;2;95;175;215;48;5;233",
     "0",
     "38;2;1;2;3;48;2;9;9;9",
 )
@@ -93,3 +97,29 @@ def test_what_is_not_drawing_goes_through_untouched() -> None:
     canvas = Canvas()
     for passed in ("\x1b[?1049h", "\x1b]52;c;Zm9v\x07", "\x1b[?25l", "\x1b[c"):
         assert canvas.reduce(passed) == passed
+
+
+def test_a_sequence_for_a_multiplexer_goes_through_untouched() -> None:
+    from explorer.tui.clipboard import sequence
+
+    for environment in ({"TERM": "tmux-256color"}, {"STY": "1.pts-0.host"}, {}):
+        canvas = Canvas()
+        canvas.reduce("\x1b[3;1H\x1b[1;38;5;74mlayers\x1b[0m")
+        sent = sequence("a text " * 100, environment)
+        assert canvas.reduce(sent) == sent
+        assert canvas.reduce("\x1b[3;1H\x1b[1;38;5;74mlayers\x1b[0m") == "", (
+            "and what is shown is still known"
+        )
+
+
+def test_a_blank_costs_no_style_of_its_own() -> None:
+    words = "\x1b[38;5;251;48;5;233mone\x1b[0m\x1b[48;5;233m \x1b[0m\x1b[38;5;251;48;5;233mtwo\x1b[0m"
+    assert Canvas().reduce(f"\x1b[1;1H{words}").count("m") == 2, (
+        "a style before the words, a reset behind them"
+    )
+
+
+def test_colours_of_the_palette_are_sent_by_number() -> None:
+    sent = Canvas().reduce("\x1b[1;1H\x1b[38;2;95;175;215;48;2;18;18;18mx\x1b[0m")
+    assert "38;5;74;48;5;233" in sent
+    assert "38;2;1;2;3" in Canvas().reduce("\x1b[1;1H\x1b[38;2;1;2;3mx\x1b[0m")
