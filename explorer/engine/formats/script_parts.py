@@ -140,7 +140,7 @@ class Code:
             return {}
         text = self.archive.text(entry)
         starts = list(_CLASS.finditer(text))
-        ends = [found.start() for found in starts[1:]] + [len(text)]
+        ends = [*(found.start() for found in starts[1:]), len(text)][: len(starts)]
         return {
             found[1]: Kind(found[2], text[found.end() : end]) for found, end in zip(starts, ends, strict=True)
         }
