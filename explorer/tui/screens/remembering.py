@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from textual.timer import Timer
@@ -150,8 +149,10 @@ class Remembering(Showing):
         tree = self.query_one(LayerTree)
         tree.model.take_shape(Shape(view.metric, view.by_cost, frozenset(view.opened)))
         self.query_text = view.query
-        with contextlib.suppress(ExplorerError):  # a query that this program cannot read finds nothing
+        try:
             await self.filter_again()
+        except ExplorerError:  # a query that this program cannot read
+            self.query_text = ""
         rows, layers = tree.model.rows, tree.model.layers
         at = next((i for i, r in enumerate(rows) if layers[tree.model.first(r)].path == view.cursor), 0)
         tree.rows_changed()

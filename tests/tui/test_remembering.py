@@ -1,0 +1,121 @@
+"""What the screen shows is written down, and shown again when a session is resumed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from explorer.errors import BadModel
+from explorer.resuming import View
+from explorer.tui.widgets.strips import Header, PaneHead, Status
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine, blocks
+
+
+class Notebook:
+    """A keeper that keeps in memory."""
+
+    def __init__(self, *, others: bool = False) -> None:
+        self.views: list[View | None] = []
+        self.others = others
+        self.written = threading.Event()
+
+    def keep(self, view: View | None) -> None:
+        """Write down."""
+        self.views.append(view)
+
+    def cut_off(self) -> bool:
+        """Whether another session waits."""
+        return self.others
+
+
+def shown(hands: Hands) -> tuple[Any, ...]:
+    main = hands.main
+    return (
+        hands.tree(), hands.at(), main.tab, main.exact, main.query_text, hands.strip(PaneHead, "#tree-head"),
+        main.query_one("#panes").classes, main.app.current_theme.dark,
+    )  # fmt: skip
+
+
+KEYS = ("c", "s", "e", "down", "right", "down", "2", "tab", "T")
+
+
+async def test_a_resumed_session_looks_as_it_did() -> None:
+    async with screen(ScriptedEngine(blocks(4)), keeper=Notebook()) as hands:
+        await hands.press(*KEYS)
+        before, view = shown(hands), hands.main.view()
+    assert view is not None
+    async with screen(ScriptedEngine(blocks(4)), view=view) as hands:
+        assert shown(hands) == before
+        assert "resumed" in hands.strip(Status)
+
+
+async def test_a_filter_and_a_zoomed_pane_are_resumed_too() -> None:
+    async with screen() as hands:
+        await hands.press("slash", *"conv", "enter", "z")
+        before, view = shown(hands), hands.main.view()
+    assert view is not None
+    assert view.query == "conv"
+    async with screen(view=view) as hands:
+        assert shown(hands) == before
+
+
+async def test_what_changes_is_written_down_once_for_a_burst_of_keys() -> None:
+    notebook = Notebook()
+    async with screen(keeper=notebook) as hands:
+        await hands.pilot.pause(0.8)
+        notebook.views.clear()
+        await hands.press("down", "down", "down", "e")
+        await hands.pilot.pause(0.8)
+        assert len(notebook.views) == 1
+        assert notebook.views[0] == hands.main.view()
+        await hands.pilot.pause(0.8)
+        assert len(notebook.views) == 1, "an idle screen writes nothing"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        View(tab="no such tab"),
+        View(metric="no such column", cursor="no.such.layer", opened=(("nowhere", True),)),
+        View(query="macs>"),
+        View(query="\x1b[2J" * 10, cursor="\x00"),
+    ],
+)
+async def test_a_view_of_another_version_or_maker_does_no_harm(view: View) -> None:
+    async with screen(view=view) as hands:
+        assert "714.19 M" in hands.strip(Header)
+        assert hands.dialog() == ""
+        assert hands.main.tab == "layer"
+        assert hands.main.query_text != "macs>", "a query that cannot be read is dropped"
+        await hands.press("down", "escape")
+        assert hands.at()
+
+
+async def test_a_state_that_cannot_be_read_any_more_gives_way_to_the_one_before() -> None:
+    class Broken(ScriptedEngine):
+        def _analysis(self) -> Any:
+            if self.states.current:
+                raise BadModel("is cut off", where="1-alexnet.onnx")
+            return super()._analysis()
+
+    engine = Broken()
+    async with screen(engine) as hands:
+        await hands.press("t")
+        await hands.press("enter")
+        await hands.press("escape")
+        assert len(engine.states.entries) == 2
+    engine.states = type(engine.states)(engine.states.entries, 1)
+    async with screen(engine, view=View(tab="model")) as hands:
+        assert hands.main.tab == "model"
+        assert engine.states.current == 0
+        assert "resumed; 1-alexnet.onnx: is cut off" in hands.strip(Status)
+
+
+async def test_a_user_is_told_that_a_session_of_this_model_waits() -> None:
+    async with screen(keeper=Notebook(others=True), size=(120, 40)) as hands:
+        assert "explorer --resume goes on with it" in hands.strip(Status)
+    async with screen(keeper=Notebook(), size=(120, 40)) as hands:
+        assert "resume" not in hands.strip(Status)
