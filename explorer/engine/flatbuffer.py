@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["Fields", "Purse", "Table", "root"]
 
 _U16 = struct.Struct("<H")
+_U16S = struct.Struct("<HH")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
+
+_NUMBERS = {form: struct.Struct(f"<{form}") for form in "bBhHiIqQfd"}
+"""Numbers by their letter for `struct`."""
 
 _SMALL = 1 << 16
 """What may be read of the smallest file."""
@@ -74,7 +78,7 @@ class Table:
         first = at - _I32.unpack_from(data, at)[0]
         if not 0 <= first <= end - 4:
             raise _outside("a vtable", first)
-        length, size = _U16.unpack_from(data, first)[0], _U16.unpack_from(data, first + 2)[0]
+        length, size = _U16S.unpack_from(data, first)
         if length < 4 or length & 1 or first + length > end:
             raise _outside("a vtable", first)
         if size < 4 or at + size > end:
@@ -111,8 +115,9 @@ class Table:
 
     def number(self, slot: int, form: str, default: int = 0) -> int:
         """A field of one number; `form` is its letter for `struct`."""
-        at = self.place(slot, struct.calcsize(f"<{form}"))
-        return struct.unpack_from(f"<{form}", self.data, at)[0] if at else default
+        kind = _NUMBERS[form]
+        at = self.place(slot, kind.size)
+        return kind.unpack_from(self.data, at)[0] if at else default
 
     def _target(self, slot: int) -> int:
         at = self.place(slot, 4)
@@ -152,14 +157,17 @@ class Table:
 
     def numbers(self, slot: int, form: str) -> tuple[Any, ...]:
         """A vector of numbers; empty if the file leaves it out. `form` is the letter of one for `struct`."""
-        at, count = self.vector(slot, struct.calcsize(f"<{form}"))
+        at, count = self.vector(slot, _NUMBERS[form].size)
+        if not count:
+            return ()
         self.purse.pay(count)
-        return struct.unpack_from(f"<{count}{form}", self.data, at) if count else ()
+        return struct.unpack_from(f"<{count}{form}", self.data, at)
 
     def first(self, slot: int, form: str) -> Any:
         """The first number of a vector; 0 if there is none."""
-        at, count = self.vector(slot, struct.calcsize(f"<{form}"))
-        return struct.unpack_from(f"<{form}", self.data, at)[0] if count else 0
+        kind = _NUMBERS[form]
+        at, count = self.vector(slot, kind.size)
+        return kind.unpack_from(self.data, at)[0] if count else 0
 
     def text(self, slot: int) -> str:
         """A string; bytes that are no UTF-8 stay readable. Empty if the file leaves it out."""
