@@ -28,7 +28,7 @@ from explorer.units import printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
     from explorer.engine.formats.opening import Opened, OpenOptions
@@ -88,7 +88,9 @@ _LARGEST = (1 << 63) - 1
 _NESTED = 4
 """Arrays in arrays that are followed; ggml itself follows none."""
 _MOST = 1 << 23
-"""Strings of one array, tensors, and keys, at most: forty times the largest vocabulary."""
+"""Strings in arrays, tensors, and keys, at most: ten times the largest vocabularies and their merges."""
+_ARRAY_COST = 16
+"""How many strings an array in an array takes the time of."""
 _SHOWN = 6
 """Elements of an array that are named."""
 _TEXT = 1 << 12
@@ -194,6 +196,7 @@ class _Reader:
         self.size = size
         self.at = len(_MAGIC)
         self.order = "<"
+        self.left = _MOST
 
     def header(self) -> Header:
         found = self.found
@@ -275,7 +278,9 @@ class _Reader:
         if not least:
             self.broken(f"'{printable(key)}' is an array of the unknown type {kind:,}")
         number = self.number("Q")
-        if number > (self.size - self.at) // least or (not letter and number > _MOST):
+        # numbers are hopped over together, strings and arrays one by one
+        self.left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
+        if number > (self.size - self.at) // least or self.left < 0:
             self.broken(f"it announces {number:,} elements of '{printable(key)}'")
         shown = [str(self.value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
         rest = number - len(shown)
@@ -382,7 +387,8 @@ def contents(source: str) -> Contents:
         BadModel: One is no GGUF file, is cut off, or says of itself what cannot be.
     """
     first = read(source)
-    headers, notes = _parts(source, first)
+    headers, missing = _parts(source, first)
+    notes = _part_notes(source, first, missing)
     tensors = [tensor for header in headers for tensor in header.tensors]
     names: set[str] = set()
     for tensor in tensors:
@@ -406,6 +412,7 @@ def contents(source: str) -> Contents:
         sum(header.size for header in headers),
         facts=facts,
         notes=[*notes, *(note for header in headers for note in header.notes)],
+        missing=missing,
     )
 
 
@@ -418,10 +425,8 @@ def _fact(key: str, value: float | str) -> str:
 def _parts(source: str, opened: Header) -> tuple[list[Header], list[str]]:
     """The headers of all files of a model that is stored in several, and which of them are missing."""
     part = part_of(os.path.basename(source))
-    count = opened.metadata.get("split.count", 1)
-    if part is None or part[2] != count or not 0 < part[1] <= part[2]:
-        alone = isinstance(count, int) and count > 1
-        return [opened], [f"this is one of {count:,} parts of a model, under another name"] if alone else []
+    if part is None or part[2] != opened.metadata.get("split.count") or not 0 < part[1] <= part[2]:
+        return [opened], []
     headers, missing = [], []
     for number in range(1, part[2] + 1):
         name = f"{part[0]}-{number:05d}-of-{part[2]:05d}.gguf"
@@ -432,10 +437,22 @@ def _parts(source: str, opened: Header) -> tuple[list[Header], list[str]]:
             headers.append(read(path))
         else:
             missing.append(name)
+    return headers, missing
+
+
+def _part_notes(source: str, opened: Header, missing: Sequence[str]) -> list[str]:
+    """What is to be said of a model that is stored in several files."""
+    count, part = opened.metadata.get("split.count", 1), part_of(os.path.basename(source))
+    if not isinstance(count, int) or count < 2:
+        return []
+    if part is None or part[2] != count:
+        return [
+            f"this is one of {count:,} parts of a model, under another name: the others are not looked for"
+        ]
     if not missing:
-        return headers, []
-    return headers, [
-        f"{len(missing):,} of {part[2]:,} parts are missing: {named_few(missing)};"
+        return []
+    return [
+        f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)};"
         " parameters and bytes are those of the parts that are here"
     ]
 

@@ -66,8 +66,8 @@ def contents(source: str) -> Contents:
         tensors, files, metadata = _indexed(folder, name, notes, lacking)
     else:
         files = [name] if name else _loose(folder)
-        tensors, metadata = _together(folder, files, notes)
-    paths = [_inside(folder, file) for file in files]
+        tensors, metadata = _together(folder, files, notes, lacking)
+    paths = [os.path.join(folder, file) for file in files]
     config, said = _config(folder, notes)
     facts = [*said, *((key, shortened(text)) for key, text in metadata.items())]
     tied = safetensors_file.tied_notes(tensors, metadata)
@@ -84,7 +84,7 @@ def contents(source: str) -> Contents:
         sum(os.path.getsize(path) for path in paths),
         facts=facts,
         notes=notes,
-        producer=shortened(", ".join(map(str, architecture[:3]))) if isinstance(architecture, list) else "",
+        producer=shortened(_text(architecture[:3])) if isinstance(architecture, list) else "",
         missing=lacking,
     )
 
@@ -119,15 +119,20 @@ def _others(folder: str, name: str) -> list[str]:
     return sorted(n for n in found if not n.endswith(".bin") or n.startswith(_STEMS))
 
 
-def _inside(folder: str, name: str) -> str:
+def _inside(folder: str, name: str, root: str = "") -> str:
     """The path of a file of the model, which may not lead out of its folder.
+
+    Args:
+        folder: As the user named it.
+        name: Of the file.
+        root: Where the folder is for real, if that is known.
 
     Raises:
         BadModel: It does, and not into the cache that the folder is part of.
     """
     path = os.path.join(folder, name)
     plain = name and "\0" not in name and name == os.path.basename(name) and name not in (".", "..")
-    root = os.path.realpath(folder)
+    root = root or os.path.realpath(folder)
     target = os.path.realpath(path) if plain else ""
     allowed = [root]
     if os.path.basename(os.path.dirname(root)) == "snapshots":
@@ -161,14 +166,21 @@ def _one(path: str, notes: list[str]) -> tuple[list[Stored], Mapping[str, str]]:
     return list(found.contents.tensors), {}
 
 
-def _together(folder: str, files: Sequence[str], notes: list[str]) -> tuple[list[Stored], Mapping[str, str]]:
-    """The tensors of files that no index binds together, and what is said of them."""
+def _together(
+    folder: str, files: Sequence[str], notes: list[str], lacking: list[str]
+) -> tuple[list[Stored], Mapping[str, str]]:
+    """The tensors of files that no index binds together, and what is said of them; `lacking` gets the names
+    of parts that are not there.
+    """
     if not files:
         wanted = "model.safetensors or model.safetensors.index.json"
         raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {wanted}")
     part = part_of(files[0])
     if part is not None:
         notes.append(f"there is no index: {len(files):,} of {part[2]:,} parts are here, taken for one model")
+        ending = files[0].rpartition(".")[2]
+        whole = (f"{part[0]}-{n + 1:05d}-of-{part[2]:05d}.{ending}" for n in range(part[2]))
+        lacking += sorted(set(whole) - set(files))
     found: dict[str, Stored] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
@@ -195,7 +207,8 @@ def _indexed(
     if len(files) > _FILES:
         raise BadModel(f"names {len(files):,} files", where=path)
     # every name is judged before any file is touched
-    paths = {file: _inside(folder, file) for file in files}
+    root = os.path.realpath(folder)
+    paths = {file: _inside(folder, file, root) for file in files}
     absent = [file for file in files if not os.path.lexists(paths[file])]
     present = [file for file in files if os.path.lexists(paths[file])]
     if not present:
@@ -233,8 +246,8 @@ def _indexed(
     size = sum(tensor.nbytes for tensor in once.values())
     # older versions wrote it as a float
     if isinstance(total, (int, float)) and total != size and not absent:
-        notes.append(f"the index says {total:,.0f} bytes of tensors, the files hold {size:,}")
-    return list(found.values()), present, {key: str(value) for key, value in said.items()}
+        notes.append(f"the index says {shortened(str(total))} bytes of tensors, the files hold {size:,}")
+    return list(found.values()), present, {key: _text(value) for key, value in said.items()}
 
 
 def _json(path: str, most: int) -> dict[str, Any]:
@@ -249,7 +262,7 @@ def _json(path: str, most: int) -> dict[str, Any]:
     try:
         if size > most:
             raise BadModel(f"has {size:,} bytes, {most:,} are read at most", where=path)
-        raw = os.read(descriptor, most)
+        raw = os.read(descriptor, size)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
@@ -294,8 +307,15 @@ def _flat(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[s
         elif isinstance(item, (dict, list)) and len(item) > _PARTS:
             yield f"{prefix}{key}", f"{len(item):,} entries"
         elif item is not None:
-            text = str(item) if not isinstance(item, list) else ", ".join(map(str, item))
-            yield f"{prefix}{key}", text
+            yield f"{prefix}{key}", _text(item)
+
+
+def _text(value: Any) -> str:
+    """A value of somebody's JSON, which may lie as deep as the parser goes."""
+    try:
+        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    except RecursionError:
+        return "lists in lists, deeper than anybody writes"
 
 
 _PARTS = 32
@@ -361,14 +381,14 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[Stored], tied: 
     quantized = config.get("quantization_config")
     if isinstance(quantized, dict):
         method = quantized.get("quant_method", "quantized")
-        bits = quantized.get("bits") or quantized.get("num_bits")
-        known = isinstance(bits, int) and 0 < bits <= 8
+        said = quantized.get("bits") or quantized.get("num_bits")
+        bits = said if isinstance(said, int) and 0 < said <= 8 else 0
         packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED))
         notes.append(
-            f"config.json says that weights are quantized ({shortened(str(method))}"
-            + (f", {bits} bits" if known else "")
+            f"config.json says that weights are quantized ({shortened(_text(method))}"
+            + (f", {bits} bits" if bits else "")
             + "): types, parameters and bytes are those of the integers and scales that are stored"
-            + (f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if known and packed else "")
+            + (f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if bits and packed else "")
         )
     return notes
 

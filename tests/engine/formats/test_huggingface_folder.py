@@ -117,7 +117,7 @@ def test_missing_and_surplus_tensors_are_named(model: Path) -> None:
 
 def test_a_wrong_total_is_said(model: Path) -> None:
     edited(model, lambda index: index["metadata"].update({"total_size": 5.0}))
-    assert "the index says 5 bytes" in notes(model)
+    assert "the index says 5.0 bytes" in notes(model)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,32 @@ def test_a_broken_config_is_a_note_and_the_weights_open(tmp_path: Path) -> None:
     for text in ("{", "[]", "[" * 100_000, '{"a":' * 100_000):
         (path / "config.json").write_text(text)
         assert "config.json is no JSON object" in notes(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": 10**18},
+        {"num_hidden_layers": -3},
+        {"architectures": "x", "vocab_size": 10**400, "hidden_size": -1},
+        {"architectures": [{"a": [1]}] * 9, "quantization_config": {"bits": True, "quant_method": [[]]}},
+        {"text_config": [], "dtype": 5, "tie_word_embeddings": "yes"},
+    ],
+)
+def test_settings_that_nobody_would_write_do_no_harm(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = folder(tmp_path / "m", config=CONFIG | change)
+    assert len(huggingface_folder.contents(str(path)).tensors) == 14
+
+
+def test_settings_as_deep_as_the_parser_goes_do_no_harm(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m")
+    for depth in range(500, 1500, 20):
+        (path / "config.json").write_text('{"architectures": ' + "[" * depth + "]" * depth + "}")
+        assert len(huggingface_folder.contents(str(path)).tensors) == 14
+    index = json.loads((path / "model.safetensors.index.json").read_text())
+    index["metadata"] = {"total_size": 10**400}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "the index says 1000" in notes(path)
 
 
 @pytest.mark.parametrize(
