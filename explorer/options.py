@@ -42,10 +42,9 @@ def _one_of(flag: str, known: Sequence[str]) -> dict[str, Any]:
     return {"metavar": "|".join(known), "read": _by("parse_choice", known=known, where=flag)}
 
 
-def _count(flag: str, least: int) -> Callable[[str | None], int | None]:
-    """Reads a whole number, or nothing where nothing was typed."""
-    read = _by("parse_count", where=flag, least=least)
-    return lambda typed: None if typed is None else read(typed)
+def _count(flag: str, least: int) -> Callable[[Any], Any]:
+    """Reads a whole number."""
+    return _by("parse_count", where=flag, least=least)
 
 
 def _choice(flag: str, known: Sequence[str]) -> Callable[[str | None], str | None]:
@@ -64,7 +63,8 @@ class Option:
         default: Its value as the user would type it; None for nothing.
         many: It may be given several times.
         short: See `flag`.
-        read: Turns what was typed (a list of it with `many`) into the value.
+        read: Turns what was typed (a list of it with `many`) into the value; not asked where nothing was
+            typed and there is no default.
     """
 
     __slots__ = ("default", "flag", "help", "many", "metavar", "read", "short")

@@ -52,8 +52,9 @@ def read(words: Sequence[str]) -> tuple[str | None, Given]:
         _check_models(name, verb, given)
         for flag in verb.options:
             option = OPTIONS[flag]
-            if option.read is not None:
-                setattr(given, option.key, option.read(getattr(given, option.key)))
+            typed = getattr(given, option.key)
+            if option.read is not None and typed is not None:
+                setattr(given, option.key, option.read(typed))
         _check_options(name, verb, given)
     return name, given
 

@@ -45,18 +45,26 @@ def as_text(outline: Outline) -> Iterator[str]:
 
 def _counted(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Iterator[tuple[str, ...]]:
     """The cells of the rows; on the way it counts them, their bytes, and those of unknown size, by kind."""
+    kind, sum_ = "", [0, 0, 0]
     for row in rows:
-        sum_ = sums.setdefault(row.kind, [0, 0, 0])
+        if row.kind != kind:
+            kind = row.kind
+            sum_ = sums.setdefault(kind, [0, 0, 0])
+        path, dtype, shape, nbytes, note = row.path, row.dtype, row.shape, row.nbytes, row.note
         sum_[0] += 1
-        sum_[1] += row.nbytes or 0
-        sum_[2] += row.nbytes is None
+        if nbytes is None:
+            sum_[2] += 1
+            size = ""
+        else:
+            sum_[1] += nbytes
+            size = bytes_text(nbytes)
         yield (
-            row.kind,
-            printable(row.path),
-            printable(row.dtype),
-            "" if row.shape is None else shape_text(row.shape),
-            "" if row.nbytes is None else bytes_text(row.nbytes),
-            printable(row.note),
+            kind,
+            path if path.isprintable() else printable(path),
+            dtype if dtype.isprintable() else printable(dtype),
+            "" if shape is None else shape_text(shape),
+            size,
+            note if note.isprintable() else printable(note),
         )
 
 
@@ -89,11 +97,14 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
     last = len(first[0]) - 1
     caps = _WIDEST if last == len(_WIDEST) else (40,) * last
     wide = [min(max(len(row[at]) for row in first), cap) for at, cap in enumerate(caps)]
-    shown = [at for at in range(last) if wide[at]] + [last]
-    layout = "  ".join(f"{{:{'>' if at == right else '<'}{wide[at]}}}" for at in shown[:-1]) + "  {}"
+    # a column that is empty as far as anybody looked is left out by a width of nothing, not by picking cells
+    layout = "".join(f"%{'' if at == right else '-'}{n}s{'  ' * bool(n)}" for at, n in enumerate(wide)) + "%s"
     for part in (first, rest):
         for row in part:
-            yield cut(layout.format(*[row[at] for at in shown]).rstrip(), room)
+            line = layout % row
+            if not row[last]:
+                line = line.rstrip()
+            yield line if room is None else cut(line, room)
 
 
 def cut(line: str, room: int | None) -> str:

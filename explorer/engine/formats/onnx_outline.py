@@ -35,8 +35,8 @@ _MAX_TEXT = 4096
 _MAX_FACTS = 32
 _SHOWN = 3
 """Inputs and outputs of a node that its row names."""
-_WHOLE = 1 << 16
-"""A node of up to this many bytes is taken out of the map at once; above are weights within attributes."""
+_WINDOW = 1 << 15
+"""Bytes of nodes that are taken out of the map at once."""
 _FORGET = 1 << 24
 """Bytes after which the kernel may forget the mapped pages behind us, which count as our memory."""
 _HEADER = 512
@@ -44,8 +44,11 @@ _MAX_ATTRIBUTES = 4096
 
 _ELEMENTS = {code: (name, bits) for code, name, bits in ELEMENT_TYPES}
 _BODIES = (b"If", b"Loop", b"Scan", b"SequenceMap")
-_DATA = (4, 5, 7, 10, 11)
-"""TensorProto's typed data fields."""
+_LOOKED_INTO = (b"Constant", *_BODIES)
+"""Operators whose attributes are rows, or part of one."""
+_NODE_TEXTS = (1, 2, 3, 4, 7)
+"""NodeProto's inputs, outputs, name, operator and domain."""
+_STRING = 8
 
 
 def outline(source: str) -> Outline:
@@ -125,24 +128,93 @@ def _graph(
         raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
     stored: set[str] = set()
     forgotten = start
-    for number, wire, _, at, end in fields(data, start, stop):
+    at = start
+    while at < stop:
+        if data[at] == 0x0A:
+            # nodes lie side by side: a window of them is taken out of the map, and most are read without a
+            # call for a field
+            window = data[at : min(stop, at + _WINDOW)]
+            here, last = 0, len(window) - 4
+            while here < last and window[here] == 0x0A:
+                size, begin = window[here + 1], here + 2
+                if size > 127:
+                    if window[begin] > 127:
+                        break
+                    size, begin = size & 127 | window[begin] << 7, begin + 1
+                end = begin + size
+                row = _plain_node(window, begin, end, prefix) if end <= last else None
+                if row is None:
+                    break
+                yield row
+                here = end
+            at += here
+            if here:
+                continue
+        number, wire, _, value, end = next(fields(data, at, stop))
+        at = end
         if wire != 2:
             continue
         if number == 1:
-            yield from _node(data, at, end, prefix, depth)
+            yield from _node(data, value, end, prefix, depth)
         elif number == 5:
-            row = _tensor(data, at, end, prefix)
+            row = _tensor(data, value, end, prefix)
             if doubled:
                 stored.add(row.path)
             yield row
         elif number == 11 or number == 12:
-            row = _value(data, at, end, "input" if number == 11 else "output", prefix)
+            row = _value(data, value, end, "input" if number == 11 else "output", prefix)
             if row.path not in stored:
                 yield row
         elif number == 15:
-            yield _sparse(data, at, end, prefix)
+            yield _sparse(data, value, end, prefix)
         if end - forgotten > _FORGET:
             forgotten = _forget(data, forgotten, end)
+
+
+def _plain_node(window: bytes, at: int, end: int, prefix: str) -> OutlineRow | None:
+    """The row of a NodeProto of a few short fields; None if it is more than that."""
+    inputs: list[bytes] = []
+    outputs: list[bytes] = []
+    name = op = domain = b""
+    more = 0
+    last = end - 1
+    while at < last:
+        tag, size = window[at], window[at + 1]
+        at += 2
+        stop = at + size
+        if size > 127 or stop > end:
+            return None
+        if tag == 0x0A:
+            if len(inputs) < _SHOWN:
+                inputs.append(window[at:stop])
+            else:
+                more += 1
+        elif tag == 0x12:
+            if len(outputs) < _SHOWN:
+                outputs.append(window[at:stop])
+        elif tag == 0x1A:
+            name = window[at:stop]
+        elif tag == 0x22:
+            op = window[at:stop]
+        elif tag == 0x3A:
+            domain = window[at:stop]
+        elif tag != 0x2A and tag != 0x32 and tag != 0x4A:
+            return None
+        at = stop
+    if at != end or op in _LOOKED_INTO:
+        return None
+    return _node_row(inputs, more, outputs, name, op, domain, prefix)
+
+
+def _node_row(
+    inputs: list[bytes], more: int, outputs: list[bytes], name: bytes, op: bytes, domain: bytes, prefix: str
+) -> OutlineRow:
+    if more:
+        inputs.append(b"+%d" % more)
+    note = b", ".join(inputs) + b" -> " + b", ".join(outputs)
+    path = name or (outputs[0] if outputs else b"")
+    kind = domain + b"." + op if domain and domain != b"ai.onnx" else op
+    return OutlineRow(prefix + _decoded(path), "operator", _decoded(kind), None, None, _decoded(note))
 
 
 def _forget(data: mmap.mmap, start: int, stop: int) -> int:
@@ -171,72 +243,42 @@ def _function(data: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
 
 
 def _node(data: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> Iterator[OutlineRow]:
+    """The row of any NodeProto, and those of the graphs within it."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
     attributes: list[tuple[int, int]] = []
-    many = 0
-    at = 0
-    whole = stop - start <= _WHOLE
-    if whole:
-        # one message without a call for a field: nearly every node is a few short names
-        chunk = data[start:stop]
-        last = len(chunk) - 1
-        while at < last:
-            tag, size = chunk[at], chunk[at + 1]
-            end = at + 2 + size
-            if size > 127 or end > last + 1:
-                break
-            if tag == 0x0A:
-                many += 1
-                if len(inputs) < _SHOWN:
-                    inputs.append(chunk[at + 2 : end])
-            elif tag == 0x12:
-                if len(outputs) < _SHOWN:
-                    outputs.append(chunk[at + 2 : end])
-            elif tag == 0x1A:
-                name = chunk[at + 2 : end]
-            elif tag == 0x22:
-                op = chunk[at + 2 : end]
-            elif tag == 0x2A:
-                attributes.append((start + at + 2, start + end))
-            elif tag == 0x3A:
-                domain = chunk[at + 2 : end]
-            elif tag & 7 != 2 or tag > 127:
-                break
-            at = end
-    for number, wire, _, here, end in fields(data, start + at, stop):
+    more = 0
+    for number, wire, _, at, end in fields(data, start, stop):
         if wire != 2:
             continue
+        if number == 5:
+            if len(attributes) < _MAX_ATTRIBUTES:
+                attributes.append((at, end))
+            continue
+        text = data[at : min(end, at + _MAX_TEXT)] if number in _NODE_TEXTS else b""
         if number == 1:
-            many += 1
             if len(inputs) < _SHOWN:
-                inputs.append(data[here : min(end, here + _MAX_TEXT)])
-        elif number == 2:
-            if len(outputs) < _SHOWN:
-                outputs.append(data[here : min(end, here + _MAX_TEXT)])
+                inputs.append(text)
+            else:
+                more += 1
+        elif number == 2 and len(outputs) < _SHOWN:
+            outputs.append(text)
         elif number == 3:
-            name = data[here : min(end, here + _MAX_TEXT)]
+            name = text
         elif number == 4:
-            op = data[here : min(end, here + _MAX_TEXT)]
-        elif number == 5 and len(attributes) < _MAX_ATTRIBUTES:
-            attributes.append((here, end))
+            op = text
         elif number == 7:
-            domain = data[here : min(end, here + _MAX_TEXT)]
-    if many > _SHOWN:
-        inputs.append(f"+{many - _SHOWN:,}".encode())
-    note = b", ".join(inputs) + b" -> " + b", ".join(outputs)
-    path = prefix + _decoded(name or (outputs[0] if outputs else b""))
-    kind = _decoded(domain + b"." + op if domain not in (b"", b"ai.onnx") else op)
+            domain = text
+    row = _node_row(inputs, more, outputs, name, op, domain, prefix)
     constant = _constant(data, attributes) if op == b"Constant" else None
-    if constant is None:
-        yield OutlineRow(path, "operator", kind, None, None, _decoded(note))
-    else:
-        held = f"{constant.dtype} -> {_decoded(b', '.join(outputs))}"
-        yield OutlineRow(path, "operator", kind, constant.shape, constant.nbytes, held)
+    if constant is not None:
+        row.shape, row.nbytes = constant.shape, constant.nbytes
+        row.note = f"{constant.dtype}{row.note}"
+    yield row
     if op in _BODIES:
         for begin, end in attributes:
-            yield from _bodies(data, begin, end, path, depth)
+            yield from _bodies(data, begin, end, row.path, depth)
 
 
 def _constant(data: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
@@ -268,21 +310,26 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
     head = data[start : min(stop, start + _HEADER)]
     at, last = 0, len(head) - 2
     while at < last:
-        tag, value = head[at], head[at + 1]
-        if value > 127:
+        tag, value, end = head[at], head[at + 1], at + 2
+        shift = 7
+        while value >> shift and end < last:
+            value, end = value & (1 << shift) - 1 | head[end] << shift, end + 1
+            shift += 7
+        if value >> shift:
             break
         if tag == 8 and rank < MAX_RANK:
             dims.append(value)
             rank += 1
-            at += 2
         elif tag == 16:
             code = value
-            at += 2
-        elif tag == 66 and at + 2 + value <= last:
-            name = head[at + 2 : at + 2 + value]
-            at += 2 + value
+        elif tag == 66 and end + value <= last:
+            name = head[end : end + value]
+            end += value
+        elif tag == 74 and start + end + value == stop:
+            held, end = value, stop - start
         else:
             break
+        at = end
     for number, wire, _, here, end in fields(data, start + at, stop):
         if number == 9 and wire == 2:
             held = end - here
@@ -305,27 +352,55 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
             external[key] = text
         elif number == 14 and wire == 0:
             located = here == 1
-    dtype, bits = _ELEMENTS.get(code, (f"type {code}", None))
-    shape = [signed(d) for d in dims]
-    notes = [f"in {external.get('location', '?')}"] if located else []
+    dtype, bits = _ELEMENTS.get(code, ("", 0))
     count = 1
-    for dim in shape:
+    for dim in dims:
+        count *= dim
+    nbytes: int | None = (count * bits + 7) // 8
+    note = ""
+    # what is negative, overflows or is a sum of something else takes the long way; almost nothing is
+    if (
+        located
+        or not bits
+        or not 0 < count <= _MAX_ELEMENTS
+        or (held >= 0 and held != nbytes)
+        or rank > MAX_RANK
+    ):
+        location = external.get("location", "?") if located else ""
+        dims = [signed(d) for d in dims[:MAX_RANK]]
+        dtype, nbytes, note = _doubtful(code, dims, rank, held, location)
+    return OutlineRow(prefix + _decoded(name), "tensor", dtype, dims, nbytes, note)
+
+
+def _doubtful(code: int, dims: list[int], rank: int, held: int, location: str) -> tuple[str, int | None, str]:
+    """Type, bytes and note of a tensor that has something to be said about.
+
+    Args:
+        code: Of its element type.
+        dims: Its dimensions.
+        rank: How many there are, of which `dims` holds `MAX_RANK` at most.
+        held: Bytes of data inside the file; negative if there are none, or not in one piece.
+        location: The file that holds them, if it is another.
+    """
+    dtype, bits = _ELEMENTS.get(code, (f"type {code}", None))
+    notes = [f"in {location}"] if location else []
+    count = 1
+    for dim in dims:
         count *= dim
     nbytes: int | None
-    if rank > MAX_RANK or any(d < 0 for d in shape) or abs(count) > _MAX_ELEMENTS:
+    if rank > MAX_RANK or any(d < 0 for d in dims) or count > _MAX_ELEMENTS:
         nbytes = None
-        shape = shape[:MAX_RANK]
         notes.append("impossible dimensions")
-    elif code == 8:
+    elif code == _STRING:
         nbytes = max(held, 0)
     elif bits is None:
         nbytes = held if held >= 0 else None
         notes.append("unknown element type")
     else:
         nbytes = (count * bits + 7) // 8
-        if held >= 0 and not located and held != nbytes:
+        if held >= 0 and not location and held != nbytes:
             notes.append(f"holds {held:,} bytes of {nbytes:,}")
-    return OutlineRow(prefix + _decoded(name), "tensor", dtype, shape, nbytes, "; ".join(notes))
+    return dtype, nbytes, "; ".join(notes)
 
 
 def _sparse(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
@@ -414,4 +489,7 @@ def _text(data: Buffer, start: int, stop: int) -> str:
 
 
 def _decoded(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name.decode("utf-8", "backslashreplace")
