@@ -89,7 +89,7 @@ _NESTED = 4
 """Arrays in arrays that are followed; ggml itself follows none."""
 _MOST = 1 << 23
 """Strings in arrays, tensors, and keys, at most: ten times the largest vocabularies and their merges."""
-_ARRAY_COST = 16
+_ARRAY_COST = 128
 """How many strings an array in an array takes the time of."""
 _SHOWN = 6
 """Elements of an array that are named."""
@@ -197,6 +197,8 @@ class _Reader:
         self.at = len(_MAGIC)
         self.order = "<"
         self.left = _MOST
+        self.names: set[str] = set()
+        self.codes: dict[str, struct.Struct] = {}
 
     def header(self) -> Header:
         found = self.found
@@ -232,10 +234,16 @@ class _Reader:
         self.at = at + length
         return at
 
+    def numbers(self, letters: str) -> tuple[int, ...]:
+        """The next numbers, of the types that `struct` has these letters for."""
+        code = self.codes.get(self.order + letters)
+        if code is None:
+            code = self.codes[self.order + letters] = struct.Struct(self.order + letters)
+        return code.unpack_from(self.data, self.take(code.size))
+
     def number(self, letter: str) -> int:
-        code = struct.Struct(self.order + letter)
-        (found,) = code.unpack_from(self.data, self.take(code.size))
-        return int(found)
+        """The next number."""
+        return self.numbers(letter)[0]
 
     def count(self, letter: str, least: int, what: str) -> int:
         """How many things follow, of at least so many bytes each."""
@@ -263,9 +271,7 @@ class _Reader:
         if letter is None:
             self.broken(f"the value of '{printable(key)}' is of the unknown type {kind:,}")
         if letter in "fd":
-            code = struct.Struct(self.order + letter)
-            (number,) = code.unpack_from(self.data, self.take(code.size))
-            return float(number)
+            return float(self.number(letter))
         return bool(self.number(letter)) if kind == _BOOL else self.number(letter)
 
     def array(self, key: str, depth: int) -> str:
@@ -322,10 +328,13 @@ class _Reader:
         rank = self.number("I")
         if rank > _DIMS:
             self.broken(f"tensor '{printable(name)}' has {rank:,} dimensions, ggml has four")
-        dims = tuple(self.number("Q") for _ in range(rank))
-        if any(dim > _LARGEST for dim in dims):
+        if name in self.names:
+            self.broken(f"two of its tensors are called '{printable(name)}'")
+        self.names.add(name)
+        *dims, code, offset = self.numbers(f"{rank}QIQ")
+        if dims and max(dims) > _LARGEST:
             self.broken(f"the shape of tensor '{printable(name)}' is impossible")
-        return name, dims[::-1], self.number("I"), self.number("Q")
+        return name, tuple(dims[::-1]), code, offset
 
     def place(self, entries: list[tuple[str, tuple[int, ...], int, int]]) -> None:
         """Finds the bytes of every tensor, now that it is known where the header ends."""
@@ -336,12 +345,8 @@ class _Reader:
         start = min(-(-self.at // alignment) * alignment, found.size)
         offsets = sorted({offset for _, _, _, offset in entries})
         following = dict(zip(offsets, [*offsets[1:], found.size - start], strict=bool(offsets)))
-        names: set[str] = set()
         strange: dict[int, int] = {}
         for name, shape, code, offset in entries:
-            if name in names:
-                self.broken(f"two of its tensors are called '{printable(name)}'")
-            names.add(name)
             tensor = Stored(name, "", shape, 0, found.path, start + offset)
             if code in TYPES:
                 tensor.dtype, numbers, size = TYPES[code]
