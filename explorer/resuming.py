@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import shutil
 import stat
@@ -293,6 +294,9 @@ def _read(folder: str) -> Saved:
         raise BadModel(f"the session's state is broken ({reason})", where=path, hint=_REMOVE) from None
     if not saved.source or "\0" in f"{saved.source}{saved.cwd}":
         raise BadModel("the session's state names no model", where=path, hint=_REMOVE)
+    machine = saved.view.machine
+    if machine is not None and not (0 < machine.peak_macs < math.inf and 0 < machine.bandwidth < math.inf):
+        raise BadModel("the session's state has a machine that cannot be", where=path, hint=_REMOVE)
     return replace(saved, history=saved.history and _outside(saved.history, folder, path))
 
 

@@ -200,6 +200,9 @@ HOSTILE: dict[str, bytes] = {
     "a word for a number": _packed(memory="8G"),
     "billions declared": b"\xdd\xff\xff\xff\xff",
     "nested": b"\x81\xa1x" + b"\x91" * 200_000 + b"\xc0",
+    "a machine without speed": _packed(
+        view={"machine": {"name": "", "peak_macs": 0.0, "bandwidth": math.nan}}
+    ),
     "another zoom": _packed(view={"zoom": "\x1b[2J"}),
 }
 
@@ -262,6 +265,13 @@ def test_states_lie_where_the_desktops_convention_says() -> None:
     assert resuming.home({"XDG_STATE_HOME": "/s"}) == "/s/explorer/sessions"
     assert resuming.home({"XDG_STATE_HOME": "s", "HOME": "/h"}) == "/h/.local/state/explorer/sessions"
     assert resuming.home({"HOME": "/h"}) == "/h/.local/state/explorer/sessions"
+
+
+def test_all_that_the_command_line_says_of_opening_is_kept() -> None:
+    from explorer import verbs, words
+
+    options = verbs.session_options(words.read(["info", "m", "--dim", "n=2", "--observe"])[1])
+    assert msgspec.structs.asdict(Opening(**options)) == options
 
 
 def test_every_failure_is_the_programs_own(env: Env) -> None:

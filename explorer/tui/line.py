@@ -102,7 +102,9 @@ class Line:
         def drop(number: int, _: object) -> NoReturn:
             try:
                 with contextlib.suppress(Exception):
-                    self.keep(app.view() or self._view)
+                    self._view = app.view() or self._view
+                with contextlib.suppress(Exception):
+                    self.keep(self._view)
                 self.engine.kill()
                 _put_back(app)
             finally:

@@ -61,9 +61,9 @@ class Remembering(Showing):
     # writing down
 
     def view(self) -> View | None:
-        """What is on show; None while the model is not open."""
-        if self.analysis is None:
-            return None
+        """What is on show; None while the model is not open, what is resumed while it is being shown again."""
+        if self.analysis is None or self._resumed is not None:
+            return self._resumed
         from explorer.resuming import View
 
         tree = self.query_one(LayerTree)
@@ -115,7 +115,7 @@ class Remembering(Showing):
         Raises:
             ExplorerError: The model as it was opened cannot be had.
         """
-        resumed, self._resumed = self._resumed, None
+        resumed = self._resumed
         if resumed is None:
             await self.reload()
             if self._keeper is not None and await asyncio.to_thread(self._keeper.cut_off):
@@ -123,7 +123,10 @@ class Remembering(Showing):
             return
         self.history = await self.jobs.ask("history")
         lost = await self._show_what_is_left()
-        await self._show_again(resumed)
+        try:
+            await self._show_again(resumed)
+        finally:
+            self._resumed = None
         self.say(f"resumed; {lost}" if lost else "resumed")
 
     async def _show_what_is_left(self) -> str:
