@@ -61,7 +61,7 @@ class Remembering(Showing):
     # writing down
 
     def view(self) -> View | None:
-        """What is on show; None while the model is not open, what is resumed while it is being shown again."""
+        """What is on show, or is about to be shown again; None while the model is not open."""
         if self.analysis is None or self._resumed is not None:
             return self._resumed
         from explorer.resuming import View
