@@ -23,35 +23,43 @@ NAMED = 3
 """How many weights that only one model has are named."""
 
 _FAMILIES = {
-    "convolution": "conv convolution _convolution qlinearconv convinteger fusedconv nhwcconv",
-    "transposed convolution": "convtranspose conv_transpose",
+    "convolution": """conv convolution _convolution qlinearconv convinteger fusedconv nhwcconv depthwise_conv
+        stablehlo_convolution""",
+    "transposed convolution": "convtranspose conv_transpose transpose_conv conv_3d_transpose",
     "matrix product": """linear nondynamicallyquantizablelinear addmm mm bmm matmul baddbmm einsum gemm
-        qlinearmatmul matmulinteger matmulnbits qgemm fusedmatmul fusedgemm""",
+        qlinearmatmul matmulinteger matmulnbits qgemm fusedmatmul fusedgemm fully_connected batch_matmul
+        stablehlo_dot_general""",
     "batch norm": "batchnorm syncbatchnorm batch_norm frozenbatchnorm batchnormalization",
     "layer norm": """layernorm layer_norm layernormalization skiplayernormalization rmsnorm rms_norm
         rmsnormalization""",
-    "recurrent layer": "lstm gru rnn rnn_tanh rnn_relu",
+    "recurrent layer": """lstm gru rnn rnn_tanh rnn_relu unidirectional_sequence_lstm
+        bidirectional_sequence_lstm unidirectional_sequence_rnn bidirectional_sequence_rnn""",
     "attention": "multiheadattention scaled_dot_product_attention attention groupqueryattention",
-    "embedding": "embedding embeddingbag gather",
+    "embedding": "embedding embeddingbag gather embedding_lookup",
     "activation": """relu relu6 hardtanh clip clamp silu sigmoid hardswish hardsigmoid gelu erf tanh leakyrelu
-        leaky_relu elu prelu mish softplus fusedgelu quickgelu""",
+        leaky_relu elu prelu mish softplus fusedgelu quickgelu logistic hard_swish relu_n1_to_1
+        relu_0_to_1""",
     "dropout or identity": "dropout alphadropout featurealphadropout stochasticdepth identity",
     "max pooling": "maxpool max_pool",
     "average pooling": """avgpool adaptiveavgpool adaptive_avg_pool avg_pool averagepool
-        globalaveragepool""",
+        globalaveragepool average_pool""",
     "softmax": "softmax logsoftmax log_softmax",
     "addition": "add sum iadd",
     "multiplication": "mul multiply imul",
-    "concatenation": "cat concat",
-    "quantization": "quantizelinear dequantizelinear dynamicquantizelinear",
+    "concatenation": "cat concat concatenation",
+    "quantization": "quantizelinear dequantizelinear dynamicquantizelinear quantize dequantize",
     "constant": "constant constantofshape",
     "change of shape": """flatten reshape view unflatten permute transpose squeeze unsqueeze contiguous shape
-        cast expand slice select getitem chunk split unbind to""",
+        cast expand slice select getitem chunk split unbind to strided_slice expand_dims split_v pack
+        unpack""",
 }
 _FAMILY_OF = {kind: name for name, kinds in _FAMILIES.items() for kind in kinds.split()}
 
 _MADE_UP = ("Constant", "onnx::", "val_", "_val_", "/")
 """How names begin or what they contain that an exporter gave to values of its own."""
+
+_WHOLE_NAMES = ("onnx", "tflite")
+"""Formats in which a stored tensor has one name in the whole model, not one in each layer."""
 
 _COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 """How torch calls what a batch normalisation counts and does not learn."""
@@ -63,7 +71,9 @@ def family(kind: str) -> str:
     """What kind of work an operator or leaf module does, whatever it was written in; else its own name."""
     plain = kind.lower().rstrip("_")
     # Conv2d is a convolution; GPT-2's Conv1D, which is not, is called otherwise in its own case
-    ranked = plain[:-2] if plain.endswith(("1d", "2d", "3d")) and kind != "Conv1D" else plain
+    ranked = plain
+    if plain.endswith(("1d", "2d", "3d")) and kind != "Conv1D":
+        ranked = plain[:-2].rstrip("_")
     return "matrix product" if kind == "Conv1D" else _FAMILY_OF.get(ranked, kind)
 
 
@@ -99,7 +109,7 @@ class Tensor(Struct):
     @property
     def bytes(self) -> int:
         """As stored, as far as the type tells."""
-        return self.elements * _width(self.dtype) if self.size is None else self.size
+        return (self.elements * _bits(self.dtype) + 7) // 8 if self.size is None else self.size
 
     @property
     def family(self) -> str:
@@ -107,9 +117,9 @@ class Tensor(Struct):
         return family(self.owners[0].kind)
 
 
-def _width(dtype: str) -> int:
+def _bits(dtype: str) -> int:
     digits = "".join(c for c in dtype.partition("_")[0] if c.isdigit())
-    return max(int(digits) // 8, 1) if digits else 1
+    return int(digits) if digits else 8
 
 
 class Cause(Struct):
@@ -152,7 +162,7 @@ def stored(analysis: Analysis) -> list[Tensor] | None:
     A layer says with whom it shares, but not what: that is the tensor of the same name, or if this does
     not come out, the one of the same shape.
     """
-    onnx = analysis.info.model.format == "onnx"
+    onnx = analysis.info.model.format in _WHOLE_NAMES
     for same in (_no_other if onnx else _same_name, _same_name, _same_shape):
         tensors = _stored(analysis, onnx, same)
         if tensors is None or sum(t.elements for t in tensors) == analysis.info.totals.params:
@@ -293,7 +303,17 @@ def weight_causes(first: Analysis, second: Analysis) -> Causes | None:
     for (old, new), found in changed.items():
         text = f"{len(found):,} tensor{'s' if len(found) > 1 else ''} stored as {new} instead of {old}"
         causes.append(Cause(text, 0, sum(y.bytes - x.bytes for x, y in found)))
+    scales = _beside(second, b) - _beside(first, a)
+    if scales:
+        causes.append(Cause("scales and zero points that stand beside quantized tensors", 0, scales))
     return Causes(causes, folds, _listed(alone))
+
+
+def _beside(model: Analysis, tensors: Sequence[Tensor]) -> int:
+    """Bytes of weights that are no elements of them; TensorFlow Lite keeps scales and zero points apart."""
+    if model.info.model.format != "tflite":
+        return 0
+    return model.info.totals.weight_bytes - sum(t.bytes for t in tensors)
 
 
 def _works(tensor: Tensor) -> bool:

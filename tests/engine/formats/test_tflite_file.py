@@ -282,7 +282,16 @@ def test_the_same_net_costs_the_same_in_onnx(tmp_path: Path) -> None:
     ):
         assert getattr(a, name) == getattr(b, name), name
     both = compare_files(write(tmp_path, conv()), str(tmp_path / "net.onnx"))
-    assert both.models[0].model.format == "tflite"
+    assert both.agree
+    assert dict(both.operators) == {"convolution": (1, 1)}
+
+
+def test_what_quantization_changes_in_a_models_weights_is_explained_to_the_byte() -> None:
+    found = compare_files(kept("convolutions"), kept("convolutions_int8"))
+    weights = [d for d in found.differences if d.figure == "weight_bytes"]
+    assert found.agree
+    assert [d.delta == d.explained for d in weights] == [True, True]
+    assert sorted(d.delta or 0 for d in weights) == [-3 * 226, 12 * 19]
 
 
 def test_a_custom_operator_has_its_own_name_and_no_cost(tmp_path: Path) -> None:
