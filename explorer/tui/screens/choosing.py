@@ -103,19 +103,14 @@ class ChoosingScreen(Screen[None]):
         self.query_one(Status).show(lambda width: (((fit(text, width), "dim"),),))
 
     async def _look(self) -> None:
-        rows, state = self.query_one(ModelList), ""
-        while True:
-            try:
-                found = await asyncio.to_thread(_some, self._found)
-            except ExplorerError as error:
-                found, state = [], safe(str(error))
-            rows.rows += [row for row in found if row.kind == "model"]
-            state = next((row.note for row in found if row.kind != "model"), state)
+        rows, state, found = self.query_one(ModelList), "", True
+        while found:
+            batch, failed = await asyncio.to_thread(_some, self._found)
+            found = bool(batch)
+            rows.rows += [row for row in batch if row.kind == "model"]
+            state = safe(failed) or next((row.note for row in batch if row.kind != "model"), state)
             rows.rows_changed()
-            if not found:
-                break
-            self._say("looking…")
-        self._say(state)
+            self._say("looking…" if found else state)
 
     @on(LineList.Chosen)
     def _opened(self, message: LineList.Chosen) -> None:
@@ -129,8 +124,15 @@ class ChoosingScreen(Screen[None]):
         self.app.exit(0)
 
 
-def _some(rows: Iterator[OutlineRow]) -> list[OutlineRow]:
-    return [row for _, row in zip(range(_BATCH), rows, strict=False)]
+def _some(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
+    """The next few rows, and what ended them before their time."""
+    found: list[OutlineRow] = []
+    try:
+        while len(found) < _BATCH and (row := next(rows, None)) is not None:
+            found.append(row)
+    except ExplorerError as error:
+        return found, str(error)
+    return found, ""
 
 
 class ChoosingApp(ExplorerApp):
