@@ -37,7 +37,7 @@ def _recognise(probe: Probe) -> bool:
     return head[:1] == b"\x80" and is_pickle(head)
 
 
-def _described(source: str) -> Checkpoint:
+def _described(source: str, *, places: bool = True) -> Checkpoint:
     from explorer.engine.formats.checkpoint_parts import checkpoint
     from explorer.engine.formats.checkpoint_reader import read
 
@@ -50,7 +50,7 @@ def _described(source: str) -> Checkpoint:
             where=source,
             hint="a .pt file is TorchScript, an exported program or a checkpoint",
         )
-    return checkpoint(read(source), FORMAT.name)
+    return checkpoint(read(source, places=places), FORMAT.name)
 
 
 def contents(source: str) -> Contents:
@@ -83,7 +83,7 @@ def _outline(source: str) -> Outline:
     from explorer.engine.formats.outline import Outline
     from explorer.engine.formats.parts import outline_rows
 
-    found = _described(source)
+    found = _described(source, places=False)
     said = found.contents
     facts = [*said.facts, *(("note", note) for note in said.notes)]
     return Outline(FORMAT.name, source, said.file_bytes, facts, outline_rows(found.parts, found.notes))

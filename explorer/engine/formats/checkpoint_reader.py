@@ -90,8 +90,13 @@ def is_pickle(head: bytes) -> bool:
     return head[2] in b"\x95}](c\x8a\x8cXq)\x94NKMJ"
 
 
-def read(source: str) -> Saved:
+def read(source: str, *, places: bool = True) -> Saved:
     """What a checkpoint holds; no weight is read.
+
+    Args:
+        source: The file.
+        places: Whether it has to be known where in an archive every storage begins, which takes a look at
+            each; the sizes are checked in any case.
 
     Raises:
         BadModel: It is none, is broken, or describes what cannot be.
@@ -100,7 +105,7 @@ def read(source: str) -> Saved:
     try:
         head = os.pread(descriptor, 512, 0)
         if head.startswith(b"PK\x03\x04"):
-            return _zip(source)
+            return _zip(source, places)
         if head[257:262] == TAR:
             raise BadModel(
                 "this is a checkpoint of torch before 0.2, a tar archive, which is not read",
@@ -122,7 +127,7 @@ def read(source: str) -> Saved:
 # -- the zip archive
 
 
-def _zip(source: str) -> Saved:
+def _zip(source: str, places: bool) -> Saved:
     archive = Archive(source)
     if "data.pkl" not in archive:
         raise BadModel("this is a zip archive, and no model of torch's is in it", where=source)
@@ -142,7 +147,9 @@ def _zip(source: str) -> Saved:
             raise BadModel(f"the archive lacks the storage '{printable(ref.key)}'", where=source)
         if archive.size_of(name) < ref.elements * (held or 0):
             raise BadModel(f"'{printable(name)}' holds fewer bytes than its tensor", where=source)
-        return archive.start_of(name) if not archive.entries[name].method else None
+        if archive.entries[name].method:
+            return None
+        return archive.start_of(name) if places else 0
 
     base = None if archive.entries["data.pkl"].method else archive.start_of("data.pkl")
     return Saved(source, "zip", root, machine.named, archive.size, place, order.strip() == b"big", base)

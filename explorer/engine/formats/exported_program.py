@@ -46,7 +46,7 @@ def _outline(source: str) -> Outline:
     from explorer.engine.formats.outline import Outline
     from explorer.engine.formats.program_parts import described
 
-    found = described(source, FORMAT.name, "")
+    found = described(source, FORMAT.name, "", places=False)
     said = found.contents
     facts = [*([("written by", said.producer)] if said.producer else []), *said.facts]
     return Outline(FORMAT.name, source, said.file_bytes, facts, _rows(found))

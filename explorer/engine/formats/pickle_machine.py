@@ -57,19 +57,16 @@ class Global:
     Attributes:
         module, name: As the pickle has them.
         make: Stands for it where it is called; None leaves a `Made`.
+        qualname: 'torch.nn.modules.linear.Linear'.
     """
 
-    __slots__ = ("make", "module", "name")
+    __slots__ = ("make", "module", "name", "qualname")
 
     def __init__(self, module: str, name: str, make: Maker | None = None) -> None:
         self.module = module
         self.name = name
         self.make = make
-
-    @property
-    def qualname(self) -> str:
-        """'torch.nn.modules.linear.Linear'."""
-        return f"{self.module}.{self.name}"
+        self.qualname = f"{module}.{name}"
 
 
 class Span:
@@ -118,12 +115,13 @@ class Ordered(dict):  # type: ignore[type-arg]
 
     __slots__ = ("state",)
 
-    def __init__(self, *pairs: Any) -> None:
-        super().__init__()
-        self.state: Any = {}
-        for key, value in pairs[0] if pairs else ():
+    def __init__(self, pairs: Any = ()) -> None:
+        self.state: Any = None
+        for key, value in pairs:
             self[_key(key)] = value
 
+
+_from_bytes = int.from_bytes
 
 _STOP = 0x2E
 _BETWEEN = 4096
@@ -193,7 +191,7 @@ class Pickle:
                     if code == _STOP:
                         return self.stack.pop()
                     table[code](self)
-                if len(self.stack) + sum(map(len, self.below)) > STACK:
+                if len(self.memo) > MEMO or len(self.stack) + sum(map(len, self.below)) > STACK:
                     raise Broken("it holds more objects than any model")
         except Broken:
             raise
@@ -241,12 +239,6 @@ class Pickle:
         found = self.stack
         self.stack = self.below.pop()
         return found
-
-    def remember(self, index: int) -> None:
-        """Notes the top of the stack under a number."""
-        if len(self.memo) > MEMO:
-            raise Broken("it holds more objects than any model")
-        self.memo[index] = self.stack[-1]
 
     def called(self, func: Any, args: Any) -> Any:
         """What stands for a call."""
@@ -306,7 +298,7 @@ def _two_bytes(m: Pickle) -> None:
 
 
 def _signed(m: Pickle) -> int:
-    return int.from_bytes(m.take(4), "little", signed=True)
+    return _from_bytes(m.take(4), "little", signed=True)
 
 
 def _long(size: int) -> Callable[[Pickle], int]:
@@ -317,6 +309,16 @@ def _long(size: int) -> Callable[[Pickle], int]:
         return int.from_bytes(m.take(length), "little", signed=True)
 
     return value
+
+
+def _unicode(m: Pickle) -> None:
+    """Text with a length of four bytes, which is what torch writes."""
+    content, at = m.content, m.at + 4
+    end = at + _from_bytes(content[at - 4 : at], "little")
+    if end > len(content):
+        raise Cut("it is cut off")
+    m.at = end
+    m.stack.append(content[at:end].decode("utf-8", "surrogatepass"))
 
 
 def _text(size: int) -> Callable[[Pickle], str]:
@@ -383,7 +385,8 @@ def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
 
 
 def _tuple(m: Pickle) -> None:
-    found = tuple(m.marked())
+    found = tuple(m.stack)
+    m.stack = m.below.pop()
     m.stack.append(found)
 
 
@@ -407,7 +410,8 @@ def _fill(target: Any, flat: list[Any]) -> None:
         raise Broken("a key has no value")
     if isinstance(target, dict):
         for at in range(0, len(flat), 2):
-            target[_key(flat[at])] = flat[at + 1]
+            key = flat[at]
+            target[key if type(key) is str else _key(key)] = flat[at + 1]
     elif isinstance(target, Made):
         target.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
     else:
@@ -424,8 +428,13 @@ def _extend(target: Any, values: list[Any]) -> None:
 
 
 def _set_item(m: Pickle) -> None:
-    pair = list(_last(2)(m))
-    _fill(m.stack[-1], pair)
+    stack = m.stack
+    value = stack.pop()
+    key = stack.pop()
+    if type(stack[-1]) is Ordered and type(key) is str:
+        stack[-1][key] = value
+    else:
+        _fill(stack[-1], [key, value])
 
 
 def _set_items(m: Pickle) -> None:
@@ -462,9 +471,10 @@ def _pop_marked(m: Pickle) -> None:
 
 
 def _mark(m: Pickle) -> None:
-    if len(m.below) > MARKS:
+    below = m.below
+    below.append(m.stack)
+    if len(below) > MARKS:
         raise Broken("it is nested deeper than any model")
-    m.below.append(m.stack)
     m.stack = []
 
 
@@ -475,15 +485,17 @@ def _put_short(m: Pickle) -> None:
 
 
 def _put_long(m: Pickle) -> None:
-    m.remember(m.number(4))
+    at = m.at
+    m.at = at + 4
+    m.memo[_from_bytes(m.content[at : at + 4], "little")] = m.stack[-1]
 
 
 def _memoize(m: Pickle) -> None:
-    m.remember(len(m.memo))
+    m.memo[len(m.memo)] = m.stack[-1]
 
 
 def _put_line(m: Pickle) -> None:
-    m.remember(_digits(m.line()))
+    m.memo[_digits(m.line())] = m.stack[-1]
 
 
 def _get_short(m: Pickle) -> None:
@@ -493,7 +505,9 @@ def _get_short(m: Pickle) -> None:
 
 
 def _get_long(m: Pickle) -> None:
-    m.stack.append(m.memo[m.number(4)])
+    at = m.at
+    m.at = at + 4
+    m.stack.append(m.memo[_from_bytes(m.content[at : at + 4], "little")])
 
 
 def _get_line(m: Pickle) -> None:
@@ -513,8 +527,14 @@ def _stack_global(m: Pickle) -> Any:
 
 
 def _reduce(m: Pickle) -> None:
-    args = m.stack.pop()
-    m.stack[-1] = m.called(m.stack[-1], args)
+    stack = m.stack
+    args = stack.pop()
+    func = stack[-1]
+    if type(func) is Global and func.make is not None and type(args) is tuple:
+        m.named[func.qualname] += 1
+        stack[-1] = func.make(*args)
+    else:
+        stack[-1] = m.called(func, args)
 
 
 def _new_with_names(m: Pickle) -> Any:
@@ -546,6 +566,12 @@ def _build(m: Pickle) -> None:
     # of what stands for a call (a tensor) the description is whole already
 
 
+def _outside(m: Pickle) -> None:
+    if m.outside is None:
+        raise Broken("it refers to what is outside of it")
+    m.stack[-1] = m.outside(m.stack[-1])
+
+
 def _persistent(m: Pickle, pid: Any) -> Any:
     if m.outside is None:
         raise Broken("it refers to what is outside of it")
@@ -566,9 +592,9 @@ def _empty_set(m: Pickle) -> Made:
 
 _STEPS: dict[bytes, Step] = {
     # values
-    b"N": _push(lambda m: None),
-    b"\x88": _push(lambda m: True),
-    b"\x89": _push(lambda m: False),
+    b"N": lambda m: m.stack.append(None),
+    b"\x88": lambda m: m.stack.append(True),
+    b"\x89": lambda m: m.stack.append(False),
     b"I": _push(_int_line),
     b"L": _push(lambda m: _digits(m.line())),
     b"F": _push(lambda m: float(m.line())),
@@ -582,7 +608,7 @@ _STEPS: dict[bytes, Step] = {
     b"T": _push(_latin(4)),
     b"U": _push(_latin(1)),
     b"V": _push(_escaped),
-    b"X": _push(_text(4)),
+    b"X": _unicode,
     b"\x8c": _push(_text(1)),
     b"\x8d": _push(_text(8)),
     b"B": _push(_bytes(4)),
@@ -591,8 +617,8 @@ _STEPS: dict[bytes, Step] = {
     b"\x96": _push(_bytes(8)),
     # containers
     b")": _empty_tuple,
-    b"]": _push(lambda m: []),
-    b"}": _push(lambda m: Ordered()),
+    b"]": lambda m: m.stack.append([]),
+    b"}": lambda m: m.stack.append(Ordered()),
     b"\x8f": _push(_empty_set),
     b"t": _tuple,
     b"l": _push(lambda m: m.marked()),
@@ -628,7 +654,7 @@ _STEPS: dict[bytes, Step] = {
     b"o": _push(_object),
     b"b": _build,
     b"P": _push(lambda m: _persistent(m, m.line())),
-    b"Q": _push(lambda m: _persistent(m, _last(1)(m)[0])),
+    b"Q": _outside,
     b"\x82": _push(_extension(1)),
     b"\x83": _push(_extension(2)),
     b"\x84": _push(_extension(4)),

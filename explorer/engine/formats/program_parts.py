@@ -167,7 +167,7 @@ class Described:
         return part
 
 
-def described(path: str, format: str, why: str, *, exported: bool = False) -> Described:
+def described(path: str, format: str, why: str, *, exported: bool = False, places: bool = True) -> Described:
     """What an exported program is made of.
 
     Args:
@@ -175,6 +175,7 @@ def described(path: str, format: str, why: str, *, exported: bool = False) -> De
         format: Name of the format.
         why: Why nothing is known of its work, for who opens it without torch.
         exported: Sizes that the program leaves open stand at what it was exported with, not as names.
+        places: Whether it has to be known where every tensor lies, which takes a look at each.
 
     Raises:
         BadModel: There is no program in it, or it cannot be read.
@@ -188,7 +189,7 @@ def described(path: str, format: str, why: str, *, exported: bool = False) -> De
         found = json.loads(archive.text(name))
         if exported:
             _settle(found["graph_module"]["graph"]["tensor_values"])
-        return _described(archive, found, format, why)
+        return _described(archive, found, format, why, places)
     except RecursionError as error:
         raise BadModel("its graph is nested deeper than any model's", where=path) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -216,7 +217,7 @@ def not_a_program(archive: Archive) -> BadModel:
     return BadModel("the archive holds no exported program", where=archive.path)
 
 
-def _described(archive: Archive, found: dict[str, Any], format: str, why: str) -> Described:
+def _described(archive: Archive, found: dict[str, Any], format: str, why: str, places: bool) -> Described:
     module = found["graph_module"]
     graph, signature = module["graph"], module["signature"]
     made = Described()
@@ -226,7 +227,7 @@ def _described(archive: Archive, found: dict[str, Any], format: str, why: str) -
         made.nodes.append(_ran(node, known))
     for ran in made.nodes:
         made.kinds.update((path, kind) for _, path, kind in ran.stack)
-    tensors = list(_tensors(archive, made, trained))
+    tensors = list(_tensors(archive, made, trained, places))
     size = stored_bytes(tensors)
     version = str(found.get("torch_version", ""))[:64]
     ranges = found.get("range_constraints") or {}
@@ -369,14 +370,16 @@ def _line(trace: str) -> str:
     return f"{frames[-1][0].rpartition('/')[2]}:{frames[-1][1]}" if frames else ""
 
 
-def _tensors(archive: Archive, made: Described, trained: Mapping[str, bool]) -> Iterator[Stored]:
+def _tensors(
+    archive: Archive, made: Described, trained: Mapping[str, bool], places: bool
+) -> Iterator[Stored]:
     """Every stored tensor, as the two lists in the archive describe it."""
     first: dict[Any, str] = {}
     for folder, what in (("data/weights/", "weights"), ("data/constants/", "constants")):
         lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{what}_config.json")]
         for name in lists[:1]:
             for fqn, entry in json.loads(archive.text(name))["config"].items():
-                stored = _stored(archive, str(fqn), f"{folder}{entry['path_name']}", entry, trained)
+                stored = _stored(archive, str(fqn), f"{folder}{entry['path_name']}", entry, trained, places)
                 if stored.identity is not None:
                     known = first.setdefault(stored.identity, stored.name)
                     if known != stored.name:
@@ -406,7 +409,12 @@ def _number(described: Mapping[str, Any]) -> int:
 
 
 def _stored(
-    archive: Archive, fqn: str, entry: str, described: Mapping[str, Any], trained: Mapping[str, bool]
+    archive: Archive,
+    fqn: str,
+    entry: str,
+    described: Mapping[str, Any],
+    trained: Mapping[str, bool],
+    places: bool,
 ) -> Stored:
     from explorer.engine.formats.torch_pickle import BYTES
 
@@ -425,7 +433,7 @@ def _stored(
     unread = "its elements lie over each other" if elements * width > held else ""
     if archive.entries[entry].method:
         unread = "the file holds it packed"
-    offset = 0 if unread else archive.start_of(entry) + begin * width
+    offset = archive.start_of(entry) + begin * width if places and not unread else 0
     identity = (entry, begin, elements) if elements else None
     nbytes = min(elements * width, held)
     return Stored(fqn, dtype, shape, nbytes, archive.path, offset, identity, trained.get(fqn, False), unread)

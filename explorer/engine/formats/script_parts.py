@@ -168,8 +168,9 @@ class Script:
 
 
 class _Reader:
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, places: bool) -> None:
         self.archive = archive
+        self.places = places
         self.code = Code(archive)
         self.found = Script()
         self.tensors: list[Stored] = []
@@ -239,7 +240,9 @@ class _Reader:
             unread = unread or "the file holds it packed"
         if spec.elements > spec.storage.elements:
             unread = unread or "its elements lie over each other"
-        offset = 0 if unread else self.archive.start_of(entry) + spec.offset * width
+        offset = 0
+        if self.places and not unread:
+            offset = self.archive.start_of(entry) + spec.offset * width
         identity = (folder, spec.storage.key, spec.offset, spec.elements) if spec.elements else None
         if identity is not None:
             first = self.first.setdefault(identity, name)
@@ -307,20 +310,21 @@ def _all_plain(values: Any) -> bool:
     return all(isinstance(value, (bool, int, float)) for value in values)
 
 
-def script(path: str, format: str, why: str) -> Script:
+def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
     """What a TorchScript file is made of.
 
     Args:
         path: The file.
         format: Name of the format.
         why: Why nothing is known of its work, for who opens it without torch.
+        places: Whether it has to be known where every tensor lies, which takes a look at each.
 
     Raises:
         BadModel: It is broken, or holds what a TorchScript file does not.
     """
     archive = Archive(path)
     root = strict(archive.read("data.pkl"), path)
-    reader = _Reader(archive)
+    reader = _Reader(archive, places)
     if not reader.is_module(root):
         raise BadModel("it holds no TorchScript module", where=path)
     reader.modules(root)

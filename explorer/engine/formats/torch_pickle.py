@@ -7,6 +7,9 @@ here stays a note of what would have been called.
 
 from __future__ import annotations
 
+from math import prod
+from operator import mul
+
 from explorer.engine.formats.pickle_machine import Broken, Global, Made, Ordered, Pickle
 from explorer.errors import BadModel
 from explorer.units import printable
@@ -161,27 +164,22 @@ class TensorSpec:
     @property
     def elements(self) -> int:
         """How many numbers."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def extent(self) -> int:
         """Elements of the storage from its beginning to the last one used; 0 for an empty tensor."""
-        last = self.offset + 1
-        for size, stride in zip(self.shape, self.stride, strict=True):
-            if not size:
-                return 0
-            last += (size - 1) * stride
-        return last
+        if not prod(self.shape):
+            return 0
+        reach: int = sum(map(mul, self.shape, self.stride))
+        return self.offset + 1 + reach - sum(self.stride)
 
     @property
     def contiguous(self) -> bool:
         """Whether its elements lie one behind the other, in order."""
         step = 1
         for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
-            if size > 1 and stride != step:
+            if stride != step and size > 1:
                 return False
             step *= size
         return True
@@ -203,16 +201,15 @@ def checked(spec: TensorSpec) -> TensorSpec:
     Raises:
         ValueError: Its sizes are no counts, do not fit together, or exceed the storage.
     """
-    ref = spec.storage
-    for number in (spec.offset, ref.elements, ref.start, *spec.shape, *spec.stride):
+    ref, shape, stride = spec.storage, spec.shape, spec.stride
+    for number in (spec.offset, ref.elements, ref.start, *shape, *stride):
         if type(number) is not int or not 0 <= number < _SIZES:
             raise ValueError("a tensor's sizes are not counts")
-    if len(spec.shape) != len(spec.stride) or len(spec.shape) > _RANK:
+    if len(shape) != len(stride) or len(shape) > _RANK:
         raise ValueError("a tensor has other strides than dimensions")
-    if spec.elements >= _SIZES:
+    if prod(shape) >= _SIZES:
         raise ValueError("a tensor is larger than any memory")
-    own, held = BYTES.get(spec.dtype), BYTES.get(ref.dtype)
-    if own is not None and held is not None and spec.extent * own > ref.elements * held:
+    if spec.extent * BYTES.get(spec.dtype, 0) > ref.elements * BYTES.get(ref.dtype, _SIZES):
         raise ValueError("a tensor is larger than its storage")
     return spec
 

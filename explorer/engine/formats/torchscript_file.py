@@ -60,7 +60,7 @@ def _outline(source: str) -> Outline:
     from explorer.engine.formats.outline import Outline
     from explorer.engine.formats.script_parts import script
 
-    found = script(source, FORMAT.name, "")
+    found = script(source, FORMAT.name, "", places=False)
     said = found.contents
     return Outline(FORMAT.name, source, said.file_bytes, said.facts, _rows(found))
 

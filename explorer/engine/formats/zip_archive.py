@@ -40,6 +40,11 @@ _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _COMMENT = (1 << 16) + _END.size
 
+_MAGIC = b"PK\x03\x04"
+_SMALL = 1 << 16
+_EXTRA = 256
+"""Bytes of padding that stand between a small entry's name and its content, as far as torch is known."""
+
 _STORED, _DEFLATED = 0, 8
 
 
@@ -175,7 +180,7 @@ def entry_names(path: str) -> list[str] | None:
     """Names in a zip archive's directory, None if the file is no whole archive."""
     try:
         with open(path, "rb") as file:
-            if file.read(4) != b"PK\x03\x04":
+            if file.read(4) != _MAGIC:
                 return None
             fd = file.fileno()
             return list(directory(lambda n, at: os.pread(fd, n, at), os.fstat(fd).st_size))
@@ -269,7 +274,7 @@ class Archive:
         """
         size = self.size_of(name)
         entry = self.entries[name]
-        content = self.raw(entry.packed, self.start_of(name))
+        content = self._packed(name, entry)
         if entry.method != _STORED:
             try:
                 content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
@@ -280,6 +285,18 @@ class Archive:
                 f"'{printable(name)}' is damaged", where=self.path, hint="fetch or save the file again"
             )
         return content
+
+    def _packed(self, name: str, entry: Entry) -> bytes:
+        """The bytes of an entry as they lie in the file; of a small one header and content in one look."""
+        if entry.packed > _SMALL:
+            return self.raw(entry.packed, self.start_of(name))
+        held = self.raw(_LOCAL.size + len(name) + _EXTRA + entry.packed, entry.header)
+        if len(held) >= _LOCAL.size:
+            magic, *_, name_length, extra_length = _LOCAL.unpack_from(held)
+            start = _LOCAL.size + name_length + extra_length
+            if magic == _MAGIC and start + entry.packed <= len(held):
+                return held[start : start + entry.packed]
+        return self.raw(entry.packed, self.start_of(name))
 
     def text(self, name: str) -> str:
         """An entry as UTF-8 text.
@@ -315,6 +332,6 @@ class Archive:
         if len(head) == _LOCAL.size:
             magic, *_, name_length, extra_length = _LOCAL.unpack(head)
             start: int = entry.header + _LOCAL.size + name_length + extra_length
-            if magic == b"PK\x03\x04" and start + entry.packed <= self.size:
+            if magic == _MAGIC and start + entry.packed <= self.size:
                 return start
         raise BadModel(f"'{printable(name)}' lies outside the file", where=self.path)
