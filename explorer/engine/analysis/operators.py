@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorer.engine.analysis.tree import summed
-from explorer.facts import Analysis, Layer, OpStat, Range
+from explorer.facts import Analysis, Layer, OpStat, Range, Shape
 
 __all__ = ["operator_stats"]
 
@@ -38,6 +38,24 @@ _TORCH_WINDOW = {
     "groups": "group",
 }
 """What torch calls the attributes of a window: ranges are told in ONNX's words, whatever the format."""
+
+_TFLITE_KERNEL: Mapping[str, tuple[int, ...]] = {
+    "CONV_2D": (1, 2),
+    "DEPTHWISE_CONV_2D": (1, 2),
+    "TRANSPOSE_CONV": (1, 2),
+    "CONV_3D": (0, 1, 2),
+    "CONV_3D_TRANSPOSE": (0, 1, 2),
+}
+"""On which axes of its weight TensorFlow Lite has the kernel."""
+
+_TFLITE_WINDOW: Mapping[str, tuple[str, ...]] = {
+    "strides": ("stride_d", "stride_h", "stride_w"),
+    "dilations": ("dilation_d_factor", "dilation_h_factor", "dilation_w_factor"),
+    "kernel_shape": ("filter_height", "filter_width"),
+}
+"""What TensorFlow Lite calls the attributes of a window, one for each axis."""
+
+_TFLITE_PADS = {"SAME": "SAME_UPPER", "VALID": "VALID"}
 
 _ORDERS = ("perm",)
 """Attributes whose values are no sizes: the smallest of each place of a permutation is none itself."""
@@ -100,6 +118,8 @@ def _attributes(layer: Layer) -> dict[str, Any]:
     """The layer's attributes with defaults, and the size of its input where it has a window."""
     given = dict(layer.attributes)
     weight = layer.weights[0].shape if layer.weights else None
+    if "stride_w" in given:
+        return _of_tflite(layer, given, weight)
     if layer.kind in ("Conv", "ConvTranspose") and "kernel_shape" not in given and weight is not None:
         given["kernel_shape"] = tuple(weight[2:])
     for name, value in _DEFAULTS.get(layer.kind, {}).items():
@@ -117,6 +137,28 @@ def _attributes(layer: Layer) -> dict[str, Any]:
         sizes = zip(("channels", *_AXES[len(shape)]), shape[1:], strict=True)
         given.update({f"input_{name}": size for name, size in sizes if size is not None})
     return given
+
+
+def _of_tflite(layer: Layer, given: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
+    """A window of TensorFlow Lite, whose channels stand last, as ONNX would describe it."""
+    parts = {name for names in _TFLITE_WINDOW.values() for name in names}
+    told = {name: value for name, value in given.items() if name not in parts and name != "padding"}
+    for name, names in _TFLITE_WINDOW.items():
+        sizes = tuple(given[part] for part in names if part in given)
+        if sizes:
+            told[name] = sizes
+    told["auto_pad"] = _TFLITE_PADS.get(given.get("padding", ""), given.get("padding"))
+    axes = _TFLITE_KERNEL.get(layer.kind, ())
+    if axes and weight is not None and len(weight) == len(axes) + 2:
+        told["kernel_shape"] = tuple(weight[axis] for axis in axes)
+    # the sizes of the output go before the data in the transposed forms
+    data = layer.inputs[-1] if "TRANSPOSE" in layer.kind and layer.inputs else next(iter(layer.inputs), None)
+    shape = None if data is None else data.shape
+    if shape is not None and len(shape) in _AXES:
+        sizes = (shape[-1], *shape[1:-1])
+        named = zip(("channels", *_AXES[len(shape)]), sizes, strict=True)
+        told.update({f"input_{name}": size for name, size in named if size is not None})
+    return told
 
 
 def _in_onnx_words(given: Mapping[str, Any], rank: int) -> dict[str, Any]:

@@ -75,6 +75,9 @@ _ENUMERATIONS = {
 }
 """Fields whose numbers have names, by accessor: the accessors themselves do not say."""
 
+_UNSAID = ("quantized_bias_type",)
+"""Fields whose default means that the file does not say."""
+
 _modules: dict[str, Any] = {}
 _names: dict[str, Mapping[int, str]] = {}
 _options: dict[tuple[str, int], Options | None] = {}
@@ -169,14 +172,18 @@ class Options:
         )
 
     def read(self, table: Table) -> dict[str, Any]:
-        """Values by name, defaults included.
+        """Values by name, defaults included where they mean something.
 
         Raises:
             BadModel: The table contradicts itself.
         """
         accessors = self._kind()
         accessors._tab = Fields(table)
-        return {field.name: field.read(accessors) for field in self.fields}
+        return {
+            field.name: field.read(accessors)
+            for slot, field in enumerate(self.fields)
+            if field.name not in _UNSAID or table.place(slot, 1)
+        }
 
 
 def options(union: str, number: int) -> Options | None:

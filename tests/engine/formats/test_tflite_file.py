@@ -23,7 +23,7 @@ from explorer.engine.formats.tflite_reader import File
 from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse
 from explorer.facts import Layer
 from explorer.session import Session, compare_files, verify_files
-from tests.engine.formats.tflite_writer import Op, Sub, T, build, write
+from tests.engine.formats.tflite_writer import Op, Sub, T, build, sparse, write
 
 MODELS = Path(__file__).parent / "tflite_models"
 DRAWN = np.random.default_rng(0)
@@ -84,6 +84,21 @@ def test_options_are_told_by_the_schemas_names() -> None:
     assert row.attributes["fused_activation_function"] == "RELU"
     assert row.attributes["stride_w"] == 1
     assert row.attributes["dilation_h_factor"] == 1
+    assert "quantized_bias_type" not in row.attributes, "the file does not say"
+
+
+def test_the_ranges_of_windows_are_told_in_the_same_words_as_those_of_onnx() -> None:
+    with Session(kept("convolutions")) as session:
+        stats = {stat.op: stat.attributes for stat in session.ops()}
+    conv, turned = stats["CONV_2D"], stats["TRANSPOSE_CONV"]
+    assert conv["kernel_shape"].minimum == (3, 3)
+    assert conv["auto_pad"].values == (("VALID", 1),)
+    assert (conv["input_channels"].minimum, conv["input_height"].minimum) == (3, 6)
+    assert turned["strides"].maximum == (2, 2)
+    assert turned["input_channels"].minimum == 4
+    with Session(kept("batched")) as session:
+        pool = {stat.op: stat.attributes for stat in session.ops()}["MAX_POOL_2D"]
+    assert (pool["kernel_shape"].minimum, pool["input_width"].minimum) == ((2, 2), 3)
 
 
 def test_the_same_net_in_eight_bits_multiplies_as_often_and_is_stored_with_its_scales() -> None:
@@ -226,6 +241,28 @@ def test_weights_are_read_where_they_lie(tmp_path: Path, behind: bool) -> None:
     path = write(tmp_path, conv(behind=behind))
     tensor = read(path).model.graph.initializers["w"]
     assert tensor.array().reshape(-1).tolist() == list(range(108))
+
+
+def test_a_file_of_four_gigabytes_opens_without_its_weights(tmp_path: Path) -> None:
+    """No process may have so much: the limit on its memory is 1 GiB of addresses beyond the file's."""
+    tensors = [T((1, 16384), name="x")]
+    ops = []
+    for at in range(4):
+        tensors += [T((16384, 16384), data=b"?", name=f"w{at}", behind=True), T((1, 16384), name=f"y{at}")]
+        ops.append(Op("FULLY_CONNECTED", [2 * at, 2 * at + 1, -1], [2 * at + 2]))
+    path = sparse(tmp_path, Sub(tensors, ops, [0], [8]), 1 << 30)
+    assert os.path.getsize(path) > 4 << 30
+    script = (
+        "import resource, sys\n"
+        "from explorer.session import Session\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))\n"
+        "totals = Session(sys.argv[1]).info().totals\n"
+        "print(totals.macs, totals.weight_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    macs, weights, peak = map(int, ran.stdout.split())
+    assert (macs, weights) == (4 << 28, 4 << 30)
+    assert peak < 200 << 10, "kilobytes"
 
 
 def test_a_file_goes_by_its_content_whatever_it_is_called(tmp_path: Path) -> None:

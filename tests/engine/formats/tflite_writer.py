@@ -12,7 +12,7 @@ import flatbuffers
 import numpy as np
 import tflite
 
-__all__ = ["Op", "Sub", "T", "build", "write"]
+__all__ = ["Op", "Sub", "T", "build", "sparse", "write"]
 
 TYPES = {
     "float32": "FLOAT32",
@@ -237,6 +237,17 @@ def build(*subs: Sub) -> bytes:
         out[place:] = data
         out.extend(bytes(-len(out) % 16))
     return bytes(out)
+
+
+def sparse(folder: Path, net: Sub, size: int) -> str:
+    """A file whose payloads behind the flatbuffer take `size` bytes each, and no room on the disk."""
+    count = sum(t.behind for t in net.tensors)
+    at = -(-len(_Writer().model([net], [(1 << 40, 1)] * count)) // 4096) * 4096
+    path = folder / "sparse.tflite"
+    with path.open("wb") as file:
+        file.write(_Writer().model([net], [(at + n * size, size) for n in range(count)]))
+        file.truncate(at + count * size)
+    return str(path)
 
 
 def write(folder: Path, *subs: Sub, name: str = "model") -> str:
