@@ -156,6 +156,18 @@ def test_the_json_keeps_its_contract_and_says_the_same(
     assert [row["bytes"] for row in answer["rows"]] == [row.nbytes for row in rows]
 
 
+@pytest.mark.parametrize("schema", [OUTLINE, FORMATS], ids=["outline", "formats"])
+def test_the_readme_documents_every_key(schema: Schema) -> None:
+    section = readme.README.read_text(encoding="utf-8").partition("## JSON")[2].partition("\n## ")[0]
+
+    def keys(inside: Any) -> set[str]:
+        parts = inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ()
+        return set(inside.get("required", ()) if isinstance(inside, dict) else ()).union(*map(keys, parts))
+
+    assert keys(schema) > {"schema_version", "tool"}
+    assert not {key for key in keys(schema) if f'"{key}"' not in section}
+
+
 def test_an_outline_with_nothing_in_it_is_still_a_document() -> None:
     empty = Outline("onnx", "m", 3, (), ())
     assert json.loads("".join(outline.as_json(empty, {})))["rows"] == []
