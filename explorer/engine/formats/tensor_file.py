@@ -7,10 +7,12 @@ types, shapes and the values themselves are there like those of any other model.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from explorer.engine.formats.stored import Contents, Stored, rows
+from explorer.engine.formats.tensor_rows import TensorRows, leaf_layer
 from explorer.errors import Cancelled, Misuse
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """How torch calls what a batch normalisation counts and does not learn."""
 
 _REMEDY = "name the code that builds it (package.module:callable), or export it to ONNX"
+
+MANY = 20_000
+"""Tensors from which on rows are made when they are looked at."""
 
 _ASKED = 1 << 12
 """Tensors between two questions whether to stop."""
@@ -101,46 +106,36 @@ class TensorFile:
 
     def _layers(self, cancel: Cancel) -> tuple[Layer, ...]:
         """A row for every module that names make, and one for every tensor."""
-        from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, build
         from explorer.engine.collecting import uncollected
-        from explorer.facts import Layer, TensorInfo
+
+        with uncollected():
+            if len(self.contents.tensors) > MANY:
+                with contextlib.suppress(ValueError):
+                    # like a tuple to whoever looks at it, but that its rows are not there yet
+                    return cast("tuple[Layer, ...]", TensorRows(self.contents, cancel))
+            return self._built(cancel)
+
+    def _built(self, cancel: Cancel) -> tuple[Layer, ...]:
+        """As `_layers`, with every row made."""
+        from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, build
 
         kinds, why = self.contents.kinds, self.contents.why
         unknown = GroupFacts(status="unknown", reason=why)
         groups: dict[str, GroupFacts] = {}
         leaves: list[Leaf] = []
         scopes: tuple[Scope, ...] = ()
-        with uncollected():
-            for row in rows(self.contents.tensors):
-                scopes = scopes[: row.depth]
-                tensor = row.stored
-                if tensor is None:
-                    scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
-                    groups[row.path] = unknown
-                    continue
-                if not len(leaves) % _ASKED and cancel is not None and cancel():
-                    raise Cancelled
-                leaf = Layer(
-                    id=0,
-                    parent=None,
-                    path=row.path,
-                    name=row.name,
-                    kind=tensor.dtype,
-                    depth=0,
-                    group=False,
-                    weights=(TensorInfo(tensor.name, tensor.dtype, tensor.shape, "declared"),),
-                    macs=None,
-                    elementwise_ops=None,
-                    bytes_read=None,
-                    bytes_written=None,
-                    activation_bytes=None,
-                    weight_bytes_read=None,
-                    status="unknown",
-                    reason=why,
-                )
-                stored = ((_identity(tensor), tensor.elements, tensor.nbytes),)
-                leaves.append(Leaf.of(scopes, leaf, stored))
-            return build(leaves, groups)
+        for row in rows(self.contents.tensors):
+            scopes = scopes[: row.depth]
+            tensor = row.stored
+            if tensor is None:
+                scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
+                groups[row.path] = unknown
+                continue
+            if not len(leaves) % _ASKED and cancel is not None and cancel():
+                raise Cancelled
+            stored = ((_identity(tensor), tensor.elements, tensor.nbytes),)
+            leaves.append(Leaf.of(scopes, leaf_layer(tensor, row.name, why), stored))
+        return build(leaves, groups)
 
     def _trainable(self) -> int | None:
         """Parameters with requires_grad; None if the file does not say of every tensor."""

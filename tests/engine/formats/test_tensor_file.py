@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import numpy_helper
 from safetensors.numpy import save_file
 
 from explorer.cli import main
+from explorer.engine.formats.opening import OpenOptions
 from explorer.engine.formats.stored import Contents, Stored, part_of, rows
 from explorer.engine.formats.tensor_file import TensorFile
+from explorer.engine.formats.tensor_rows import TensorRows
 from explorer.errors import Misuse
 from explorer.session import Session, compare_files
 
@@ -210,9 +216,52 @@ def test_parts_are_told_by_their_names(name: str, part: tuple[str, int, int] | N
     assert part_of(name) == part
 
 
-def test_tied_tensors_count_once_and_name_each_other(tmp_path: Path) -> None:
-    from explorer.engine.formats.opening import OpenOptions
+PIECES = st.sampled_from(["0", "1", "2", "10", "a", "b", "", "c/d"])
 
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.lists(PIECES, min_size=1, max_size=4).map(".".join), unique=True, max_size=40), st.randoms()
+)
+def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
+    names: list[str], random: Random
+) -> None:
+    sizes = [random.choice([(2,), (3, 4), ()]) for _ in names]
+    tensors = [
+        Stored(n, random.choice(["float32", "Q4_K"]), s, 5, "f", 0) for n, s in zip(names, sizes, strict=True)
+    ]
+    contents = Contents("test", "f", tensors, ["f"], 0, kinds={"a": "Net", "a.0": "Linear"})
+    expected = TensorFile(contents, OpenOptions())._built(None)
+    try:
+        found = TensorRows(contents)
+    except ValueError:
+        # two rows would have the same path: then all are made
+        assert (
+            any("#" in x.path for x in expected) or len({x.path for x in expected}) < len(expected) or names
+        )
+        return
+    assert tuple(found) == expected
+    assert found == expected
+    assert found[1:-1] == expected[1:-1]
+    assert [found[-i] for i in range(1, len(found) + 1)] == list(reversed(expected))
+
+
+def test_a_hundred_thousand_tensors_take_memory_for_what_is_looked_at(tmp_path: Path) -> None:
+    tensors = [
+        Stored(f"h.{i // 4}.w{i % 4}", "bfloat16", (64, 64), 8192, "f", i * 8192) for i in range(100_000)
+    ]
+    opened = TensorFile(Contents("test", "f", tensors, ["f"], 0), OpenOptions())
+    tracemalloc.start()
+    layers = opened.examine().analysis.layers
+    size, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(layers) == 125_001
+    assert (layers[0].params, layers[1].repeat, layers[6].repeat) == (100_000 * 4096, 25_000, 0)
+    assert size < 125_001 * 150
+    assert most < 125_001 * 800
+
+
+def test_tied_tensors_count_once_and_name_each_other(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(np.arange(4, dtype=np.float32).tobytes())
     tensors = [
