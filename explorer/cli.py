@@ -13,7 +13,7 @@ import os
 import sys
 
 from explorer import options, verbs, words
-from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
+from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond
 from explorer.units import printable
 
 TYPE_CHECKING = False
@@ -66,6 +66,8 @@ def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
             return _fail(str(error), BAD_INPUT)
         if os.environ.get("EXPLORER_TRACEBACK"):
             raise
+        if (said := beyond(error)) is not None:
+            return _fail(str(said), BAD_INPUT)
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return _fail(
             f"internal error: {reason}; this is a bug: set EXPLORER_TRACEBACK=1 to see where", BAD_INPUT

@@ -18,6 +18,7 @@ __all__ = [
     "ExplorerError",
     "MissingExtra",
     "Misuse",
+    "beyond",
     "nearest",
 ]
 
@@ -71,6 +72,18 @@ class Cancelled(ExplorerError):
 
 class EngineDied(ExplorerError):
     """The engine's process ended without an answer (crash, out of memory, kill)."""
+
+
+def beyond(error: Exception) -> BadModel | None:
+    """What to say of a model whose figures no number holds, or whose parts no stack does; else None.
+
+    Only files that were made to do so get here: loops of 2^62 turns in loops of 2^62 turns.
+    """
+    if isinstance(error, RecursionError):
+        return BadModel("the model is nested deeper than can be followed")
+    if isinstance(error, OverflowError) or (isinstance(error, ValueError) and "integer string" in str(error)):
+        return BadModel("a figure of this model is larger than any that can be shown here")
+    return None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -35,7 +35,19 @@ def bytes_text(value: int | None) -> str:
     return "?" if value is None else _scaled(value, 1024, _IEC)
 
 
+_LARGEST = 1000
+"""Bits of the largest number that is written out; a float has 1,023. Only a file that was made to claim so
+holds more of anything."""
+
+
+def _beyond(value: int) -> str:
+    """A number beyond all measure, by its power of ten: '-10^560'."""
+    return f"{'-' if value < 0 else ''}10^{int((value.bit_length() - 1) * 0.3010299957)}"
+
+
 def _scaled(value: int, base: int, units: Sequence[str]) -> str:
+    if value.bit_length() > _LARGEST:
+        return _beyond(value)
     power, scaled = 0, float(value)
     # 999.996 would print as "1000.00": carry it to the next unit
     while abs(scaled) >= base - 0.005 and power < len(units) - 1:
@@ -46,7 +58,9 @@ def _scaled(value: int, base: int, units: Sequence[str]) -> str:
 
 def exact_text(value: int | None) -> str:
     """The exact integer with thousands separators; None -> '?'."""
-    return "?" if value is None else f"{value:,}"
+    if value is None:
+        return "?"
+    return f"{value:,}" if value.bit_length() <= _LARGEST else _beyond(value)
 
 
 def percent_text(part: int | float | None, whole: int | float | None) -> str:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.engine.graph import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
@@ -28,6 +28,9 @@ __all__ = ["MAX_CALL_DEPTH", "MAX_EXPANDED", "validate"]
 MAX_EXPANDED = 10_000_000
 """Operators after every function call is replaced by its body. The largest graph met in earnest, AlexNet
 in tiles of 16x16x16, has 229,000; a dozen functions that call each other tenfold have a billion."""
+
+MAX_NESTED = 48
+"""Bodies within bodies, of functions and of branches and loops together: who walks them recurses."""
 
 MAX_CALL_DEPTH = 64
 """Functions calling functions; real models stay below 5."""
@@ -81,13 +84,16 @@ def _validated(model: Model) -> Model:
 class _Census(Struct):
     """What one body (the main graph, or a function) contains, its subgraphs included.
 
-    `calls` counts the calls of each local function, `nodes` every operator.
+    `calls` counts the calls of each local function, `nodes` every operator; `within` says how deep in
+    subgraphs a function is called at most, `deepest` how deep subgraphs go.
     """
 
     functions: Mapping[_Key, Function]
     opsets: Mapping[str, int]
     calls: Counter[_Key]
     nodes: int = 0
+    within: dict[_Key, int] = field(default_factory=dict)
+    deepest: int = 0
 
 
 def _defined(where: str, names: Iterable[str]) -> set[str]:
@@ -161,6 +167,7 @@ def _body(
     needs: list[list[int]] = []
     functions, opsets, calls = census.functions, census.opsets, census.calls
     census.nodes += len(nodes)
+    census.deepest = max(census.deepest, len(outer))
     scopes: list[set[str]] | None = None
     for i, node in enumerate(nodes):
         if node.domain not in opsets:
@@ -169,6 +176,7 @@ def _body(
             raise BadModel(f"{where}: node '{node.label}' has no operator")
         if functions and node.key in functions:
             calls[node.key] += 1
+            census.within[node.key] = max(census.within.get(node.key, 0), len(outer))
         names: Iterable[str] = node.inputs
         if node.domain or node.op in CONTROL_FLOW:
             inside = subgraphs(node)
@@ -309,6 +317,7 @@ def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None
     # operators after expansion, and call depth, of each finished body
     size: dict[_Key | None, int] = {}
     depth: dict[_Key | None, int] = {}
+    nested: dict[_Key | None, int] = {}
     for root in (*functions, None):
         # an explicit stack: a chain of ten thousand functions must not exhaust Python's
         stack: list[_Key | None] = [root]
@@ -326,6 +335,8 @@ def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None
                     open_.pop()
                 size[key] = bodies[key].nodes + sum(n * size[callee] for callee, n in calls.items())
                 depth[key] = 1 + max((depth[callee] for callee in calls), default=0)
+                within = (at + 1 + nested[callee] for callee, at in bodies[key].within.items())
+                nested[key] = max(bodies[key].deepest, max(within, default=0))
                 continue
             open_.append(key)
             if len(open_) > MAX_CALL_DEPTH + 1:
@@ -339,6 +350,9 @@ def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None
             stack.extend(pending)
         if depth[root] - 1 > MAX_CALL_DEPTH:
             raise BadModel(f"local functions are nested more than {MAX_CALL_DEPTH} deep")
+        # functions alone may go deeper: who walks them takes fewer steps of Python's own stack
+        if nested[root] > max(MAX_NESTED, depth[root] - 1):
+            raise BadModel(f"functions, branches and loops are nested more than {MAX_NESTED} deep together")
         if size[root] > MAX_EXPANDED:
             what = "the graph" if root is None else f"function '{root[1]}'"
             raise BadModel(

@@ -27,12 +27,14 @@ _HYPHEN = re.compile(r"[A-Za-z_]-[A-Za-z_]")
 @lru_cache(maxsize=8192)
 def parsed(text: str) -> Expression:
     """The expression that a canonical text stands for."""
-    if _PLAIN.match(text) or text.startswith("'"):
-        try:
-            return _Parser(text).whole()
-        except (ValueError, Undecided):
+    try:
+        return _Parser(text).whole()
+    except ValueError:  # a name of a file's, of signs that no name has
+        return Expression({((text, 1),): 1})
+    except Undecided:
+        if _PLAIN.match(text) or text.startswith("'"):
             return Expression({((text, 1),): 1})
-    return _Parser(text).whole()
+        raise
 
 
 @lru_cache(maxsize=8192)
@@ -53,7 +55,7 @@ def canonical(name: str) -> str | None:
             return value.text
     # the names that are made up here begin with #
     quoted = name.replace("'", "`").lstrip("#")
-    return f"'{quoted}'" if len(name) <= MAX_TEXT else None
+    return f"'{quoted}'" if quoted.strip() and len(name) <= MAX_TEXT else None
 
 
 def display(text: str) -> str:
