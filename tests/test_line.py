@@ -55,19 +55,15 @@ def test_over_ssh_every_key_costs_little_and_idling_nothing(sample: Sample) -> N
         assert terminal.key_bytes("?") <= 10_000
         assert terminal.key_bytes("escape") <= 10_000
         assert terminal.settle(quiet=3.0) == 0
-
-
-def test_a_job_that_runs_ticks_little_over_ssh(sample: Sample) -> None:
-    with ready(sample("mobilenet_small"), "features", env=SSH) as terminal:
         before = len(terminal.sent)
         tile(terminal)
-        assert len(terminal.sent) - before <= 30_000
+        assert len(terminal.sent) - before <= 30_000, "a job with its dialogs"
 
 
 # what a terminal can show
 
 
-@pytest.mark.parametrize("term", ["linux", "screen", "xterm-16color"])
+@pytest.mark.parametrize("term", ["linux", "screen"])
 def test_with_16_colours_the_cursor_and_the_bars_can_be_seen(sample: Sample, term: str) -> None:
     with ready(sample("lenet"), "conv1", env={"TERM": term}) as terminal:
         assert not re.search(rb"\x1b\[[\d;]*[34]8;[25];", bytes(terminal.sent)), "colours it has not"
@@ -85,9 +81,8 @@ def test_without_colour_the_cursor_is_reversed(sample: Sample) -> None:
         assert not terminal.screen.buffer[at + 1][2].reverse
 
 
-@pytest.mark.parametrize("env", [{}, SSH])
-def test_in_60x15_the_tree_stands_above_the_tab(sample: Sample, env: dict[str, str]) -> None:
-    with ready(sample("lenet"), "conv1", columns=60, rows=15, env=env) as terminal:
+def test_in_60x15_the_tree_stands_above_the_tab(sample: Sample) -> None:
+    with ready(sample("lenet"), "conv1", columns=60, rows=15, env=SSH) as terminal:
         lines = terminal.text().splitlines()
         tree = next(y for y, line in enumerate(lines) if "Layers" in line)
         tab = next(y for y, line in enumerate(lines) if "1 Layer" in line)
@@ -100,9 +95,8 @@ def test_in_60x15_the_tree_stands_above_the_tab(sample: Sample, env: dict[str, s
         assert "Relu" in "\n".join(terminal.text().splitlines()[tab:])
 
 
-@pytest.mark.parametrize("env", [{}, SSH])
-def test_a_window_may_change_its_size_while_a_job_runs(sample: Sample, env: dict[str, str]) -> None:
-    with ready(sample("mobilenet_small"), "features", env=env) as terminal:
+def test_a_window_may_change_its_size_while_a_job_runs(sample: Sample) -> None:
+    with ready(sample("mobilenet_small"), "features", env=SSH) as terminal:
         terminal.press("t")
         terminal.wait_for("tile products")
         terminal.press("\r")
@@ -170,8 +164,6 @@ def test_a_copy_goes_through_tmux_as_it_comes(sample: Sample, tmux: list[str]) -
 
 DROPS: dict[str, Callable[[Terminal], None]] = {
     "a line that drops": lambda terminal: terminal.hang_up(),
-    "SIGHUP": lambda terminal: terminal.process.send_signal(signal.SIGHUP),
-    "SIGTERM": lambda terminal: terminal.process.send_signal(signal.SIGTERM),
     "SIGKILL": lambda terminal: terminal.process.kill(),
 }
 
@@ -244,6 +236,7 @@ def test_a_polite_kill_puts_the_terminal_back(sample: Sample) -> None:
             assert sent.rfind(b"\x1b[" + mode + b"h") < sent.rfind(b"\x1b[" + mode + b"l"), mode
         assert sent.rfind(b"\x1b[?25l") < sent.rfind(b"\x1b[?25h")
         assert "explorer --resume goes on" in terminal.written()
+        assert list(Path(terminal.state.name).rglob("session.msgpack")), "and the session is kept"
 
 
 def test_who_opens_the_model_again_is_told_of_the_session_that_was_cut_off(

@@ -49,14 +49,6 @@ def test_a_name_is_shown_before_anybody_knows_whether_it_can_be_opened() -> None
         terminal.wait_for("no_such_model")
 
 
-def test_a_cursor_key_costs_at_most_4_kb_and_idling_nothing_over_ssh(sample: Sample) -> None:
-    with open_and_ready(sample("mobilenet_small"), env=SSH) as terminal:
-        for key in ("down", "down", "right", "down", "down", "up", "left", "down"):
-            assert terminal.key_bytes(key) <= 4096, key
-        assert terminal.key_bytes("page down") <= 10_000
-        assert terminal.settle(quiet=3.0) == 0
-
-
 def test_a_list_that_scrolls_and_a_plot_keep_to_the_same_bytes(sample: Sample) -> None:
     with open_and_ready(sample("mobilenet_small"), env=SSH) as terminal:
         costs = [terminal.key_bytes("down", quiet=0.2) for _ in range(40)]

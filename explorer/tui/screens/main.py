@@ -10,6 +10,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 from importlib import import_module
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
@@ -24,8 +25,8 @@ from explorer.tui.jobs import Door
 from explorer.tui.lines import Line
 from explorer.tui.pages.heads import done_line, job_line, tab_at, tab_head, tree_head
 from explorer.tui.pages.model import header_lines, short_name
+from explorer.tui.pages.outline import preview_totals
 from explorer.tui.screens.examining import Seen
-from explorer.tui.screens.filtering import IN_ONE_GO
 from explorer.tui.screens.remembering import Keeper, Remembering
 from explorer.tui.screens.showing import panes
 from explorer.tui.treemodel import METRICS, TreeModel
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["MainScreen"]
 
 _TAB_IDS = frozenset(tab.id for tab in TABS)
-_JOB_TICK = 0.5
+_JOB_TICK, _JOB_TICK_REMOTE = 0.5, 2.0
 STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
 
@@ -101,6 +102,7 @@ class MainScreen(Remembering):
         self._painted = True
         self.show_heads()
         self.run_worker(self._open(self._opening), group="model", exit_on_error=False)
+        self.run_worker(self._preview(), group="preview", exit_on_error=False)
         self.call_after_refresh(self._warm)
 
     # opening, and what follows every change of the model
@@ -114,6 +116,21 @@ class MainScreen(Remembering):
         if not gc.get_freeze_count():
             # what was imported stays: every look for garbage through it would hold a key up for 20 ms
             gc.freeze()
+
+    async def _preview(self) -> None:
+        """Show what the header says, as it is read, until the analysis is there."""
+        await self.after_paint()
+        for at in count():
+            seen = await self.jobs.outlined(at)
+            if seen is None or self.analysis is not None:
+                break
+            self.outlined = seen
+            tree = self.query_one(LayerTree)
+            before, model = tree.model, TreeModel(seen.rows)
+            if before.count:
+                model.grow_from(before)
+            tree.set_model(model, preview_totals(model), keep_cursor=True)
+            self.refresh_all()
 
     async def _open(self, job: Any = None) -> None:
         await self.after_paint()
@@ -143,21 +160,20 @@ class MainScreen(Remembering):
             ExplorerError: It cannot be had; what was on show stays.
         """
         analysis, ops = await asyncio.gather(self.jobs.ask("analysis"), self.jobs.ask("ops"))
-        if len(analysis.layers) > IN_ONE_GO:
-            model = await asyncio.to_thread(TreeModel, analysis.layers)
-        else:
-            model = TreeModel(analysis.layers)
-        self.analysis, self.ops, self.changes, self.seen = analysis, ops, None, Seen()
+        model = TreeModel(analysis.layers)
         tree = self.query_one(LayerTree)
-        before, at = tree.current_layer, tree.cursor
-        model.take_shape(tree.model.shape)
+        ids = await self.locate(analysis.layers, tree.paths)
+        # what was pressed meanwhile is kept, too: nothing is waited for from here on
+        before, at, row = tree.current_layer, tree.cursor, tree.current_row
+        shape = tree.model.shape
+        if shape.opened or not tree.model.count:
+            model.take_shape(shape, ids)
+        self.analysis, self.ops, self.changes, self.seen = analysis, ops, None, Seen()
+        self.outlined = None
         tree.set_model(model, analysis.info.totals)
         await self.filter_again()
-        if before is not None:
-            same = next(
-                (i for i, r in enumerate(model.rows) if r >= 0 and model.layers[r].path == before.path), at
-            )
-            tree.move_to(same)
+        if before is not None and row is not None:
+            tree.move_to(model.index_of(ids.get(before.path), at, run=row < 0))
         self._note = ""
         self.refresh_all()
 
@@ -220,7 +236,8 @@ class MainScreen(Remembering):
         status.set_class(running is not None, "busy")
         status.show(lambda width: (self._status_line(width),))
         if running is not None and self._job_timer is None:
-            self._job_timer = self.set_interval(_JOB_TICK, self.show_status)
+            tick = _JOB_TICK_REMOTE if self.remote else _JOB_TICK
+            self._job_timer = self.set_interval(tick, self.show_status)
         elif running is None and self._job_timer is not None:
             self._job_timer.stop()
             self._job_timer = None
@@ -273,7 +290,7 @@ class MainScreen(Remembering):
         change(tree.model)
         if row is not None:
             while row is not None and row not in tree.model.rows:
-                row = tree.model.layers[tree.model.first(row)].parent
+                row = tree.model.above(row)
             tree.cursor = tree.model.rows.index(row) if row is not None else 0
         tree.rows_changed()
         self.show_layer()
