@@ -229,13 +229,14 @@ def _bundle(
     gathered = _gathered(tensors, strides)
     made = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered, files) for t in tensors)
     pieces = {piece.name: piece for piece in made}
-    metadata, versions = dict(metadata), None
+    metadata, versions, tied = dict(metadata), None, []
     for alias, name in list(metadata.items()):
         if alias not in pieces and name in pieces:
             del metadata[alias]
             same = pieces[name].same or ("tied", name)
             pieces[name] = pieces[name]._replace(same=same)
             pieces[alias] = pieces[name]._replace(name=alias)
+            tied.append(f"{printable(alias)} is {printable(name)}")
     text = metadata.get(VERSIONS)
     if text is not None:
         try:
@@ -244,7 +245,8 @@ def _bundle(
             versions = None
         if versions is not None:
             del metadata[VERSIONS]
-    return Bundle(list(pieces.values()), metadata, versions, _apart(tensors))
+    notes = [f"as the metadata says, {named_few(tied)}"] if tied else []
+    return Bundle(list(pieces.values()), metadata, versions, [*notes, *_apart(tensors)])
 
 
 def _piece(

@@ -128,6 +128,8 @@ def compare_runs(
     reference: Callable[[Sequence[Feeds], Callable[[], None]], tuple[list[dict[str, Array]], str]],
     *,
     depth: int,
+    shake: Callable[[Feeds], Feeds] = outputs.by_one_ulp,
+    growth: float = 1.0,
 ) -> Verification:
     """As `prove`, of a source that is no nn.Module.
 
@@ -139,6 +141,8 @@ def compare_runs(
         drawn: How the inputs are drawn.
         reference: Float64 results by name of the output for each draw, and what they are.
         depth: As for `prove`.
+        shake: Moves inputs by as little as the source's arithmetic can tell apart.
+        growth: How many times the effect of that the two may be apart, before any slack.
     """
     started = time.perf_counter()
     seeds = tuple(job.seed + at for at in range(job.draws))
@@ -150,10 +154,10 @@ def compare_runs(
         job.tell("comparing with the source", done, total)
         done += 1
 
-    old = outputs.run_each(before, names, feeds, step, shake=True)
+    old = outputs.run_each(before, names, feeds, step, shake=shake)
     new = outputs.run_each(after, names, feeds, step)
     true, text = reference(feeds, step)
-    noise = outputs.Noise(text, depth, both=True)
+    noise = outputs.Noise(text, depth, growth, both=True)
     evidence = outputs.compare(old, new, true, noise)
     return _summary(job, seeds, [item.text() for item in drawn], evidence, started)
 
@@ -276,7 +280,9 @@ def _source_runs(
 ) -> tuple[outputs.Run, list[list[Array]], str]:
     """The source's outputs, those in float64, and what to say of the latter."""
     with loaded.quiet():
-        old = outputs.run_each(module_call(original, bound, 0, loaded.source), (), feeds, step, shake=True)
+        old = outputs.run_each(
+            module_call(original, bound, 0, loaded.source), (), feeds, step, shake=outputs.by_one_ulp
+        )
     if exact is None:
         return old, [], "none"
     step()

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import io
 import logging
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from explorer.engine.convert import running
 from explorer.engine.convert.job import Job, Made
 from explorer.engine.formats.torch_module import said
 from explorer.errors import BadModel, MissingExtra
-from explorer.facts import TensorInfo
+from explorer.facts import TensorInfo, Verification
 
 if TYPE_CHECKING:
     from explorer.engine.graph import Model
@@ -34,6 +35,7 @@ _OPSET = 17
 """What tf2onnx writes and every runtime of today takes."""
 
 Array = np.ndarray[Any, Any]
+Feeds = Mapping[str, Array]
 
 
 def convert(job: Job) -> Made:
@@ -61,10 +63,13 @@ def convert(job: Job) -> Made:
         raise BadModel("tf2onnx wrote nothing", where=job.source)
     model = validate(onnx_reader.read(job.path))
     evidence = None
+    notes: tuple[str, ...] = ()
     if job.verify:
         with _quiet():
             before = _interpreter(tensorflow, job)
-        evidence = _compare(job, before, model)
+        quantized = any(map(_is_quantized, before.get_tensor_details()))
+        evidence = _compare(job, before, model, quantized)
+        notes = (_QUANTIZED,) if quantized else ()
     version = importlib.import_module("tf2onnx").__version__
     return Made(
         how=f"tf2onnx {version}, opset {model.opset}",
@@ -72,6 +77,7 @@ def convert(job: Job) -> Made:
         inputs=_infos(model.graph.feeds),
         outputs=_infos(model.graph.outputs),
         verification=evidence,
+        notes=notes,
     )
 
 
@@ -134,7 +140,19 @@ def _interpreter(tensorflow: Any, job: Job) -> Any:
     return made
 
 
-def _compare(job: Job, before: Any, model: Model) -> Any:
+_QUANTIZED = (
+    "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
+    " one step of quantization in the inputs changes"
+)
+
+
+def _compare(job: Job, interpreter: Any, model: Model, quantized: bool) -> Verification:
+    """Runs the source and the ONNX file, and compares.
+
+    A quantized model rounds to 8 bits at every layer, and no two runtimes round alike. Then what one step of
+    quantization in the inputs changes is the noise of one layer, which adds up over layers as roundings do
+    (with the square root of their number), and integers are compared as the numbers that they stand for.
+    """
     from explorer.engine.verify import outputs
     from explorer.engine.verify.inputs import plan_inputs
     from explorer.engine.verify.proof import depth_of
@@ -143,44 +161,95 @@ def _compare(job: Job, before: Any, model: Model) -> Any:
     drawn = plan_inputs(model, job.dims, job.input_shapes)
     session = Session(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]
+    results = _ordered(interpreter, names)
+    layers = sum(node.op in _ROUNDING for node in model.graph.nodes) if quantized else 1
 
-    def run(feeds: Mapping[str, Array]) -> list[Array]:
-        results = session.run(feeds)
-        return [results[name] for name in names]
+    def before(feeds: Feeds) -> list[Array]:
+        return _numbers(_run(interpreter, model, results, feeds, job), results)
 
-    def reference(
-        feeds: Sequence[Mapping[str, Array]], step: Callable[[], None]
-    ) -> tuple[list[dict[str, Array]], str]:
+    def after(feeds: Feeds) -> list[Array]:
+        found = session.run(feeds)
+        return _numbers([found[name] for name in names], results)
+
+    def reference(feeds: Sequence[Feeds], step: Callable[[], None]) -> tuple[list[dict[str, Array]], str]:
+        if quantized:
+            return [], "none: quantized arithmetic is compared with what one step in the inputs changes"
         return outputs.reference(model, feeds, job.cancel, step)
 
+    shake = _by_one_step if quantized else outputs.by_one_ulp
     return running.compare_runs(
-        job, _source(before, model, job), run, names, drawn, reference, depth=depth_of(model)
+        job,
+        before,
+        after,
+        names,
+        drawn,
+        reference,
+        depth=depth_of(model),
+        shake=shake,
+        growth=math.sqrt(max(layers, 1)),
     )
 
 
-def _source(interpreter: Any, model: Model, job: Job) -> Callable[[Mapping[str, Array]], list[Array]]:
-    """What runs the source on arrays by name of the input: tf2onnx keeps names, or at least the order."""
-    inputs, results = interpreter.get_input_details(), interpreter.get_output_details()
-    given = [value.name for value in model.graph.feeds]
-    names = [value.name for value in model.graph.outputs]
-    named = {detail["name"] for detail in inputs} == set(given)
+_STEPS = (np.int8, np.uint8, np.int16)
+"""Types of quantized numbers."""
+
+
+_ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
+"""Operators at which a quantized model rounds: to 8 bits behind each layer, or in front of each product."""
+
+
+def _is_quantized(detail: Mapping[str, Any]) -> bool:
+    return detail["dtype"] in _STEPS and len(detail["quantization_parameters"]["scales"]) > 0
+
+
+def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
+    """Outputs as the numbers that they stand for."""
+    made = []
+    for value, detail in zip(values, details, strict=True):
+        scale, zero = detail["quantization"]
+        whole = value.dtype.type in _STEPS and scale
+        made.append(((value.astype(np.float64) - zero) * scale).astype(np.float32) if whole else value)
+    return made
+
+
+def _by_one_step(feeds: Feeds) -> Feeds:
+    """The inputs moved by one step of 8 bits, up and down in turn."""
+    moved = {}
+    for name, value in feeds.items():
+        up = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
+        if value.dtype.type in _STEPS:
+            limits = np.iinfo(value.dtype)
+            moved[name] = np.clip(value.astype(np.int32) + up, limits.min, limits.max).astype(value.dtype)
+        elif value.dtype.kind == "f" and value.size:
+            moved[name] = (value + up * (np.ptp(value) / 255)).astype(value.dtype)
+        else:
+            moved[name] = value
+    return moved
+
+
+def _ordered(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The source's outputs in the order of the file: tf2onnx keeps the names, or at least the order."""
+    results = list(interpreter.get_output_details())
     places = {detail["name"]: detail for detail in results}
-    ordered = [places[name] for name in names] if set(places) == set(names) else results
+    return [places[name] for name in names] if set(places) == set(names) else results
 
-    def run(feeds: Mapping[str, Array]) -> list[Array]:
-        values = [feeds[d["name"]] for d in inputs] if named else list(feeds.values())
-        try:
-            for detail, value in zip(inputs, values, strict=True):
-                if tuple(detail["shape"]) != value.shape:
-                    interpreter.resize_tensor_input(detail["index"], value.shape)
-            interpreter.allocate_tensors()
-            for detail, value in zip(inputs, values, strict=True):
-                interpreter.set_tensor(detail["index"], value)
-            interpreter.invoke()
-            return [interpreter.get_tensor(detail["index"]) for detail in ordered]
-        except Exception as error:
-            raise BadModel(
-                f"TensorFlow cannot run it ({said(error)})", where=job.source, hint=running.UNPROVED
-            ) from error
 
-    return run
+def _run(
+    interpreter: Any, model: Model, results: Sequence[Mapping[str, Any]], feeds: Feeds, job: Job
+) -> list[Array]:
+    inputs = interpreter.get_input_details()
+    named = {detail["name"] for detail in inputs} == {value.name for value in model.graph.feeds}
+    values = [feeds[d["name"]] for d in inputs] if named else list(feeds.values())
+    try:
+        for detail, value in zip(inputs, values, strict=True):
+            if tuple(detail["shape"]) != value.shape:
+                interpreter.resize_tensor_input(detail["index"], value.shape)
+        interpreter.allocate_tensors()
+        for detail, value in zip(inputs, values, strict=True):
+            interpreter.set_tensor(detail["index"], value)
+        interpreter.invoke()
+        return [interpreter.get_tensor(detail["index"]) for detail in results]
+    except Exception as error:
+        raise BadModel(
+            f"TensorFlow cannot run it ({said(error)})", where=job.source, hint=running.UNPROVED
+        ) from error

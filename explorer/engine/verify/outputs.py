@@ -25,6 +25,7 @@ __all__ = [
     "Mismatch",
     "Noise",
     "Run",
+    "by_one_ulp",
     "check_torch",
     "compare",
     "pair_inputs",
@@ -127,7 +128,7 @@ def run_all(
         results = session.run(one)
         return tuple(results[name] for name in session.outputs)
 
-    return run_each(call, session.outputs, feeds, step, shake=shake)
+    return run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
 
 
 def run_each(
@@ -136,17 +137,30 @@ def run_each(
     feeds: Sequence[Feeds],
     step: Callable[[], None],
     *,
-    shake: bool = False,
+    shake: Callable[[Feeds], Feeds] | None = None,
 ) -> Run:
-    """As `run_all`, of whatever `call` runs; its outputs are those of `names`."""
+    """As `run_all`, of whatever `call` runs.
+
+    Args:
+        call: Runs the model on inputs by name.
+        names: Of its outputs.
+        feeds: Inputs by name, for each draw.
+        step: Called before each draw.
+        shake: Moves inputs by as little as counts; the first draw is also run with its inputs moved.
+    """
     draws = []
     for one in feeds:
         step()
         draws.append(tuple(call(one)))
-    if not shake:
+    if shake is None:
         return Run(tuple(names), tuple(draws))
-    pairs = zip(draws[0], call({name: _moved(value) for name, value in feeds[0].items()}), strict=True)
+    pairs = zip(draws[0], call(shake(feeds[0])), strict=True)
     return Run(tuple(names), tuple(draws), tuple(_change(a, b) for a, b in pairs))
+
+
+def by_one_ulp(feeds: Feeds) -> Feeds:
+    """The inputs with their floats moved by one unit in the last place."""
+    return {name: _moved(value) for name, value in feeds.items()}
 
 
 def _change(old: Any, new: Any) -> float:
