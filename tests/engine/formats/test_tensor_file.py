@@ -236,9 +236,8 @@ def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
         found = TensorRows(contents)
     except ValueError:
         # two rows would have the same path: then all are made
-        assert (
-            any("#" in x.path for x in expected) or len({x.path for x in expected}) < len(expected) or names
-        )
+        modules = [row.path for row in rows(tensors) if row.stored is None]
+        assert len(set(modules)) < len(modules) or set(modules) & set(names)
         return
     assert tuple(found) == expected
     assert found == expected
@@ -246,19 +245,19 @@ def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
     assert [found[-i] for i in range(1, len(found) + 1)] == list(reversed(expected))
 
 
-def test_a_hundred_thousand_tensors_take_memory_for_what_is_looked_at(tmp_path: Path) -> None:
+def test_many_tensors_take_memory_for_what_is_looked_at(tmp_path: Path) -> None:
     tensors = [
-        Stored(f"h.{i // 4}.w{i % 4}", "bfloat16", (64, 64), 8192, "f", i * 8192) for i in range(100_000)
+        Stored(f"h.{i // 4}.w{i % 4}", "bfloat16", (64, 64), 8192, "f", i * 8192) for i in range(30_000)
     ]
     opened = TensorFile(Contents("test", "f", tensors, ["f"], 0), OpenOptions())
     tracemalloc.start()
     layers = opened.examine().analysis.layers
     size, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(layers) == 125_001
-    assert (layers[0].params, layers[1].repeat, layers[6].repeat) == (100_000 * 4096, 25_000, 0)
-    assert size < 125_001 * 150
-    assert most < 125_001 * 800
+    assert len(layers) == 37_501
+    assert (layers[0].params, layers[1].repeat, layers[6].repeat) == (30_000 * 4096, 7_500, 0)
+    assert size < 37_501 * 150
+    assert most < 37_501 * 800
 
 
 def test_tied_tensors_count_once_and_name_each_other(tmp_path: Path) -> None:
