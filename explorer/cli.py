@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 BAD_INPUT, INTERRUPTED = 2, 130
-_ENDINGS = (".onnx", ".pt", ".pt2")
-"""Of files of models: a word that ends so is a path, even where no such file is."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

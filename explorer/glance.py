@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.outline import Outline
     from explorer.engine.formats.probe import Format
 
-__all__ = ["check", "choices", "formats", "outline"]
+__all__ = ["check", "choices", "formats", "label", "outline"]
 
 
 def outline(source: str) -> Outline:
@@ -50,6 +50,13 @@ def formats() -> tuple[tuple[Format, tuple[str, ...]], ...]:
         (format, tuple(c.format for c in CONVERTERS if format.name in c.sources and c.format != format.name))
         for format in known.formats()
     )
+
+
+def label(name: str) -> str:
+    """What a person calls the format that `ModelInfo.format` names: 'onnx' -> 'ONNX'."""
+    from explorer.engine import formats as known
+
+    return next((format.label for format in known.formats() if format.name == name), name)
 
 
 def check(source: str) -> None:

@@ -136,7 +136,7 @@ def test_a_person_reads_names_types_shapes_sizes_and_the_sums(
     code, out, err = run(capsys, "outline", sample("lenet"))
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].split("   ")[1:] == ["onnx", "242.71 KiB"]
+    assert lines[0].split("   ")[1:] == ["ONNX", "242.71 KiB"]
     assert "opset       17" in lines
     tensor = next(line for line in lines if "conv2.weight" in line and line.startswith("tensor"))
     assert tensor.split() == ["tensor", "conv2.weight", "float32", "[16,", "6,", "5,", "5]", "9.38", "KiB"]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from explorer.facts import Analysis, Info, Totals
 from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
+from explorer.glance import label
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.model import FORMATS, Block, layers, title
+from explorer.report.model import Block, layers, title
 from explorer.units import bytes_text, count_text, exact_text
 
 __all__ = ["compare", "torchinfo"]
@@ -36,9 +37,7 @@ def compare(fact: Comparison) -> list[Block]:
         Column("", style=DIM),
         *(Column(one.model.source, "right", shrink=True) for one in fact.models),
     )
-    rows: list[tuple[Cell, ...]] = [
-        ("Format", *(Span(FORMATS.get(one.model.format, one.model.format), DIM) for one in fact.models))
-    ]
+    rows: list[tuple[Cell, ...]] = [("Format", *(Span(label(one.model.format), DIM) for one in fact.models))]
     rows += [
         (label, *_cells([getattr(one.totals, name) for one in fact.models], text))
         for label, name, text in _FIGURES

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from explorer.facts import TensorInfo
 from explorer.facts.conversion import Conversion, StoredEvidence
+from explorer.glance import label
 from explorer.report.evidence import evidence
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Column, Line, Prose, Span, Table
-from explorer.report.model import FORMATS, Block, capped
+from explorer.report.model import Block, capped
 from explorer.units import bytes_text, printable, seconds_text, shape_text
 
 __all__ = ["conversion"]
@@ -23,7 +24,7 @@ def conversion(fact: Conversion) -> list[Block]:
         Line(
             (
                 Span(fact.source, STRONG),
-                Span(f"   {_name(fact.source_format)} to {_name(fact.format)}", DIM),
+                Span(f"   {label(fact.source_format)} to {label(fact.format)}", DIM),
                 Span(f"   by {fact.how}" if fact.how else "", DIM),
             )
         ),
@@ -42,10 +43,6 @@ def conversion(fact: Conversion) -> list[Block]:
         return [*blocks, Prose("nothing was written; --no-verify writes it without the comparison", BAD)]
     size = f"   {bytes_text(fact.file_bytes)}, {seconds_text(fact.seconds)}"
     return [*blocks, Line((Span("written  ", DIM), Span(fact.output, STRONG), Span(size, DIM)))]
-
-
-def _name(format: str) -> str:
-    return FORMATS.get(format, format)
 
 
 def _ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorer.facts import Analysis, Info, Layer, ModelInfo, OpStat, Range, TensorInfo, Totals
+from explorer.glance import label
 from explorer.report.layout import BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.units import bytes_text, count_text, exact_text, percent_text, shape_text
 
 __all__ = [
-    "FORMATS",
     "CAP",
     "Block",
     "bar_text",
@@ -36,14 +36,6 @@ CAP = 200
 """Rows of a table on a terminal; --csv has them all."""
 
 _BAR_CELLS = 10
-FORMATS = {
-    "onnx": "ONNX",
-    "torch": "PyTorch module",
-    "torchscript": "TorchScript",
-    "torch.export": "torch.export program",
-    "gguf": "GGUF",
-    "huggingface": "Hugging Face folder",
-}
 
 
 def info(fact: Info) -> list[Block]:
@@ -81,7 +73,7 @@ def written(output: str) -> list[Block]:
 
 def title(model: ModelInfo) -> list[Block]:
     """The line that says which model this is about."""
-    kind = FORMATS.get(model.format, model.format)
+    kind = label(model.format)
     parts = [
         f"{kind} opset {model.opset}" if model.opset else kind,
         model.producer,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from explorer.glance import label
 from explorer.units import bytes_text, printable, shape_text
 
 TYPE_CHECKING = False
@@ -30,7 +31,7 @@ def as_text(outline: Outline) -> Iterator[str]:
     """Lines: what the file is, what is known of the whole, a row for each thing in it, and the sums."""
     room = width()
     size = "" if outline.file_bytes is None else f"   {bytes_text(outline.file_bytes)}"
-    yield f"{printable(outline.source)}   {outline.format}{size}\n"
+    yield f"{printable(outline.source)}   {label(outline.format)}{size}\n"
     facts = [(printable(key), printable(text)) for key, text in outline.facts]
     for line in columns(facts, room):
         yield f"{line}\n"

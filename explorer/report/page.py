@@ -15,10 +15,11 @@ from msgspec import Struct, field
 
 from explorer.errors import ExplorerError, Misuse
 from explorer.facts import Analysis, Info, OpStat, TensorInfo
+from explorer.glance import label
 from explorer.report import plots
 from explorer.report.costs import live_at, machine_text
 from explorer.report.layout import Span
-from explorer.report.model import FORMATS, figures_text, range_text, share_text
+from explorer.report.model import figures_text, range_text, share_text
 from explorer.units import bytes_text, count_text, exact_text, printable, seconds_text, shape_text
 
 if TYPE_CHECKING:
@@ -426,7 +427,7 @@ def _title(info: Info) -> str:
 
 def _subtitle(info: Info) -> str:
     model = info.model
-    kind = FORMATS.get(model.format, model.format)
+    kind = label(model.format)
     parts = [
         printable(model.source),
         f"{kind} opset {model.opset}" if model.opset else kind,

@@ -66,6 +66,7 @@ def _rows(found: Described) -> Iterator[OutlineRow]:
 FORMAT = Format(
     "torch.export",
     "an exported program (.pt2)",
+    label="torch.export program",
     recognise=_recognise,
     open=_open,
     outline=_outline,

@@ -479,6 +479,7 @@ def _outline(source: str) -> Outline:
 FORMAT = Format(
     "gguf",
     "a GGUF file of llama.cpp's (.gguf)",
+    label="GGUF",
     recognise=_recognise,
     open=_open,
     outline=_outline,

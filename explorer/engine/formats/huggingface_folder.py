@@ -456,6 +456,7 @@ def _outline(source: str) -> Outline:
 FORMAT = Format(
     "huggingface",
     "a Hugging Face folder (config.json and weights), or its index of shards",
+    label="Hugging Face folder",
     recognise=_recognise,
     open=_open,
     outline=_outline,

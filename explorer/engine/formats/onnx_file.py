@@ -151,6 +151,7 @@ def _outline(source: str) -> Outline:
 FORMAT = Format(
     "onnx",
     "an ONNX file (.onnx)",
+    label="ONNX",
     recognise=_recognise,
     open=OnnxModel,
     outline=_outline,

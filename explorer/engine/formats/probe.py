@@ -97,6 +97,7 @@ class Format:
     Args:
         name: What `ModelInfo.format` says.
         about: What it is, for a person: 'an ONNX file (.onnx)'.
+        label: What stands beside a model's name, for a person: 'ONNX'; the name by default.
         recognise: Whether a source is of this kind, by its content. It must be cheap and import nothing
             heavy, and it is asked of everything: files, folders, and what exists nowhere.
         open: Opens the model.
@@ -117,6 +118,7 @@ class Format:
         "analysed",
         "chooses",
         "endings",
+        "label",
         "name",
         "needs",
         "open",
@@ -135,6 +137,7 @@ class Format:
         open: Callable[[str, OpenOptions], Opened],
         outline: Callable[[str], Outline] | None = None,
         endings: tuple[str, ...] = (),
+        label: str = "",
         recognised: str = "",
         shows: str = "",
         needs: str = "",
@@ -147,6 +150,7 @@ class Format:
         self.open = open
         self.outline = outline
         self.endings = endings
+        self.label = label or name
         self.recognised = recognised
         self.shows = shows
         self.needs = needs

@@ -93,9 +93,19 @@ class TfliteModel:
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `Opened`."""
+        from msgspec.structs import replace
+
         from explorer.engine.values import onnx_tensors
 
-        stored = [t for t in onnx_tensors.stored(self.read.model) if t.name not in self.read.made_up]
+        tensors = self.read.model.graph.initializers
+        stored = []
+        for numbers in onnx_tensors.stored(self.read.model):
+            tensor = tensors.get(numbers.name)
+            if tensor is not None and tensor.held is not None:
+                # what a sparse tensor does not hold is zero
+                numbers = replace(numbers, zeros=numbers.elements - tensor.held)
+            if numbers.name not in self.read.made_up:
+                stored.append(numbers)
         notes = ("integers are shown as stored, not scaled",) if self.read.quantized else ()
         return stored, notes
 
@@ -136,6 +146,7 @@ def _outline(source: str) -> Outline:
 FORMAT = Format(
     "tflite",
     "a TensorFlow Lite model (.tflite)",
+    label="TensorFlow Lite",
     recognise=lambda probe: probe.head[4:8] == _IDENTIFIER,
     open=TfliteModel,
     outline=_outline,

@@ -35,6 +35,7 @@ def _open(source: str, options: OpenOptions) -> Opened:
 FORMAT = Format(
     "torch",
     "a torchvision model's name, or package.module:callable",
+    label="PyTorch module",
     recognise=_recognise,
     open=_open,
     recognised="a name that is no file's",

@@ -77,6 +77,7 @@ def _rows(found: Script) -> Iterator[OutlineRow]:
 FORMAT = Format(
     "torchscript",
     "a TorchScript file (.pt)",
+    label="TorchScript",
     recognise=_recognise,
     open=_open,
     outline=_outline,
