@@ -13,6 +13,7 @@ words, and what ends a process is told by the one that started it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -90,8 +91,7 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
     Raises:
         ExplorerError: Something else ended it: native code that gets no memory aborts, or exits.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -104,8 +104,7 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
                 code = work()
             except SystemExit as left:  # a polite kill
                 code = left.code if isinstance(left.code, int) else 1
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
             os.write(tell, b".")
         finally:
             os._exit(code)
@@ -129,6 +128,13 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
     known = {s.value: s.name for s in signal.Signals}
     how = f"by {known.get(-code, f'signal {-code}')}" if code < 0 else "by a library"
     raise ExplorerError(f"stopped {how}, perhaps at {words(limit)}", hint="nothing was written")
+
+
+def _flush() -> None:
+    """Lets out what is written, so that it is not written twice or lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never there
+            stream.flush()
 
 
 def _in_foreground() -> bool:

@@ -35,6 +35,8 @@ _FAREWELL = (
 )
 """Puts back what Textual's driver sets, in its own order."""
 
+_KEPT = b"explorer: ended from outside; explorer --resume goes on from here\r\n"
+
 
 class Line:
     """A session, its engine, and the folder in which both outlive the terminal.
@@ -106,7 +108,7 @@ class Line:
                 with contextlib.suppress(Exception):
                     self.keep(self._view)
                 self.engine.kill()
-                _put_back(app)
+                _put_back(app, _KEPT if self._kept is not None else b"")
             finally:
                 os._exit(128 + number)
 
@@ -132,13 +134,19 @@ def _await_hangup(terminal: int) -> None:
     poll = select.poll()
     poll.register(terminal, 0)
     with contextlib.suppress(OSError):
-        poll.poll()
+        while True:
+            events = poll.poll()
+            if any(event & select.POLLNVAL for _, event in events):
+                return  # a system that cannot poll a terminal sends the signal only
+            if any(event & select.POLLHUP for _, event in events):
+                break
+            time.sleep(_GRACE)
         os.kill(os.getpid(), signal.SIGHUP)
         time.sleep(_GRACE)  # the main thread may be kept in native code, or by a terminal that is full
         os._exit(128 + signal.SIGHUP)
 
 
-def _put_back(app: ExplorerApp) -> None:
+def _put_back(app: ExplorerApp, said: bytes) -> None:
     """Leaves a terminal that is still there as it was found; one that takes nothing is not waited for."""
     import termios
 
@@ -149,6 +157,6 @@ def _put_back(app: ExplorerApp) -> None:
     with contextlib.suppress(OSError):
         os.set_blocking(2, False)
         try:
-            os.write(2, _FAREWELL + b"explorer: ended from outside; explorer --resume goes on from here\r\n")
+            os.write(2, _FAREWELL + said)
         finally:
             os.set_blocking(2, True)
