@@ -17,13 +17,17 @@ from explorer.units import bytes_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
 __all__ = ["PICKLED", "Checkpoint", "checkpoint"]
 
 DEPTH = 64
 """Levels of containers or modules inside each other."""
+TIMES = 10_000
+"""Names that one tensor or container may have."""
+NAME = 512
+"""Characters of a name; of a longer one the two ends are kept."""
 VALUES = 40
 """Plain values beside the tensors that are named."""
 TEXT = 200
@@ -92,37 +96,57 @@ class _Walk:
         self.values: list[tuple[str, str]] = []
         self.left = 0
         self.again: list[str] = []
+        self.times: dict[int, int] = {}
 
     def run(self) -> None:
-        stack: list[tuple[str, int, Any, str, int]] = [("", 0, self.saved.root, "", 0)]
+        """Goes through everything, depth first and in order; a list of a million is not copied."""
+        stack = [iter([("", self.saved.root)])]
+        levels: list[tuple[str, str, int, bool]] = [("", "", 0, True)]
         while stack:
-            path, level, value, role, depth = stack.pop()
+            entry = next(stack[-1], None)
+            if entry is None:
+                stack.pop()
+                levels.pop()
+                continue
+            key, value = entry
+            above, role, depth, telling = levels[-1]
+            path = _joined(above, key)
+            if telling and not role:
+                role = _role(above, key, value)
             if isinstance(value, TensorSpec):
                 self.loose(path, value, role, depth)
-                continue
-            if isinstance(value, (*_PLAIN, Global, Device, Span)):
+            elif isinstance(value, (*_PLAIN, Global, Device, Span)):
                 self.value(path, value)
-                continue
-            if level > DEPTH:
-                raise BadModel("it is nested deeper than any model", where=self.saved.source)
-            if id(value) in self.seen and value:
+            elif id(value) in self.seen and value:
                 self.again.append(path)
-                continue
-            self.seen.add(id(value))
-            if _is_module(value):
-                below = self.module(path, value, role, depth)
-                inner = depth + (1 if path else 0)
-            elif isinstance(value, Made) and self.array(path, value, role, depth):
-                continue
+                self.often(len(self.again))
             else:
-                below = list(_inside(value))
-                inner = depth
-                if not below or _only_values(value):
-                    self.value(path, value)
-                    continue
-            for key, item in reversed(below):
-                name = f"{path}.{key}" if path else key
-                stack.append((name, level + 1, item, role or _role(path, key, item), inner))
+                if len(stack) > DEPTH:
+                    raise BadModel("it is nested deeper than any model", where=self.saved.source)
+                self.seen.add(id(value))
+                below = self.opened(path, value, role, depth)
+                if below is not None:
+                    stack.append(iter(below))
+                    # how a module calls what is in it says nothing
+                    module = _is_module(value)
+                    inner = depth + 1 if path and module else depth
+                    levels.append((path, role, inner, telling and not module))
+
+    def opened(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
+        """What is inside a container, a module or an object; None if that is nothing, or noted already."""
+        if _is_module(value):
+            return self.module(path, value, role, depth)
+        if isinstance(value, Made) and self.array(path, value, role, depth):
+            return None
+        if not value or _only_values(value):
+            self.value(path, value)
+            return None
+        return _inside(value)
+
+    def often(self, times: int) -> None:
+        """Refuses what a few bytes of a pickle can say a million times, and no model does."""
+        if times > TIMES:
+            raise BadModel(f"it names one thing more than {TIMES:,} times", where=self.saved.source)
 
     def value(self, path: str, value: Any) -> None:
         """Something beside the tensors."""
@@ -141,6 +165,8 @@ class _Walk:
 
     def loose(self, path: str, spec: TensorSpec, role: str, depth: int) -> None:
         """A tensor that belongs to no module."""
+        times = self.times[id(spec)] = self.times.get(id(spec), 0) + 1
+        self.often(times)
         parts = self.found.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
             parts.append(Part("", depth=depth, role=role))
@@ -153,7 +179,7 @@ class _Walk:
             What is inside it.
         """
         state: Mapping[Any, Any] = value.state
-        children = [(str(k), v) for k, v in state["_modules"].items() if v is not None]
+        children = [(_name(k), v) for k, v in state["_modules"].items() if v is not None]
         kind = value.kind.name.rpartition(".")[2] if isinstance(value.kind, Global) else "Module"
         above = self.found.whole[-1][0] if self.found.whole else None
         if above is None or (above and not path.startswith(f"{above}.")):
@@ -168,16 +194,15 @@ class _Walk:
             role=role,
         )
         self.found.parts.append(part)
-        prefix = f"{path}." if path else ""
         for table, into in (("_parameters", part.parameters), ("_buffers", part.buffers)):
             for key, item in state[table].items() if isinstance(state.get(table), dict) else ():
                 if isinstance(item, TensorSpec):
                     trained = item.requires_grad if table == "_parameters" else False
-                    into.append(self.tensor(f"{prefix}{key}", item, role, trained))
+                    into.append(self.tensor(_joined(path, _name(key)), item, role, trained))
         for key, item in state.items():
             if isinstance(item, TensorSpec):
                 # a tensor that is neither: torch does not move it with the model, but it is in the file
-                part.buffers.append(self.tensor(f"{prefix}{key}", item, role, False))
+                part.buffers.append(self.tensor(_joined(path, _name(key)), item, role, False))
         return children
 
     def tensor(self, name: str, spec: TensorSpec, role: str, trained: bool | None = None) -> Stored:
@@ -285,9 +310,13 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(key: Any) -> str:
-    if isinstance(key, (Made, Global)):
-        return key.qualname
-    return str(key)[:1000]
+    text = key.qualname if isinstance(key, (Made, Global)) else str(key)
+    return text if len(text) <= NAME else f"{text[: NAME // 2]}...{text[-NAME // 2 :]}"
+
+
+def _joined(above: str, key: str) -> str:
+    path = f"{above}.{key}" if above else key
+    return path if len(path) <= NAME else f"{path[: NAME // 2]}...{path[-NAME // 2 :]}"
 
 
 def _only_values(value: Any) -> bool:
@@ -300,6 +329,8 @@ def _only_values(value: Any) -> bool:
 def _role(path: str, key: str, item: Any) -> str:
     """What lies under a key that is no part of the model; '' if it may be."""
     known = _ROLES.get(key.lower(), "") if not path else ""
+    if isinstance(item, TensorSpec) and "rng" not in key:
+        return ""  # a parameter may be called anything
     if isinstance(item, dict) and "state" in item and "param_groups" in item:
         return _OPTIMIZER
     return known
@@ -368,7 +399,7 @@ def checkpoint(saved: Saved, format: str) -> Checkpoint:
         for part in found.parts:
             part.role = ""
     if not walk.tensors and not found.whole:
-        ran = [name for name, _, _ in calls(saved)]
+        ran = [_name(name) for name, _, _ in calls(saved)]
         what = f" (its pickle asks for {named_few(ran)}, which was not run)" if ran else ""
         raise BadModel(f"it holds no tensors and no module{what}", where=saved.source)
     found.contents = Contents(
@@ -395,7 +426,7 @@ def _facts(walk: _Walk) -> Iterator[tuple[str, str]]:
     for role, names in _by_role(found, walk.tensors).items():
         size = sum(t.nbytes for t in names)
         yield role, f"{len(names):,} tensors, {bytes_text(size)}, not counted as parameters"
-    yield from walk.values
+    yield from sorted(walk.values, key=lambda pair: pair[0].count("."))
     if walk.left:
         yield "more values", f"{walk.left:,} that are not named here"
 
@@ -412,6 +443,7 @@ def _by_role(found: Checkpoint, tensors: Sequence[Stored]) -> dict[str, list[Sto
 def _notes(walk: _Walk) -> Iterator[str]:
     ran = list(calls(walk.saved))
     if ran:
+        ran = [(_name(name), times, suspicious) for name, times, suspicious in ran]
         bad = [f"{name} (called {times} times)" for name, times, suspicious in ran if suspicious]
         rest = [name for name, _, suspicious in ran if not suspicious]
         if bad:

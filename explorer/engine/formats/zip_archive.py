@@ -29,7 +29,7 @@ __all__ = ["ENTRIES", "INFLATED", "Archive", "Entry", "directory", "entry_names"
 INFLATED = 64 << 20
 """Largest entry that may be compressed: torch compresses its text at most, and weights never."""
 PICKLED = 8 << 20
-"""Largest pickle that may be compressed: torch never does it, and each of its bytes can make an object."""
+"""Largest pickle or JSON that may be compressed: torch never does it, and a few bytes make an object."""
 ENTRIES = 2_000_000
 """More entries than any model has tensors: a directory that large is not read."""
 
@@ -258,7 +258,7 @@ class Archive:
             raise BadModel(f"'{printable(name)}' claims more bytes than the file has", where=self.path)
         if not stored and entry.method != _DEFLATED:
             raise BadModel(f"'{printable(name)}' is packed in a way that torch does not use", where=self.path)
-        if not stored and entry.size > (PICKLED if name.endswith(".pkl") else INFLATED):
+        if not stored and entry.size > (PICKLED if name.endswith((".pkl", ".json")) else INFLATED):
             raise BadModel(
                 f"'{printable(name)}' would take {entry.size:,} bytes unpacked",
                 where=self.path,

@@ -230,6 +230,21 @@ def test_an_averaged_copy_is_no_second_model_but_alone_it_is_one(tmp_path: Path)
     assert Session(alone).info().totals.params == whole
 
 
+def test_a_parameter_or_a_layer_may_be_called_anything(tmp_path: Path) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ema = nn.Linear(2, 3)
+            self.scaler = nn.Parameter(torch.ones(4))
+
+    globals()["Own"], Own.__qualname__ = Own, "Own"
+    try:
+        for number, value in enumerate((Own(), Own().state_dict(), {"scaler": torch.ones(13)})):
+            assert Session(saved(value, tmp_path / f"{number}.pt")).info().totals.params == 13
+    finally:
+        del globals()["Own"]
+
+
 def test_the_same_dictionary_twice_is_walked_once(tmp_path: Path) -> None:
     inner: Any = {"w": torch.ones(2)}
     for _ in range(60):
@@ -237,6 +252,23 @@ def test_the_same_dictionary_twice_is_walked_once(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="nested deeper"):
         contents(saved({"x": _deep({"w": torch.ones(1)}, 100)}, tmp_path / "deep.pt"))
     assert len(contents(saved(inner, tmp_path / "laughs.pt")).tensors) == 1
+
+
+def test_a_few_bytes_cannot_name_a_tensor_a_million_times(tmp_path: Path) -> None:
+    tensor = torch.ones(2)
+    with pytest.raises(BadModel, match="more than 10,000 times"):
+        contents(saved({"w": [tensor] * 20_000}, tmp_path / "often.pt"))
+    with pytest.raises(BadModel, match="more than 10,000 times"):
+        contents(saved({"w": tensor, "x": [{"a": 1}] * 1 + [[[1]]] * 20_000}, tmp_path / "lists.pt"))
+
+
+def test_long_names_do_not_grow_with_depth(tmp_path: Path) -> None:
+    value: Any = {"w": torch.ones(2), "v": torch.ones(2)}
+    for _ in range(50):
+        value = {"k" * 100_000: value}
+    found = contents(saved(value, tmp_path / "long.pt"))
+    assert [len(t.name) < 600 for t in found.tensors] == [True, True]
+    assert found.tensors[0].name.endswith("w")
 
 
 def _deep(value: Any, levels: int) -> Any:
