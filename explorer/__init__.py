@@ -46,6 +46,8 @@ __all__ = [
     "verify_files",
 ]
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "explorer.errors": ("BadModel", "Cancelled", "EngineDied", "ExplorerError", "MissingExtra", "Misuse"),
     "explorer.facts": (
@@ -66,14 +68,6 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        # importlib.metadata takes 20 ms to import, and most programs never ask
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("explorer-nn")
-        except PackageNotFoundError:
-            return "0+unknown"
     if name in _HOME:
         from importlib import import_module
 

@@ -72,6 +72,8 @@ def _counted(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Iterator
 def _sums_text(sums: dict[str, list[int]]) -> str:
     parts = []
     for kind, (count, nbytes, unknown) in sums.items():
+        if kind == "more":
+            continue
         text = f"{count:,} {kind}{'s' * (count != 1)}"
         if nbytes:
             text = f"{text} of {'at least ' if unknown and kind == 'tensor' else ''}{bytes_text(nbytes)}"
