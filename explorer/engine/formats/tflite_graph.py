@@ -48,8 +48,8 @@ MAX_ELEMENTS = 1 << 48
 MAX_DEPTH = 32
 """Subgraphs within subgraphs; real models stay below 5."""
 
-MAX_OPENED = 60_000
-"""Operators that the bodies of IF and WHILE open into, all together; what has more stays closed."""
+MAX_OPENED = 200_000
+"""Operators and values that bodies of IF and WHILE open into, all together; what has more stays closed."""
 
 _LARGEST = 1 << 62
 """Where counting what bodies open into ends."""
@@ -132,9 +132,11 @@ class _Maker:
         self.bodies: dict[int, _Body] = {}
         self.sizes: dict[int, int] = {}
         self.opened = 0
+        self.opening = False
         self.functions: dict[tuple[str, str, str], Function] = {}
         self.graphs: dict[tuple[str, str, str], Graph] = {}
         self.hoisted: dict[int, dict[str, Tensor]] = {}
+        self.handed: dict[int, tuple[str, ...]] = {}
         self.decoders: dict[Any, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
         self.symbols: dict[str, int] = {}
         self.made_up: dict[str, Tensor] = {}
@@ -148,7 +150,10 @@ class _Maker:
         main = self.bodies[0]
         self._name_sizes(main)
         graph = self._graph(main, main.names, main.subgraph.name or "main")
-        stored = {**graph.initializers, **self._needed(main), **self.made_up}
+        needed = self._needed(main)
+        if not needed.keys().isdisjoint(main.names):
+            raise BadModel("it calls a tensor as a tensor of another subgraph is called here")
+        stored = {**graph.initializers, **needed, **self.made_up}
         graph = Graph(graph.name, graph.nodes, graph.inputs, graph.outputs, stored, graph.values)
         model = Model(
             graph,
@@ -175,7 +180,7 @@ class _Maker:
     # -- which subgraph runs which --------------------------------------------------------------
 
     def _measure(self, at: int, around: tuple[int, ...]) -> int:
-        """Reads a subgraph and those that it runs; how many operators it has when all are put in place.
+        """Reads a subgraph and those that it runs; how many parts it has when all are put in place.
 
         Raises:
             BadModel: Subgraphs run each other in a circle, or nest too deeply.
@@ -190,7 +195,7 @@ class _Maker:
         subgraph = self.file.subgraph(at)
         body = _Body(subgraph, f"{subgraph.name or 'subgraph'}#{at}/" if at else "", _names(subgraph.tensors))
         self.bodies[at] = body
-        total = len(subgraph.operators)
+        total = len(subgraph.operators) + len(subgraph.tensors)
         for number, operator in enumerate(subgraph.operators):
             fields = _running(operator)
             if not fields:
@@ -295,9 +300,9 @@ class _Maker:
         needed = (count * bits + 7) // 8
         payload = None if tensor.data is None else Span(self.source, *tensor.data)
         held: int | None = None
-        beside = 0
+        beside = tensor.indices
         if tensor.quantization is not None:
-            beside = tensor.quantization.nbytes
+            beside += tensor.quantization.nbytes
             for other in tensor.quantization.beside:
                 if other < len(around) and (data := around[other].data) is not None:
                     beside += data[1]
@@ -336,14 +341,19 @@ class _Maker:
         subgraph = body.subgraph
         self._count_up(body)
         self._check_order(body)
-        nodes = tuple(self._node(body, at, operator, names) for at, operator in enumerate(subgraph.operators))
+        labels: set[str] = set()
+        nodes = tuple(
+            [self._node(body, at, operator, names, labels) for at, operator in enumerate(subgraph.operators)]
+        )
         stored = {
             names[at]: self._tensor(t, names[at], subgraph.tensors)
             for at, t in enumerate(subgraph.tensors)
             if t.stored
         }
         if inputs is None:
-            inputs = [self._value(body, n, names[n], given=True) for n in subgraph.inputs]
+            # only the main graph's inputs are given from outside, under names for their sizes
+            given = not body.prefix
+            inputs = [self._value(body, n, names[n], given=given) for n in subgraph.inputs]
         outputs = [self._value(body, n, names[n]) for n in subgraph.outputs]
         taken = {v.name for v in inputs}
         values = [
@@ -396,19 +406,32 @@ class _Maker:
             if number not in known:
                 raise BadModel(f"nothing makes the output '{names[number]}'")
 
-    def _node(self, body: _Body, at: int, operator: Operator, names: Sequence[str]) -> Node:
+    def _node(self, body: _Body, at: int, operator: Operator, names: Sequence[str], labels: set[str]) -> Node:
+        """An operator; `labels` are those of the graph that are taken."""
         inputs = [names[n] if n >= 0 else "" for n in operator.inputs]
         outputs = [names[n] if n >= 0 else "" for n in operator.outputs]
-        label = next((_label(body.subgraph.tensors[n].name) for n in operator.outputs if n >= 0), "")
+        made = next((n for n in operator.outputs if n >= 0), None)
+        # the first of the operators that were fused into the one that makes a tensor
+        label = "" if made is None else body.subgraph.tensors[made].name.partition(";")[0]
+        if label in labels and made is not None:
+            label = body.names[made]
+        labels.add(label)
         runs = body.runs.get(at)
         if runs is not None:
             if operator.op in _CALLS:
                 return self._call(body, operator, at, inputs, outputs, label)
+            make = self._if if operator.op in _BRANCHES else self._while
+            if self.opening:
+                # what is in a body was counted with it
+                return make(body, at, inputs, outputs, label)
             size = sum(self.sizes[n] for n in runs)
             if self.opened + size <= MAX_OPENED:
                 self.opened += size
-                make = self._if if operator.op in _BRANCHES else self._while
-                return make(body, at, inputs, outputs, label)
+                self.opening = True
+                try:
+                    return make(body, at, inputs, outputs, label)
+                finally:
+                    self.opening = False
         alike, decode = self._attributes(operator)
         domain = CUSTOM if operator.custom else DOMAIN
         return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=alike)
@@ -451,8 +474,16 @@ class _Maker:
         inner = self.bodies[number]
         op = str(options.get("name") or inner.subgraph.name or operator.op)
         key = DOMAIN, op, str(number)
-        stored = self._constants(inner)
-        handed = (*(inner.prefix + name for name in stored), *self._needed(inner))
+        handed = self.handed.get(number)
+        if handed is None:
+            stored = (
+                inner.prefix + name
+                for name, t in zip(inner.names, inner.subgraph.tensors, strict=True)
+                if t.stored
+            )
+            handed = self.handed[number] = (*stored, *self._needed(inner))
+        # a thousand calls that hand in a thousand constants each are more than their file
+        self.file.purse.pay(len(handed))
         if key not in self.functions:
             names = [
                 inner.prefix + name if tensor.stored else name
@@ -600,8 +631,3 @@ def _names(tensors: Sequence[FileTensor]) -> list[str]:
         used.add(name)
         found.append(name)
     return found
-
-
-def _label(name: str) -> str:
-    """What to call the operator that makes a tensor: the first of the operators that were fused into it."""
-    return name.partition(";")[0]

@@ -89,6 +89,7 @@ class Tensor:
         external: Whether its bytes are in another file.
         variable: Whether it keeps its values from one run to the next.
         sparse: Whether only a part of it is stored.
+        indices: Bytes that say which part.
         quantization: None if its elements are what they say.
     """
 
@@ -96,6 +97,7 @@ class Tensor:
         "data",
         "dtype",
         "external",
+        "indices",
         "name",
         "quantization",
         "shape",
@@ -123,7 +125,9 @@ class Tensor:
         self.data = buffer
         self.external = bool(table.number(10, "I"))
         self.variable = bool(table.number(5, "B"))
-        self.sparse = table.table(6) is not None
+        sparsity = table.table(6)
+        self.sparse = sparsity is not None
+        self.indices = 0 if sparsity is None else sum(map(_indices, sparsity.tables(2)))
         quantization = table.table(4)
         found = Quantization(quantization) if quantization is not None else None
         # converters leave an empty record, or one of the smallest and largest values only
@@ -209,6 +213,11 @@ class Subgraph:
             self.operators.append(Operator(entry, codes[at], count, size))
         self.inputs: tuple[int, ...] = table.numbers(1, "i")
         self.outputs: tuple[int, ...] = table.numbers(2, "i")
+        made = {*self.inputs, *[n for operator in self.operators for n in operator.outputs]}
+        for number, tensor in enumerate(self.tensors):
+            if tensor.shape is not None and 0 in tensor.shape and number not in made and not tensor.stored:
+                # a constant of no elements has no bytes by which to tell that it is one
+                tensor.data = 0, 0
         for number in (*self.inputs, *self.outputs):
             if not 0 <= number < count:
                 raise BadModel(f"subgraph '{self.name}' names tensor {number:,}, and there are {count:,}")
@@ -222,6 +231,7 @@ class File:
 
     Attributes:
         data: The same.
+        purse: Pays for what is made of the file.
         version: Of the schema.
         description: By whoever wrote it.
         codes: Name, whether it is a custom one, and version of the operators that it uses.
@@ -239,7 +249,8 @@ class File:
         if data[4:8] != IDENTIFIER:
             raise BadModel("this is not a TensorFlow Lite model", hint="its bytes 4 to 8 are not 'TFL3'")
         self.data = data
-        model = root(data, Purse(len(data)))
+        self.purse = Purse(len(data))
+        model = root(data, self.purse)
         self.version = model.number(0, "I")
         self.description = model.text(3)
         self.codes = [_code(t) for t in model.tables(1)]
@@ -292,6 +303,21 @@ class File:
                 place, size = _inside(offset, table.number(2, "Q"), len(self.data), f"buffer {at:,}")
             self._known[at] = (place, size) if size else None
         return self._known[at]
+
+
+_INDEX_BYTES = (0, 4, 2, 1)
+"""Bytes of an index by the number of its vector's type in the union SparseIndexVector."""
+
+
+def _indices(dimension: Table) -> int:
+    """Bytes of the segments and indices of one dimension of a sparse tensor."""
+    total = 0
+    for kind, slot in ((2, 3), (4, 5)):
+        number = dimension.number(kind, "B")
+        vector = dimension.table(slot) if 0 < number < len(_INDEX_BYTES) else None
+        if vector is not None:
+            total += vector.vector(0, _INDEX_BYTES[number])[1] * _INDEX_BYTES[number]
+    return total
 
 
 def _inside(offset: int, count: int, size: int, what: str) -> tuple[int, int]:

@@ -488,6 +488,50 @@ def test_tensors_without_a_name_or_with_one_that_is_taken_are_told_apart(tmp_pat
     assert info.totals.elementwise_ops == 12
 
 
+def test_operators_whose_fused_names_begin_alike_are_told_apart(tmp_path: Path) -> None:
+    tensors = [T((4,), name=n) for n in ("x", "a;b", "a;c")]
+    net = Sub(tensors, [Op("RELU", [0], [1]), Op("NEG", [1], [2])], [0], [2])
+    assert list(layers(write(tmp_path, net))) == ["a", "a;c"]
+
+
+def test_a_constant_of_no_elements_needs_no_bytes(tmp_path: Path) -> None:
+    """The shape of a scalar, as converters write it."""
+    tensors = [T((1,), name="x"), T((0,), "int32", name="shape"), T((), name="y")]
+    net = Sub(tensors, [Op("RESHAPE", [0, 1], [2])], [0], [2])
+    assert layers(write(tmp_path, net))["y"].outputs[0].shape == ()
+
+
+def test_sparse_weights_have_as_many_parameters_as_are_stored(tmp_path: Path) -> None:
+    """6 of 60 numbers, and 11 + 6 indices of a byte each that say which."""
+    weight = T((5, 12), "float32", np.ones(6, "f"), "w", sparse=True)
+    tensors = [T((7, 12), name="x"), weight, T((5, 12), name="dense"), T((7, 5), name="y")]
+    net = Sub(tensors, [Op("DENSIFY", [1], [2]), Op("FULLY_CONNECTED", [0, 2, -1], [3])], [0], [3])
+    path = write(tmp_path, net)
+    row = layers(path)["y"]
+    assert row.macs == 7 * 12 * 5
+    assert (row.params, row.weight_bytes) == (6, 6 * 4 + 17)
+    with Session(path) as session:
+        found = session.weights().tensors[0]
+    assert (found.elements, found.zeros) == (60, 0.9)
+
+
+def grows(limit: int) -> list[Sub]:
+    """A loop whose value is twice as long after every turn."""
+    main, asks, body = loop(limit)
+    for sub in (main, asks, body):
+        for tensor in sub.tensors:
+            if tensor.shape == (2, 4):
+                tensor.shape, tensor.signature = (1, 4), (-1, 4)
+    join = Op("CONCATENATION", [1, 1], [5], ("ConcatenationOptions", {"Axis": 0}))
+    body.ops = [Op("ADD", [0, 2], [3]), join]
+    return [main, asks, body]
+
+
+def test_a_value_that_grows_in_a_loop_has_no_size(tmp_path: Path) -> None:
+    with Session(write(tmp_path, *grows(3))) as session:
+        assert session.info().model.outputs[0].shape == (None, 4)
+
+
 def test_who_writes_ranks_says_what_has_none(tmp_path: Path) -> None:
     tensors = [T((4,), name="x", has_rank=True), T((), name="y"), T((), name="z", has_rank=True)]
     path = write(tmp_path, Sub(tensors, [Op("WHERE", [0], [1]), Op("SUM", [0], [2])], [0], [1, 2]))

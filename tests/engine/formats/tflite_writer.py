@@ -131,7 +131,17 @@ class _Writer:
                 "QuantizationParameters", Scale=scales, ZeroPoint=points, QuantizedDimension=tensor.axis
             )
         if tensor.sparse:
-            sparsity = self.table("SparsityParameters", TraversalOrder=self.vector((0, 1), "int32"))
+            segments = self.table("Uint8Vector", Values=self.vector(range(11), "uint8"))
+            indices = self.table("Uint8Vector", Values=self.vector(range(6), "uint8"))
+            kind = tflite.SparseIndexVector.Uint8Vector
+            parts = {"ArraySegmentsType": kind, "ArraySegments": segments}
+            parts |= {"ArrayIndicesType": kind, "ArrayIndices": indices}
+            dimension = self.table("DimensionMetadata", Format=1, **parts)
+            sparsity = self.table(
+                "SparsityParameters",
+                TraversalOrder=self.vector((0, 1), "int32"),
+                DimMetadata=self.offsets("SparsityParameters", "DimMetadata", [dimension]),
+            )
         name = None if tensor.name is None else self.builder.CreateString(tensor.name)
         shape = None if tensor.shape is None else self.vector(tensor.shape, "int32")
         signature = self.vector(tensor.signature, "int32") if tensor.signature else None

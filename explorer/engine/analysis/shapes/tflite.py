@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FileShapes"]
 
+MAX_BODIES = 20_000
+"""Bodies that are followed, each once per kinds of arguments: calls in calls can ask for billions."""
+
 LARGEST = 1 << 10
 """Elements of a value up to which its contents are followed."""
 
@@ -153,7 +156,21 @@ class FileShapes(Inference):
             if info is None or info.shape is None or not self._follows:
                 types.append(TensorInfo(name, value.dtype, value.shape))
             else:
-                types.append(TensorInfo(name, info.dtype, _agreed(value.shape, info.shape)))
+                shape = _better(value.shape, info.shape) if self._trusted else info.shape
+                types.append(TensorInfo(name, info.dtype, shape))
+        for _ in range(2 if self._follows else 0):
+            # what changes in the first iteration may make more change in the next
+            inside = self.of_body(body, types, outer, constants)
+            ends = [inside.values.get(v.name) for v in body.outputs[1:]]
+            kept = [
+                info
+                if info is None or end is None
+                else TensorInfo(info.name, info.dtype, _same_sizes(info.shape, end.shape))
+                for info, end in zip(types[2:], ends, strict=False)
+            ]
+            if kept == types[2:]:
+                break
+            types[2:] = kept
         return types
 
     # -- one graph --------------------------------------------------------------------------------
@@ -166,7 +183,7 @@ class FileShapes(Inference):
             if value.name not in types:
                 shape = value.shape if self._trusted else None
                 types[value.name] = value.dtype, shape
-        if not self._follows:
+        if not self._follows or len(self._memo) >= MAX_BODIES:
             return
         for node in graph.nodes:
             made = self._made(node, types, contents)
@@ -290,6 +307,13 @@ def _better(declared: Shape | None, found: Shape | None) -> Shape | None:
     if len(declared) != len(found):
         return declared
     return tuple([b if a is None else a for a, b in zip(declared, found, strict=True)])
+
+
+def _same_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
+    """Those sizes that stay what they were."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple([x if x == y else None for x, y in zip(a, b, strict=True)])
 
 
 def _agreed(a: Shape | None, b: Shape | None) -> Shape | None:
