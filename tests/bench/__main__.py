@@ -92,6 +92,7 @@ def paint(models: Models, rounds: int) -> Iterator[Row]:
 def line(models: Models, rounds: int) -> Iterator[Row]:
     seen = screen.line_bytes("sample_models/mobilenet_small.onnx", "features")
     for name, what, must in (
+        ("first", "first paint with the tree", 30_720),
         ("key", "a cursor key", 4096),
         ("page", "a page down", 10_240),
         ("idle", "3 s idle", 0),

@@ -40,20 +40,21 @@ def bare_paint() -> float:
 
 
 def line_bytes(model: str, ready: str) -> dict[str, int]:
-    """Bytes of the dearest cursor key in the tree and in a plot, of a page, and of three idle seconds.
+    """Bytes of the first paint, the dearest cursor key in the tree and in a plot, a page, and three idle seconds.
 
     At 120x40 in SSH mode.
     """
     with explorer(model, env=SSH) as terminal:
         terminal.wait_for(ready)
         terminal.settle(1.0)
+        first = len(terminal.sent)
         keys = max(terminal.key_bytes(key) for key in ("down", "down", "right", "down", "down", "up", "left"))
         page = terminal.key_bytes("page down")
         terminal.press("5")
         terminal.wait_for("alive")
         terminal.settle(1.0)
         keys = max(keys, *(terminal.key_bytes(key) for key in ("left", "right", "right")))
-        return {"key": keys, "page": page, "idle": terminal.settle(quiet=3.0)}
+        return {"first": first, "key": keys, "page": page, "idle": terminal.settle(quiet=3.0)}
 
 
 def stall(model: str) -> dict[str, float]:
