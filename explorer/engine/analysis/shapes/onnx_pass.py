@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from explorer.engine.analysis.shapes import onnx_apart
 from explorer.engine.analysis.shapes.bodies import captured_names
 from explorer.engine.analysis.shapes.contents import Contents
 from explorer.engine.analysis.shapes.rules import Type
@@ -112,6 +111,9 @@ class OnnxPass(Struct):
 
     def _try(self, graph: Graph, opsets: Mapping[str, int], nodes: Sequence[Node]) -> Any:
         """Inference on some of a graph's nodes: its answer, or the exception that it raised."""
+        # what starts processes is 5 ms of imports, and few models have a node that the rules leave open
+        from explorer.engine.analysis.shapes import onnx_apart
+
         some = Graph(graph.name, tuple(nodes), graph.inputs, (), graph.initializers, graph.values)
         opsets = {**opsets, "explorer.refused": 1} if self._refused else opsets
         model = Model(some, opsets, max(self.ir_version, 10))
