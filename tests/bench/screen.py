@@ -40,7 +40,7 @@ def bare_paint() -> float:
 
 
 def line_bytes(model: str, ready: str) -> dict[str, int]:
-    """Bytes of the first paint, the dearest cursor key in the tree and in a plot, a page, and three idle seconds.
+    """Bytes of the first paint, the dearest cursor key in tree and plot, a page, and three idle seconds.
 
     At 120x40 in SSH mode.
     """
