@@ -531,6 +531,12 @@ class Session:
         self._history = History(tuple(entries), self._history.current)
         return path
 
+    def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What the opened model can become: for each kind what it is, and how files of it are called."""
+        from explorer.engine import convert
+
+        return convert.kinds(self._open(None))
+
     def convert(
         self,
         output: str,

@@ -52,12 +52,14 @@ _LONG: Mapping[str, tuple[str, ...]] = {
 }
 """Fields of results, by the result's type, that hold a row for every layer or tensor: sent in slices."""
 
-_STAGES = frozenset({"open", "analysis", "plan", "tile", "verify", "diff", "save", "weights", "activations"})
+_STAGES = frozenset(
+    {"open", "analysis", "plan", "tile", "verify", "diff", "save", "convert", "weights", "activations"}
+)
 """Methods that take long and say where they stand."""
 
 _METHODS = _STAGES | {
     "info", "ops", "search", "history", "undo", "redo", "command",
-    "memory", "roofline", "training", "torchinfo",
+    "memory", "roofline", "training", "torchinfo", "conversions",
 }  # fmt: skip
 
 

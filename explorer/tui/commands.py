@@ -205,6 +205,15 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("redo", ("r",), "r", "Redo", "Forward again", CHANGE, menu=True),
     Command("save", ("w",), "w", "Save…", "Write the current model as ONNX", CHANGE, menu=True),
+    Command(
+        "convert",
+        ("W",),
+        "W",
+        "Convert…",
+        "Write the opened model as another kind of file, and show that it is the same",
+        CHANGE,
+        menu=True,
+    ),
     Command("export", ("x",), "x", "Export…", "Write the layer table as CSV or JSON", CHANGE, menu=True),
     Command(
         "copy", ("y",), "y", "Copy", "Send the last command, or the layer's path, to the terminal", PROGRAM

@@ -25,7 +25,7 @@ from explorer.facts.conversion import Conversion
 if TYPE_CHECKING:
     from explorer.engine.formats.opening import Opened
 
-__all__ = ["CONVERTERS", "Asked", "Converter", "find", "words", "write"]
+__all__ = ["CONVERTERS", "Asked", "Converter", "find", "kinds", "words", "write"]
 
 
 class Converter(Struct, frozen=True):
@@ -184,6 +184,14 @@ def _no_module(format: str, source: str) -> None:
         "no nn.Module can be made of it without running its code",
         where=source,
         hint="a pickled module runs with --trust; for a state_dict name the code: package.module:callable",
+    )
+
+
+def kinds(opened: Opened) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What a model can become: for each kind what it is, and how files of it are called."""
+    module = hasattr(opened, "loaded")
+    return tuple(
+        (c.about, c.endings) for c in CONVERTERS if opened.format in c.sources and (module or not c.module)
     )
 
 

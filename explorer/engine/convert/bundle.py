@@ -28,6 +28,7 @@ __all__ = [
     "Bundle",
     "Files",
     "Piece",
+    "copied",
     "count_of",
     "gather",
     "of_checkpoint",

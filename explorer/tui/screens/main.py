@@ -26,8 +26,9 @@ from explorer.tui.lines import Line
 from explorer.tui.pages.heads import done_line, job_line, tab_at, tab_head, tree_head
 from explorer.tui.pages.model import header_lines, short_name
 from explorer.tui.pages.outline import preview_totals
+from explorer.tui.screens.converting import Converting
 from explorer.tui.screens.examining import Seen
-from explorer.tui.screens.remembering import Keeper, Remembering
+from explorer.tui.screens.remembering import Keeper
 from explorer.tui.screens.showing import panes
 from explorer.tui.treemodel import METRICS, TreeModel
 from explorer.tui.widgets.layer_tree import LayerTree
@@ -45,7 +46,7 @@ STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
 
 
-class MainScreen(Remembering):
+class MainScreen(Converting):
     """Shows one model.
 
     Args:

@@ -1,0 +1,69 @@
+"""Writing the opened model as another kind of file, from the screen."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from explorer.errors import ExplorerError
+from explorer.tui.pages.conversion import conversion_lines
+from explorer.tui.screens.remembering import Remembering
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from explorer.facts.conversion import Conversion
+
+__all__ = ["Converting"]
+
+
+class Converting(Remembering):
+    """The part of the main screen that converts."""
+
+    def action_convert(self) -> None:
+        """Ask what it is to become, then do it."""
+        if not self._ready():
+            return
+        if self.can_compare():
+            self.say("the current model was tiled: it is ONNX already, w saves it")
+            return
+        self._start("Convert", self._ask_conversion())
+
+    async def _ask_conversion(self) -> None:
+        from explorer.tui.screens.dialogs import AskPath
+
+        kinds: Sequence[tuple[str, tuple[str, ...]]] = await self.jobs.ask("conversions")
+        if not kinds:
+            raise ExplorerError("a model of this format cannot be converted", where=self.source)
+        stem = os.path.splitext(os.path.basename(self.source.rstrip(os.sep)))[0].replace(":", "_")
+        said = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
+        dialog = AskPath(
+            "Convert",
+            f"{stem}{kinds[0][1][0]}",
+            f"The ending says what it becomes: {said}. Written to",
+            blink=not self.remote,
+        )
+        self.app.push_screen(dialog, self._convert)
+
+    def _convert(self, path: str | None) -> None:
+        if path is None:
+            return
+        if os.path.isfile(path):
+            self._replace(path, self._do_convert(path, True))
+        else:
+            self._start("Convert", self._do_convert(path, False))
+
+    async def _do_convert(self, path: str, overwrite: bool) -> None:
+        from explorer.tui.screens.dialogs import Page
+
+        fact: Conversion = await self.jobs.run("converting", "convert", output=path, overwrite=overwrite)
+        self.last_command = fact.command
+        title = f"Converted to {os.path.basename(fact.output)}" if fact.output else "Different"
+        self.app.push_screen(
+            Page(
+                title,
+                lambda width: conversion_lines(fact, width),
+                tone="good" if fact.passed else "bad",
+                copy=fact.command,
+            )
+        )
