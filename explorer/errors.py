@@ -33,6 +33,7 @@ class ExplorerError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        what, where, hint = _cut(what), _cut(where), _cut(hint)
         super().__init__(what, where, hint)
         self.what = what
         self.where = where
@@ -45,6 +46,15 @@ class ExplorerError(Exception):
         text = f"{self.where}: {self.what}" if self.where else self.what
         text = f"{text}; {self.hint}" if self.hint else text
         return " ".join(text.split())
+
+
+_LONGEST = 600
+"""Characters of each part of a message: a name in a file may have a million."""
+
+
+def _cut(text: str) -> str:
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[: half - 3]} ... {text[2 - half :]}"
 
 
 def _rebuild(kind: type[ExplorerError], what: str, where: str, hint: str) -> ExplorerError:

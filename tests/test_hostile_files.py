@@ -394,6 +394,16 @@ def test_a_name_of_a_million_letters(tmp_path: Path, bounded: Bounded, capfd: An
     assert "\x1b" not in printed(path, capfd, "layers", "info", "ops", "outline")
 
 
+def test_a_complaint_about_a_name_of_a_million_letters(tmp_path: Path, bounded: Bounded) -> None:
+    weight = helper.make_tensor("w" * 1_000_000, TensorProto.FLOAT, [2], [1.0, 2.0])
+    weight.dims[0] = -7
+    path = saved(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], tensors=[weight])
+    said = bounded(path)
+    assert said
+    assert all(len(text) < 2000 for text in said)
+    assert "impossible dimensions [-7]" in said[-1]
+
+
 # places
 
 

@@ -69,16 +69,32 @@ def confirmed(name: str, folder: Path) -> list[str]:
     return lines + [f"died: {p.name}" for p in (folder / "finds").glob("*-*") if p.suffix == ""]
 
 
+def once_each(finds: Path, ending: str) -> list[bytes]:
+    """An input for each line of the program in which one was found: what is repaired must stay so."""
+    chosen: dict[str, bytes] = {}
+    for path in sorted(finds.glob("*")):
+        if path.suffix == ending and path.with_suffix(".txt").exists():
+            key = path.with_suffix(".txt").read_text().partition("\n")[0]
+        elif not path.suffix:
+            key = path.name  # of what killed the process there is no line
+        else:
+            continue
+        content = path.read_bytes()
+        if len(content) <= keep.LARGEST and len(content) < len(chosen.get(key, bytes(keep.LARGEST))):
+            chosen[key] = content
+    return list(chosen.values())[:20]
+
+
 def take(name: str, folder: Path) -> tuple[int, int]:
     """Replaces the kept corpus of a target by the best of old and new; files and bytes."""
     target, own = TARGETS[name], CORPUS / name
     run = target.prepare()
-    for seed in target.seeds():
-        (folder / "corpus").mkdir(parents=True, exist_ok=True)
-        (folder / "corpus" / hashlib.sha1(seed).hexdigest()).write_bytes(seed)
+    found = once_each(folder / "finds", target.ending)
     given = [p.read_bytes() for p in (*(folder / "corpus").glob("*"), *own.glob("*"))]
     with tempfile.TemporaryDirectory() as held:
-        kept = keep.chosen(run, given, Path(held) / f"input{target.ending}")
+        path = Path(held) / f"input{target.ending}"
+        total = keep.TOTAL - sum(map(len, found))
+        kept = {*found, *keep.chosen(run, [*target.seeds(), *given], path, total)}
     own.mkdir(parents=True, exist_ok=True)
     for old in own.glob("*"):
         old.unlink()

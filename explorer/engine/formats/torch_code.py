@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
+from explorer.engine.formats.script_parts import plain_name
 from explorer.errors import BadModel
 from explorer.units import printable
 
@@ -21,7 +22,7 @@ __all__ = ["Class", "Code", "Frame", "Host", "Machine", "ScriptError", "plain_na
 
 SOURCE = 32 << 20
 """Bytes of one file of code that are read at most."""
-STEPS = 300_000
+STEPS = 200_000
 """Statements that one run may take, and what its operators on plain values weigh: about a second. More is a
 loop without an end; the longest run met in earnest, a scripted detector, takes some ten thousand."""
 LONGEST = 1_000_000
@@ -51,13 +52,6 @@ class Class(Struct):
     methods: dict[str, ast.FunctionDef] = field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
     buffers: frozenset[str] = frozenset()
-
-
-def plain_name(qualname: str) -> str:
-    """The name of a class before TorchScript mangled it: 'torch.nn.modules.conv.Conv2d'."""
-    pieces = qualname.split(".")
-    kept = [p for p in pieces[1:] if not p.startswith("___torch_mangle_")]
-    return ".".join(kept) or pieces[-1]
 
 
 class Code:
