@@ -698,6 +698,35 @@ def test_branches_that_double_are_not_all_opened_and_say_so(tmp_path: Path) -> N
     assert any("open into too many operators" in reason for reason in reasons)
 
 
+def test_a_thousand_calls_that_hand_in_a_thousand_constants_are_refused(tmp_path: Path) -> None:
+    """A million names, of a file of a hundred kilobytes."""
+    stored = [T((1,), buffer=1) for _ in range(1000)]
+    inner = Sub(
+        [T((2, 4), name="a"), T((1,), data=True), *stored, T((2, 4), name="b")], [], [0], [0], "inner"
+    )
+    inner.ops = [Op("RELU", [0], [1002])]
+    inner.outputs = [1002]
+    options = "CallOptions", {"Subgraph": 1}
+    tensors = [T((2, 4), name=f"x{n}") for n in range(1001)]
+    main = Sub(tensors, [Op("CALL", [n], [n + 1], options) for n in range(1000)], [0], [1000])
+    assert "overlap" in refused(write(tmp_path, main, inner))
+
+
+def test_a_large_body_under_a_thousand_branches_is_not_opened_everywhere(tmp_path: Path) -> None:
+    body = Sub(
+        [T((2,), name="v"), T((2,), name="r"), *[T((2,)) for _ in range(2000)]],
+        [Op("RELU", [0], [1])],
+        [0],
+        [1],
+    )
+    options = "IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 1}
+    tensors = [T((), "bool", name="c"), *[T((2,), name=f"x{n}") for n in range(1001)]]
+    ops = [Op("IF", [0, n + 1], [n + 2], options) for n in range(1000)]
+    path = write(tmp_path, Sub(tensors, ops, [0, 1], [1001]), body)
+    nodes = read(path).model.graph.nodes
+    assert Counter(node.op for node in nodes) == {"If": 49, "IF": 951}
+
+
 def test_a_subgraph_that_takes_another_number_of_values_is_refused(tmp_path: Path) -> None:
     main = Sub(
         [T((2, 4), name=n) for n in "xyz"],
