@@ -164,7 +164,7 @@ class Session:
             Misuse: An option does not fit it.
             MissingExtra: It needs a package that is not installed.
         """
-        return self.analysis(0, on_progress=on_progress, cancel=cancel).info
+        return self._examine(0, on_progress, cancel).info
 
     def info(self, index: int | None = None) -> Info:
         """Totals of the model at `index` of the history (None: the current one)."""
