@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     Shape = tuple[int | str | None, ...]
     Tensor = tuple[str, str | None, Shape | None]
 
-__all__ = ["DTYPES", "EMPTY", "SYMBOL", "Described", "Ran", "described", "module_stack", "symbol_of"]
+__all__ = [
+    "DTYPES",
+    "EMPTY",
+    "SYMBOL",
+    "Described",
+    "Ran",
+    "described",
+    "module_stack",
+    "not_a_program",
+    "symbol_of",
+]
 
 DTYPES = {
     1: "uint8",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
+from explorer.engine.formats.program_parts import DTYPES, SYMBOL, module_stack, not_a_program, symbol_of
 from explorer.engine.formats.torch_archive import Archive
 from explorer.errors import BadModel, ExplorerError
 from explorer.units import printable
@@ -31,35 +31,8 @@ __all__ = [
     "symbol_of",
 ]
 
-DTYPES = {
-    1: "uint8",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "float16",
-    7: "float32",
-    8: "float64",
-    9: "complex32",
-    10: "complex64",
-    11: "complex128",
-    12: "bool",
-    13: "bfloat16",
-    28: "uint16",
-    29: "float8_e4m3fn",
-    30: "float8_e5m2",
-    31: "float8_e4m3fnuz",
-    32: "float8_e5m2fnuz",
-    33: "float8_e8m0fnu",
-    34: "uint32",
-    35: "uint64",
-}
-"""Types by their number in the file (torch/_export/serde/schema.py, ScalarType)."""
-
 LARGEST = 1 << 56
 """Elements that no tensor has; more would not fit into the number of its bytes."""
-
-_EMPTY = "_empty_nn_module_stack_from_metadata_hook"
 
 
 class Node(Struct):
@@ -145,19 +118,6 @@ def names_in(arg: Any) -> Iterator[str]:
             yield str(value["as_name"])
 
 
-def _stack(text: str) -> tuple[tuple[str, str, str], ...]:
-    """Key, path and class of the modules around a node, outermost first, without the model itself."""
-    found = []
-    for entry in text.split(";"):
-        key, _, rest = entry.partition(",")
-        path, _, kind = rest.partition(",")
-        if key == _EMPTY:
-            continue
-        path = re.sub(r"^L(__self__|\['self'\])\.?", "", path).partition("@")[0]
-        found.append((key, path, kind))
-    return tuple(found)
-
-
 def _segments(nodes: Sequence[Node], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
     """The nodes under the calls of modules that they belong to, and the class of each module."""
     root = Segment("", "")
@@ -238,7 +198,7 @@ def read(archive: Archive) -> Program:
     """
     models = [n for n in archive.names() if n.startswith("models/") and n.endswith(".json")]
     if not models:
-        raise _not_a_program(archive)
+        raise not_a_program(archive)
     name = "models/model.json" if "models/model.json" in models else sorted(models)[0]
     try:
         described = json.loads(archive.text(name))
@@ -253,22 +213,6 @@ def read(archive: Archive) -> Program:
             where=archive.path,
             hint="export it again with the torch that is installed here",
         ) from error
-
-
-def _not_a_program(archive: Archive) -> BadModel:
-    if any(n.startswith("data/aotinductor") for n in archive.names()):
-        return BadModel(
-            "this is a compiled package (AOTInductor): it holds machine code and no graph",
-            where=archive.path,
-            hint="save the exported program with torch.export.save",
-        )
-    if "serialized_exported_program.json" in archive:
-        return BadModel(
-            "this .pt2 is of a torch before 2.8",
-            where=archive.path,
-            hint="load it with that torch and save it again with a newer one",
-        )
-    return BadModel("the archive holds no exported program", where=archive.path)
 
 
 def _program(path: str, described: dict[str, Any]) -> Program:
@@ -290,7 +234,7 @@ def _program(path: str, described: dict[str, Any]) -> Program:
             str(n["target"]),
             list(n["inputs"]),
             list(n["outputs"]),
-            _stack(str((n.get("metadata") or {}).get("nn_module_stack", ""))),
+            module_stack(str((n.get("metadata") or {}).get("nn_module_stack", ""))),
         )
         for n in graph["nodes"]
     ]
@@ -333,12 +277,3 @@ def _input(graph: dict[str, Any], name: str) -> Input:
     if any(s < 0 for s in known) or math.prod(known) >= LARGEST:
         raise ValueError(f"the input {name} has sizes that no tensor has")
     return Input(name, DTYPES[meta["dtype"]], tuple(sizes))
-
-
-SYMBOL = re.compile(r"Symbol\('([^']+)'[^()]*\)")
-
-
-def symbol_of(text: str) -> str:
-    """The name of a symbol: "Symbol('s77', positive=True)" -> 's77'."""
-    found = SYMBOL.fullmatch(text)
-    return found.group(1) if found else text
