@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "MOST_DEPTH", "MOST_FILES", "MOST_FOLDERS", "outline"]
 
-MOST_FILES = 20_000
+MOST_FILES = 10_000
 """Files that are looked at, about a second's worth."""
 MOST_FOLDERS = 2_000
 MOST_DEPTH = 6
@@ -82,7 +82,10 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
         if depth == MOST_DEPTH or look.folders < 0:
             look.left_out = True
             return
-        row = _model(entry.path, f"{inside}{entry.name}{os.sep}")
+        try:
+            row = _model(entry.path, f"{inside}{entry.name}{os.sep}")
+        except OSError:
+            continue
         if row is not None:
             yield row
         else:
@@ -96,8 +99,19 @@ def _model(path: str, shown: str) -> OutlineRow | None:
     probe = Probe(path)
     for format in formats():
         if format is not FORMAT and format.recognise(probe):
-            return OutlineRow(shown, "model", format.name, None, probe.size if probe.is_file else None)
+            return OutlineRow(shown, "model", format.name, None, probe.size if probe.is_file else _held(path))
     return None
+
+
+def _held(folder: str) -> int | None:
+    """Bytes of the files in a folder that is one model; None if they are too many to be added up."""
+    with os.scandir(folder) as entries:
+        sizes = [
+            entry.stat().st_size
+            for _, entry in zip(range(MOST_FILES), entries, strict=False)
+            if entry.is_file()
+        ]
+    return sum(sizes) if len(sizes) < MOST_FILES else None
 
 
 def outline(source: str) -> Outline:

@@ -116,7 +116,7 @@ class ChoosingScreen(Screen[None]):
     def _opened(self, message: LineList.Chosen) -> None:
         app = self.app
         assert isinstance(app, ChoosingApp)
-        app.chosen = self.query_one(ModelList).rows[message.index].path
+        app.chosen = self.query_one(ModelList).rows[message.index].path.rstrip(os.sep)
         app.exit(0)
 
     def action_leave(self) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from explorer.engine.formats import folder, recognise
@@ -54,6 +55,17 @@ def test_a_folder_is_no_model_and_says_which_are_in_it(
         Session(models).open()
     with pytest.raises(BadModel, match="a directory, not a model, and no model is in it"):
         folder.outline(str(tmp_path_factory.mktemp("nothing")))
+
+
+def test_a_folder_that_is_a_model_is_one_row_with_the_size_of_its_files(models: Path) -> None:
+    numpy = pytest.importorskip("safetensors.numpy")
+    llama = models / "deep" / "llama"
+    llama.mkdir()
+    (llama / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    numpy.save_file({"w": np.zeros((8, 8), np.float32)}, llama / "model.safetensors")
+    size = sum(path.stat().st_size for path in llama.iterdir())
+    assert (os.path.join("deep", "llama", ""), "huggingface", size) in found(models)
+    assert not [path for path, _, _ in found(models) if "safetensors" in path]
 
 
 def test_links_are_followed_within_the_folder_and_never_out_of_it(models: Path, sample: Sample) -> None:
