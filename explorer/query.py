@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from explorer.errors import Misuse, nearest
 from explorer.facts import Layer
 
-__all__ = ["FIGURES", "TEXTS", "number", "search"]
+__all__ = ["FIGURES", "TEXTS", "matcher", "number", "search"]
 
 Test = Callable[[Layer, str], bool]
 
@@ -106,17 +106,28 @@ def search(layers: Sequence[Layer], text: str) -> tuple[int, ...]:
     Raises:
         Misuse: A key that does not exist, a number that is none, or an open quote.
     """
+    wanted = matcher(text)
+    return tuple([layer.id for layer in layers if wanted(layer)])
+
+
+def matcher(text: str) -> Callable[[Layer], bool]:
+    """What tells whether a filter finds a layer; to be asked of all rows, in the order of the tree.
+
+    Raises:
+        Misuse: As for `search`.
+    """
     tests = [_term(word, quoted) for word, quoted in _words(text)]
-    places: dict[int, str] = {}
-    found = []
-    for layer in layers:
-        above = places.get(layer.parent, "") if layer.parent is not None else ""
-        place = f"{above}.{layer.name}" if above else layer.name
+    around: list[tuple[int, str]] = []  # the groups that the row lies in: id and place
+
+    def wanted(layer: Layer) -> bool:
+        while around and around[-1][0] != layer.parent:
+            around.pop()
+        place = f"{around[-1][1]}.{layer.name}" if around and around[-1][1] else layer.name
         if layer.group:
-            places[layer.id] = place
-        if all(test(layer, place) for test in tests):
-            found.append(layer.id)
-    return tuple(found)
+            around.append((layer.id, place))
+        return all(test(layer, place) for test in tests)
+
+    return wanted
 
 
 def _words(text: str) -> list[tuple[str, bool]]:

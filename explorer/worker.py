@@ -20,29 +20,31 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer import memory_limit, targets
-from explorer.errors import Cancelled, EngineDied, ExplorerError
+from explorer.errors import Cancelled, EngineDied, ExplorerError, beyond
+from explorer.rows import Piece, Rows, packed, pieces, structure_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from explorer.facts import History, Progress
+    from explorer.facts import History, Layer, Progress
+    from explorer.preview import Header
     from explorer.session import Session
 
-__all__ = ["Engine", "Event", "Job"]
+__all__ = ["Engine", "Event", "Job", "Outlined"]
 
 _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
 
 _LONG: Mapping[str, tuple[str, ...]] = {
-    "Analysis": ("layers",),
     "Diff": ("nodes",),
     "Memory": ("steps", "lifetimes"),
     "Roofline": ("points",),
@@ -52,6 +54,9 @@ _LONG: Mapping[str, tuple[str, ...]] = {
 }
 """Fields of results, by the result's type, that hold a row for every layer or tensor: sent in slices."""
 
+_PAGES = 16
+"""Pages of rows a message."""
+
 _STAGES = frozenset(
     {"open", "analysis", "plan", "tile", "verify", "diff", "save", "convert", "weights", "activations"}
 )
@@ -59,7 +64,7 @@ _STAGES = frozenset(
 
 _METHODS = _STAGES | {
     "info", "ops", "search", "history", "undo", "redo", "command",
-    "memory", "roofline", "training", "torchinfo", "conversions",
+    "memory", "roofline", "training", "torchinfo", "locate", "conversions",
 }  # fmt: skip
 
 
@@ -79,6 +84,20 @@ class Event(Struct, frozen=True):
     progress: Progress | None = None
     result: Any = None
     error: ExplorerError | None = None
+
+
+class Outlined(Struct, frozen=True):
+    """What the model's header says, or its beginning.
+
+    Attributes:
+        header: Of the whole.
+        rows: Of the tree.
+        whole: Whether these are all.
+    """
+
+    header: Header
+    rows: Rows
+    whole: bool
 
 
 class Job(Struct):
@@ -101,6 +120,8 @@ class Job(Struct):
 
 class Engine:
     """A session in a child process.
+
+    The rows of an analysis come packed (`explorer.rows`), and its caller takes out those that it looks at.
 
     Args:
         source: As for `Session`.
@@ -136,6 +157,8 @@ class Engine:
         self._reader: threading.Thread | None = None
         self._workdir = ""
         self._closed = False
+        self._looked = False
+        self._outlines: list[Future[Outlined | None]] = []
 
     @property
     def pid(self) -> int | None:
@@ -147,6 +170,18 @@ class Engine:
         with self._lock:
             if self._process is None and not self._closed:
                 self._spawn()
+
+    def outlined(self, at: int) -> Future[Outlined | None]:
+        """The header's rows as they are read: those known at first, more of them, ...; None behind the last.
+
+        They are read once, beside whatever the engine does first.
+        """
+        with self._lock:
+            while len(self._outlines) <= at:
+                self._outlines.append(Future())
+                if self._closed:
+                    self._outlines[-1].set_result(None)
+            return self._outlines[at]
 
     def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Job:
         """Asks for a method of the session; jobs run one after the other.
@@ -223,11 +258,12 @@ class Engine:
             self._workdir = self._workdir or tempfile.mkdtemp(prefix="explorer-")
         child_in, requests = os.pipe()
         answers, child_out = os.pipe()
+        seen, child_seen = os.pipe()
         # what native code prints must not reach the screen; its last line explains a crash
         with open(os.path.join(self._workdir, "engine.log"), "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "explorer.worker", str(child_in), str(child_out)],
-                pass_fds=(child_in, child_out),
+                [sys.executable, "-m", "explorer.worker", *map(str, (child_in, child_out, child_seen))],
+                pass_fds=(child_in, child_out, child_seen),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -235,9 +271,14 @@ class Engine:
             )
         os.close(child_in)
         os.close(child_out)
+        os.close(child_seen)
         self._requests = Connection(requests, readable=False)
         setup = {"source": self.source, "workdir": self._workdir, **self._options}
-        self._write(("setup", setup, self.history, self._own_workdir, self._memory))
+        looking, self._looked = not self._looked, True
+        self._write(("setup", setup, self.history, self._own_workdir, self._memory, looking))
+        threading.Thread(
+            target=self._look, args=(Connection(seen, writable=False), looking), name="header", daemon=True
+        ).start()
         incoming = Connection(answers, writable=False)
         self._reader = threading.Thread(
             target=self._read, args=(incoming, self._process), name="engine-reader", daemon=True
@@ -266,13 +307,18 @@ class Engine:
 
     def _read(self, incoming: Connection, process: subprocess.Popen[bytes]) -> None:
         """Runs in the reader's thread, without the lock."""
-        parts: dict[int, dict[str, list[Any]]] = {}
+        parts: dict[int, dict[str, Any]] = {}
         with contextlib.suppress(EOFError, OSError):
             while True:
                 kind, job_id, content, history = incoming.recv()
                 if kind == "part":
-                    name, rows = content
-                    parts.setdefault(job_id, {}).setdefault(name, []).extend(rows)
+                    name, some = content
+                    parts.setdefault(job_id, {}).setdefault(name, []).extend(some)
+                    continue
+                if kind == "rows":
+                    rows = parts.setdefault(job_id, {}).setdefault("layers", Rows())
+                    for piece in content:
+                        rows.add(piece)
                     continue
                 with self._lock:
                     if process is not self._process:
@@ -286,9 +332,8 @@ class Engine:
                     self._tell(Event(job_id, kind, progress=content))
                 elif kind == "done":
                     tables = parts.pop(job_id, {})
-                    result = (
-                        replace(content, **{n: tuple(t) for n, t in tables.items()}) if tables else content
-                    )
+                    whole = {n: t if isinstance(t, Rows) else tuple(t) for n, t in tables.items()}
+                    result = replace(content, **whole) if tables else content
                     job.future.set_result(result)
                     self._tell(Event(job_id, kind, result=result))
                 else:
@@ -304,6 +349,30 @@ class Engine:
         reason = self._epitaph(process)
         for job in lost:
             self._fail(job, EngineDied(f"the engine stopped ({reason})", hint="the next command restarts it"))
+
+    def _look(self, incoming: Connection, looking: bool) -> None:
+        """Runs in a thread of its own, without the lock."""
+        header, rows, tree, at = None, Rows(), [], 0
+        with contextlib.suppress(EOFError, OSError):
+            while looking:
+                kind, content = incoming.recv()
+                if kind == "header":
+                    header = content
+                elif kind == "rows":
+                    for piece in content:
+                        rows.add(piece)
+                elif kind == "tree" and header is not None:
+                    piece, last, whole = content
+                    tree.append(piece)
+                    if last:
+                        grown, tree = rows.with_structure(tree), []
+                        self.outlined(at).set_result(Outlined(header, grown, whole))
+                        at += 1
+                else:
+                    break
+        incoming.close()
+        if looking:
+            self.outlined(at).set_result(None)
 
     def _fail(self, job: Job, error: ExplorerError) -> None:
         if not job.future.done():
@@ -339,8 +408,11 @@ def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
     return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
 
 
-def _serve(requests: Connection, answers: Connection) -> None:
-    """The child: one job after the other, until the parent hangs up."""
+def _serve(requests: Connection, answers: Connection, seen: int) -> None:
+    """The child: one job after the other, until the parent hangs up.
+
+    The model's header goes to the pipe `seen`.
+    """
 
     def listen() -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -352,10 +424,13 @@ def _serve(requests: Connection, answers: Connection) -> None:
         os._exit(0)
 
     inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-    _, setup, history, temporary, memory = requests.recv()
-    threading.Thread(target=listen, name="requests", daemon=True).start()
+    _, setup, history, temporary, memory, looking = requests.recv()
     if memory is not None:
         memory_limit.apply(memory)
+    if looking:
+        _fork_off(setup["source"], seen, requests, answers)
+    os.close(seen)
+    threading.Thread(target=listen, name="requests", daemon=True).start()
     session = _session(setup, history)
     while True:
         _, job_id, method, args, kwargs = inbox.get()
@@ -368,7 +443,8 @@ def _serve(requests: Connection, answers: Connection) -> None:
         failure: ExplorerError | None = None
         full = False
         try:
-            result, tables = _split(getattr(session, method)(*args, **kwargs))
+            call = partial(_locate, session) if method == "locate" else getattr(session, method)
+            result, tables = _split(call(*args, **kwargs))
         except ExplorerError as error:
             # under a limit a library that cannot be loaded, or fails, has met it more often than not
             full = memory is not None and memory_limit.is_met(error)
@@ -385,8 +461,51 @@ def _serve(requests: Connection, answers: Connection) -> None:
         for name, rows in tables.items():
             for at in range(0, len(rows), _SLICE):
                 answers.send(("part", job_id, (name, rows[at : at + _SLICE]), None))
+        if type(result).__name__ == "Analysis":
+            for some in _in_messages(result.layers):
+                answers.send(("rows", job_id, some, None))
+            result = replace(result, layers=())
         answers.send(("done", job_id, result, session.history()))
         del result, tables
+
+
+def _fork_off(source: str, seen: int, *others: Connection) -> None:
+    """Reads the header in a process beside this one, while it has no thread that could hold a lock.
+
+    It is of this one's group, and so goes when this one is killed.
+    """
+    try:
+        child = os.fork()
+    except OSError:  # then the screen shows nothing before the analysis
+        return
+    if child:
+        threading.Thread(target=os.waitpid, args=(child, 0), name="header", daemon=True).start()
+        return
+    try:
+        from explorer import preview
+
+        for other in others:
+            other.close()  # whoever waits for the end of the engine's pipes must not wait for this process
+        preview.run(source, seen)
+    except BaseException:
+        pass
+    finally:
+        os._exit(0)
+
+
+def _in_messages(layers: Sequence[Layer]) -> Iterator[tuple[Piece, ...]]:
+    """Rows as pieces, a few at a time."""
+    pages = (Piece("page", "", page) for page in packed(layers))
+    while some := tuple(itertools.islice(pages, _PAGES)):
+        yield some
+    for piece in pieces(structure_of(layers)):
+        yield (piece,)
+
+
+def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
+    """Which rows of the current model have these paths."""
+    wanted = frozenset(paths)
+    return {layer.path: layer.id for layer in session.analysis().layers if layer.path in wanted}
 
 
 def _session(setup: Mapping[str, Any], history: History | None) -> Session:
@@ -400,6 +519,8 @@ def _session(setup: Mapping[str, Any], history: History | None) -> Session:
 
 def _one_line(bug: Exception, method: str) -> ExplorerError:
     """What the screen is told of a bug; the traceback goes to the log."""
+    if (said := beyond(bug)) is not None:
+        return said
     import traceback
 
     traceback.print_exc()
@@ -410,7 +531,8 @@ def _main() -> None:
     from multiprocessing.connection import Connection
 
     sys.path[:0] = [os.getcwd()]
-    _serve(Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False))
+    requests, answers, seen = map(int, sys.argv[1:4])
+    _serve(Connection(requests, writable=False), Connection(answers, readable=False), seen)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from explorer.errors import Cancelled
 
 if TYPE_CHECKING:
     from explorer.facts import Progress
+    from explorer.worker import Outlined
 
 __all__ = ["Door", "Jobs", "Running"]
 
@@ -93,6 +94,11 @@ class Jobs:
             if self.current is mine:
                 self.current = None
                 self._on_change()
+
+    async def outlined(self, at: int) -> Outlined | None:
+        """The header's rows as they are read (see `worker.Engine.outlined`); None if no more come."""
+        outlined = getattr(self.door, "outlined", None)
+        return None if outlined is None else await _answer(outlined(at))
 
     def stop(self) -> bool:
         """Stop the job in the foreground. Returns whether there was one."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
+from textual import events
 from textual.app import App
 from textual.driver import Driver
 from textual.screen import Screen
 
+from explorer.tui.console import is_console
 from explorer.tui.jobs import Door
 from explorer.tui.screens.main import MainScreen
 from explorer.tui.theme import ALL_THEMES, pair
@@ -48,7 +51,8 @@ class ExplorerApp(App[int]):
         keeper: Keeper | None = None,
         view: View | None = None,
     ) -> None:
-        super().__init__(driver_class=_driver() if remote else None)
+        self.last_key = 0.0
+        super().__init__(driver_class=_driver(remote))
         self.source, self.engine, self.opening, self.remote = source, engine, opening, remote
         self._keeper, self._view = keeper, view
         for theme in ALL_THEMES:
@@ -66,6 +70,12 @@ class ExplorerApp(App[int]):
             from explorer.tui.clipboard import send
 
             send(text, os.environ, self._driver.write)
+
+    async def on_event(self, event: events.Event) -> None:
+        """A key goes before whatever else is to be done."""
+        if isinstance(event, events.Key):
+            self.last_key = time.monotonic()
+        await super().on_event(event)
 
     def on_resize(self) -> None:
         """A terminal that was resized may show anything."""
@@ -90,10 +100,11 @@ class ExplorerApp(App[int]):
         return main.view() if isinstance(main, MainScreen) else None
 
 
-def _driver() -> type[Driver] | None:
-    """The driver that saves bytes, where there is one."""
-    if sys.platform == "win32":
+def _driver(remote: bool) -> type[Driver] | None:
+    """The driver that saves bytes or knows the terminal, where there is one; None for Textual's own."""
+    console = is_console(os.environ.get("TERM", ""))
+    if sys.platform == "win32" or not (remote or console):
         return None
-    from explorer.tui.remote import RemoteDriver
+    from explorer.tui import remote as drivers
 
-    return RemoteDriver
+    return drivers.ConsoleDriver if console else drivers.RemoteDriver

@@ -427,9 +427,12 @@ async def test_zoom_gives_a_pane_the_whole_width() -> None:
         assert hands.main.query_one("#left").size.width == 40
 
 
-async def test_a_large_flat_model_moves_as_any_other() -> None:
+async def test_a_large_flat_model_is_shown_in_ranges_that_open() -> None:
     async with screen(ScriptedEngine(flat(30_000))) as hands:
         await hands.press("G")
+        assert "node_29000 … 999 ×1,000" in hands.tree()[-1]
+        assert "1,000 of very many" in hands.text("#layer")
+        await hands.press("space", "G")
         assert hands.at() == "node_29999"
 
 

@@ -104,7 +104,39 @@ def test_closing_goes_to_the_parent() -> None:
     assert names(model) == ["features", "classifier"]
 
 
-def test_a_million_rows_are_rows_of_integers() -> None:
+def test_very_many_siblings_lie_in_ranges_that_open() -> None:
     model = TreeModel(flat(200_000).layers)
-    assert len(model.rows) == 200_000
-    assert model.rows[-1] == 199_999
+    assert len(model.rows) == 200
+    assert model.layers[model.members(model.rows[-1])[-1]].name == "node_199999"
+    at = model.reveal(123_456)
+    assert model.rows[at] == 123_456
+    assert len(model.rows) == 200 + 1_000
+    assert model.depth(123_456) == 1
+    assert model.rows[model.parent_index(at) or 0] == model.rows[123]
+    model.toggle(123)
+    assert len(model.rows) == 200
+
+
+def test_a_range_is_worth_the_sum_of_what_is_in_it() -> None:
+    layers = flat(5_001).layers
+    model = TreeModel(layers)
+    worth = [model.value(row)[0] for row in model.rows]
+    assert len(worth) == 6
+    assert worth[0] == sum(layer.macs or 0 for layer in layers[:1_000])
+    assert worth[5] == layers[5_000].macs
+    model.set_order(by_cost=True)
+    assert [model.value(row)[0] for row in model.rows] == sorted(worth, reverse=True)
+
+
+def test_a_run_of_very_many_blocks_opens_to_ranges() -> None:
+    layers = blocks(9_000).layers
+    model = TreeModel(layers)
+    run = next(i for i, row in enumerate(model.rows) if row < 0)
+    assert model.value(model.rows[run]) == (9_000_000, "")
+    model.toggle(run)
+    assert [len(model.members(row)) for row in model.rows[run + 1 : run + 10]] == [1_000] * 9
+    assert model.value(model.rows[run + 1]) == (1_000_000, "")
+    inside = next(x.id for x in layers if x.path == "encoder.layers.7123.MatMul")
+    at = model.reveal(inside)
+    assert model.rows[at] == inside
+    assert model.depth(inside) == 4

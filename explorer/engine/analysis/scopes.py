@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from explorer.engine.analysis.tree import Scope
 from explorer.engine.graph import Node
 
-__all__ = ["Place", "Places", "place", "relative"]
+__all__ = ["Place", "Places", "from_name", "place", "relative"]
 
 NAMES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -93,7 +93,7 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
             if key not in known:
                 scopes = metadata.get(NAMES, "")
                 classes = metadata.get(CLASSES, "")
-                known[key] = _from_metadata(scopes, classes, node, known) if scopes else _from_name(site)
+                known[key] = _from_metadata(scopes, classes, node, known) if scopes else from_name(site)
             found.append(known[key])
             continue
         units.append(index)
@@ -103,12 +103,12 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
             found.append(_from_metadata(written, metadata.get(CLASSES, ""), node, known))
         elif node.name:
             numbers[node.op] += 1
-            found.append(_from_name(relative(node.name, inside) if inside else node.name, around))
+            found.append(from_name(relative(node.name, inside) if inside else node.name, around))
         else:
             number = numbers[node.op]
             numbers[node.op] += 1
             output = next((o for o in node.outputs if o), "")
-            groups = _from_name(relative(output, inside), around).scopes if "/" in output else ()
+            groups = from_name(relative(output, inside), around).scopes if "/" in output else ()
             found.append(Place(groups, f"{node.op}_{number}"))
     places = _collapsed(found, units)
     return _under_sites(nodes, places, units) if sites else places
@@ -126,7 +126,7 @@ def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
     return tuple(scopes)
 
 
-def _from_name(name: str, known: dict[str, tuple[Scope, ...] | None] | None = None) -> Place:
+def from_name(name: str, known: dict[str, tuple[Scope, ...] | None] | None = None) -> Place:
     """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
 
     Args:
@@ -205,7 +205,7 @@ def _from_metadata(names: str, classes: str, node: Node, known: dict[tuple[str, 
         return known[key]
     paths, kinds = _strings(names), _strings(classes)
     if not paths:
-        return _from_name(node.label)
+        return from_name(node.label)
     modules = [p for p in paths[:-1] if p]
     named = dict(zip(paths[:-1], (k.rpartition(".")[2] for k in kinds), strict=False))
     pieces = [p for p in modules[-1].split(".") if p] if modules else []
@@ -255,7 +255,7 @@ def _under_sites(nodes: Sequence[Node], places: list[Place], units: Sequence[str
     out = []
     for node, spot, unit in zip(nodes, places, units, strict=True):
         if isinstance(unit, str) and sizes[unit] > 1:
-            own = _from_name(node.label).name if node.name else node.op
+            own = from_name(node.label).name if node.name else node.op
             out.append(Place((*spot.scopes, Scope(unit, spot.name, "tiled")), own))
         else:
             out.append(spot)

@@ -23,9 +23,10 @@ def tree_head(model: TreeModel, query: str, width: int, *, focused: bool) -> Lin
     """How many layers, which filter chose them, and the column on show."""
     title: list[Span] = [(" Layers", "head" if focused else "dim")]
     if model.matches is not None:
-        title.append((f"  {len(model.matches):,}/{len(model.layers):,}", "accent"))
-    elif model.layers:
-        title.append((f"  {len(model.layers):,}", "dim"))
+        of = f"{len(model.matches):,} of " if model.found > len(model.matches) else ""
+        title.append((f"  {of}{model.found:,}/{model.count:,}", "accent"))
+    elif model.count:
+        title.append((f"  {model.count:,}", "dim"))
     column = f"{'▾ ' if model.by_cost else ''}{model.metric.title} "
     room = width - line_width(title) - len(column) - 3
     if query and model.matches is not None and room >= 5:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
@@ -72,6 +72,15 @@ class Changing(Screen[None]):
     async def reload(self) -> None:
         """Show the current model."""
         raise NotImplementedError
+
+    async def locate(self, layers: Sequence[Layer], paths: Sequence[str]) -> Mapping[str, int]:
+        """Where in the current model's `layers` some paths are."""
+        from explorer.rows import Rows
+
+        if not isinstance(layers, Rows):
+            wanted = set(paths)
+            return {layer.path: layer.id for layer in layers if layer.path in wanted}
+        return await self.jobs.ask("locate", paths) if paths else {}
 
     def chosen_layers(self) -> tuple[Layer, ...]:
         """The layers under the cursor, and everything inside them."""

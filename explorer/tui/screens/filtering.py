@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.errors import ExplorerError
 from explorer.tui.screens.changing import Changing
+from explorer.tui.slices import Slices
 from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.strips import Status
 
 if TYPE_CHECKING:
     from explorer.tui.jobs import Door
+    from explorer.tui.treemodel import TreeModel
 
-__all__ = ["IN_ONE_GO", "Filtering"]
+__all__ = ["Filtering"]
 
-IN_ONE_GO = 20_000
-"""Layers that can be searched or laid out between two key presses."""
 _TYPING = 0.12
 """Seconds without a key before the tree follows."""
 
@@ -70,7 +71,7 @@ class Filtering(Changing):
                 entry.value = ""
             self._complain("")
             self.query_text = ""
-            self._narrow(None)
+            self._show_all()
         if was:
             self.query_one(LayerTree).focus()
         return was
@@ -82,48 +83,65 @@ class Filtering(Changing):
 
     async def on_input_submitted(self, event: object) -> None:
         """Enter keeps the filter and goes back to the tree; what cannot be read stays to be mended."""
-        self.workers.cancel_group(self, "filter")
-        await self._filter_by(event.value)  # type: ignore[attr-defined]
-        if self.complaint:
+        text: str = event.value.strip()  # type: ignore[attr-defined]
+        if text != self.query_text:
+            self.run_worker(self._filter_by(text), group="filter", exclusive=True, exit_on_error=False)
+        if self._fault(text):
             self.app.bell()
         else:
-            self.close_filter(clear=not self.query_text)
+            self.close_filter(clear=not text)
 
     async def _filter_soon(self, text: str) -> None:
         if text.strip():
             await asyncio.sleep(_TYPING)
-        await self._filter_by(text)
+        await self._filter_by(text.strip())
 
     async def _filter_by(self, text: str) -> None:
-        if self.analysis is None:
-            return
-        text = text.strip()
-        if text == self.query_text:
-            self._complain("")
-            return
+        fault = self._fault(text)
+        self._complain(fault)
+        # half a query is no error: the tree stays as it is while the line is being written
+        if not fault and text != self.query_text:
+            await self._narrow_by(text)
+
+    def _fault(self, text: str) -> str:
+        """Why a query cannot be read; empty if it can."""
+        from explorer import query  # with its parser, only when somebody searches
+
         try:
-            found = await self._search(text) if text else None
+            query.matcher(text)
         except ExplorerError as error:
-            # half a query is no error: the tree stays as it is while the line is being written
-            self._complain(": ".join(filter(None, (error.what, error.hint))))
-            return
-        self._complain("")
-        self.query_text = text
-        self._narrow(found)
+            return ": ".join(filter(None, (error.what, error.hint)))
+        return ""
 
     async def filter_again(self) -> None:
         """Another model is on show: what was looked for is looked for in it."""
-        if self.query_text:
-            self._narrow(await self._search(self.query_text))
+        text, self.query_text = self.query_text, ""
+        if text:
+            self.workers.cancel_group(self, "filter")
+            await self._narrow_by(text)
 
-    async def _search(self, text: str) -> tuple[int, ...]:
-        from explorer import query  # with its parser, only when somebody searches
+    async def _narrow_by(self, text: str) -> None:
+        """Show what a query finds, as it is found; the keys come first."""
+        from explorer import query
 
-        assert self.analysis is not None
-        layers = self.analysis.layers
-        if len(layers) > IN_ONE_GO:
-            return await asyncio.to_thread(query.search, layers, text)
-        return query.search(layers, text)
+        self.query_text = text
+        if not text:
+            self._show_all()
+            return
+        model, wanted, pause = self.query_one(LayerTree).model, query.matcher(text), Slices(self.app)
+        found: list[int] = []
+        shown = False
+        for layer in model.layers:
+            if wanted(layer):
+                found.append(layer.id)
+            if pause.due():
+                if found or not shown:
+                    self._show_found(model, found, more=shown)
+                    found, shown = [], True
+                await pause.rest()
+                if self.query_one(LayerTree).model is not model or self.query_text != text:
+                    return
+        self._show_found(model, found, more=shown)
 
     def _complain(self, said: str) -> None:
         if said == self.complaint:
@@ -134,15 +152,25 @@ class Filtering(Changing):
         for place in self.query("#filter-said").results(Static):
             place.update(f" {said} " if said else "")
 
-    def _narrow(self, found: tuple[int, ...] | None) -> None:
+    def _show_all(self) -> None:
         tree = self.query_one(LayerTree)
         layer, model = tree.current_layer, tree.model
-        model.set_filter(found)
-        if found is None:
-            tree.cursor = model.reveal(layer.id) if layer is not None else 0
+        model.set_filter(None)
+        tree.cursor = model.reveal(layer.id) if layer is not None else 0
+        self._shown()
+
+    def _show_found(self, model: TreeModel, found: Sequence[int], *, more: bool) -> None:
+        """Show what was found, or (`more`) what was found beyond what is on show."""
+        tree = self.query_one(LayerTree)
+        if not more:
+            model.set_filter(found)
         elif found:
-            chosen = set(found)
-            tree.cursor = next((i for i, row in enumerate(model.rows) if row in chosen), 0)
-        tree.rows_changed()
+            model.add_matches(found)
+        if model.matches and (not more or tree.cursor == 0):
+            tree.cursor = next((i for i, row in enumerate(model.rows) if row in model.matches), 0)
+        self._shown()
+
+    def _shown(self) -> None:
+        self.query_one(LayerTree).rows_changed()
         self.show_layer()
         self.show_heads()

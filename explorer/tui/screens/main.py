@@ -132,6 +132,7 @@ class MainScreen(Converting):
                 model.grow_from(before)
             tree.set_model(model, preview_totals(model), keep_cursor=True)
             self.refresh_all()
+            await self.filter_again()
 
     async def _open(self, job: Any = None) -> None:
         await self.after_paint()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from explorer.facts import Diff, Layer, OpStat
     from explorer.tui.jobs import Door
     from explorer.tui.widgets.plot_view import PlotView
+    from explorer.worker import Outlined
 
 __all__ = ["Showing", "panes"]
 
@@ -60,6 +61,7 @@ class Showing(Examining):
         super().__init__(source, door, remote=remote)
         self.ops: tuple[OpStat, ...] | None = None
         self.changes: Diff | None = None
+        self.outlined: Outlined | None = None
         self.tab = "layer"
         self.exact = False
         self._painted_path = ""
@@ -120,6 +122,18 @@ class Showing(Examining):
         """Draw the tab on show."""
         if self.analysis is not None:
             self._paint[self.tab]()
+        elif self.outlined is not None and self.tab in ("layer", "model"):
+            self._paint_outline(self.outlined)
+
+    def _paint_outline(self, outlined: Outlined) -> None:
+        from explorer.tui.pages.outline import header_page, outline_page
+
+        tree, view, exact = self.query_one(LayerTree), self.query_one(f"#{self.tab}", LineView), self.exact
+        model, row = tree.model, tree.current_row
+        if self.tab == "layer" and row is not None:
+            view.show(lambda width: outline_page(model, row, width, exact))
+        elif self.tab == "model":
+            view.show(lambda width: header_page(outlined.header, width))
 
     def show_layer(self) -> None:
         """The layer under the cursor is another one: the tabs that are about it follow."""
@@ -137,6 +151,14 @@ class Showing(Examining):
         view = self.query_one("#layer", LineView)
         if not chosen:
             view.show(lambda width: _said("No layer matches the filter", width))
+            return
+        tree = self.query_one(LayerTree)
+        if tree.current_row is not None and tree.model.is_range(tree.current_row):
+            from explorer.tui.pages.outline import range_page
+
+            model, row = tree.model, tree.current_row
+            self._painted_path = ""
+            view.show(lambda width: range_page(model, row, width, exact), top=True)
             return
         more = self._examined(chosen)
         another, self._painted_path = chosen[0].path != self._painted_path, chosen[0].path

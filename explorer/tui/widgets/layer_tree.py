@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
@@ -30,10 +30,19 @@ class LayerTree(LineList):
         self.totals: Totals | None = None
         self.exact = False
 
-    def set_model(self, model: TreeModel, totals: Totals) -> None:
-        """Show another model, from its top."""
+    def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
+        """Show another model, from its top or (`keep_cursor`) from the row where the last one was."""
+        row = self.current_row if keep_cursor else None
         self.model, self.totals = model, totals
-        self.rows_changed(keep_cursor=False)
+        if row is not None:
+            self.cursor = model.index_of(model.first(row) if row >= 0 else -row - 1, self.cursor, run=row < 0)
+        self.rows_changed(keep_cursor=keep_cursor)
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the open rows and of the one under the cursor."""
+        layer = self.current_layer
+        return sorted({path for path, _ in self.model.shape.opened} | ({layer.path} if layer else set()))
 
     @property
     def row_count(self) -> int:
@@ -48,12 +57,15 @@ class LayerTree(LineList):
         return self.model.layers[self.model.first(self.model.rows[min(self.cursor, self.row_count - 1)])]
 
     @property
-    def chosen(self) -> tuple[Layer, ...]:
-        """The layer under the cursor, or all blocks of the run there."""
-        if not self.model.rows:
-            return ()
-        row = self.model.rows[min(self.cursor, self.row_count - 1)]
-        return tuple(self.model.layers[i] for i in self.model.members(row))
+    def current_row(self) -> int | None:
+        """The row under the cursor, as `TreeModel` knows it."""
+        return self.model.rows[min(self.cursor, self.row_count - 1)] if self.model.rows else None
+
+    @property
+    def chosen(self) -> Sequence[Layer]:
+        """The layer under the cursor, or all blocks of the run there: taken out when they are looked at."""
+        row = self.current_row
+        return () if row is None else _Some(self.model.layers, self.model.members(row))
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
         """Open or close a row."""
@@ -71,6 +83,27 @@ class LayerTree(LineList):
         if self.totals is None:
             return BLANK
         return tree_line(self.model, self.model.rows[index], self.totals, width, self.exact)
+
+
+class _Some(Sequence["Layer"]):
+    """Some of the layers, in order."""
+
+    def __init__(self, layers: Sequence[Layer], ids: Sequence[int]) -> None:
+        self._layers, self._ids = layers, ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Layer]: ...
+
+    def __getitem__(self, at: int | slice) -> Layer | Sequence[Layer]:
+        if isinstance(at, slice):
+            return _Some(self._layers, self._ids[at])
+        return self._layers[self._ids[at]]
 
 
 def row_name(layers: Sequence[Layer], room: int) -> str:
@@ -99,10 +132,10 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
     # one step for the whole tree: where levels differ by it, names line up under their parent's
     indent = ("  " if name_width - 2 * model.deepest >= _NAME else " ") * model.depth(row)
 
-    times = f" ×{len(members)}" if len(members) > 1 else ""
+    times = f" ×{len(members):,}" if len(members) > 1 else ""
     room = max(1, name_width - len(indent) - 2 - len(times))
     name = row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
-    kind = safe(first.kind)
+    kind = "" if model.is_range(row) else safe(first.kind)
     name_role = "dim" if model.matches is not None and first.id not in model.matches else "text"
     if not kind_width and not times and room - len(name) >= 4 and kind and kind != first.name:
         tail = "  " + fit(kind, room - len(name) - 2)

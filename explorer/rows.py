@@ -1,0 +1,348 @@
+"""Rows of the layer tree as the screen keeps them: packed, and taken out when they are looked at.
+
+A graph of a hundred thousand nodes is 200 MB of `Layer` objects, and two seconds in which whoever unpickles
+them can answer no key. So the engine's process packs them into pages; the screen keeps the pages as they
+come and takes out the rows that it draws. What the tree has to know of every row, whether it is on show or
+not, lies beside the pages in arrays: what it is in, what is in it, which siblings are alike, what it costs.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, overload
+
+from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer
+
+__all__ = [
+    "BOUND",
+    "COLUMNS",
+    "GROUP",
+    "PAGE",
+    "RANGE",
+    "SHARED",
+    "UNKNOWN",
+    "WIDE",
+    "Piece",
+    "Rows",
+    "Structure",
+    "close",
+    "packed",
+    "pieces",
+    "structure_of",
+]
+
+PAGE = 64
+"""Rows a page. A screenful of closed groups lies in as many pages as it has rows: each must be cheap."""
+WIDE = 4_000
+"""Children that are listed one by one; of more, so many lie in ranges."""
+RANGE = 1_000
+"""Children a range."""
+COLUMNS = ("macs", "params", "weight_bytes", "activation_bytes")
+"""Figures of a layer that are known of every row without taking it out."""
+GROUP, UNKNOWN, BOUND, SHARED = 1, 2, 4, 8
+"""Flags of a row; SHARED: a parameter of it, or of what is in it, has other users."""
+
+_KEPT_PAGES, _KEPT_ROWS = 96, 1_024
+_SENT = 1 << 18
+"""Bytes a piece: the screen must get the interpreter's lock back soon."""
+
+Numbers = Sequence[int]
+
+
+class Structure(Struct):
+    """What is known of every row of a tree, in arrays as long as it has rows.
+
+    Attributes:
+        parent: Row that it lies in; -1 at the top.
+        end: The row behind the last one inside it.
+        depth: As in `Layer`.
+        repeat: As in `Layer`, except that on the others of a run it is minus their place in it: -1, -2, ...
+        flags: Of GROUP, UNKNOWN, BOUND, SHARED.
+        columns: The figures of `COLUMNS`; -1 for one that is not known.
+        wide: For each row with more than `WIDE` children (-1: the top; runs counted once) every `RANGE`th
+            of them.
+        deepest: The greatest depth.
+    """
+
+    parent: array[int] = field(default_factory=lambda: array("i"))
+    end: array[int] = field(default_factory=lambda: array("i"))
+    depth: array[int] = field(default_factory=lambda: array("H"))
+    repeat: array[int] = field(default_factory=lambda: array("i"))
+    flags: array[int] = field(default_factory=lambda: array("B"))
+    columns: dict[str, Numbers] = field(default_factory=dict)
+    wide: dict[int, Numbers] = field(default_factory=dict)
+    deepest: int = 0
+
+    def knows(self, column: str) -> bool:
+        """Whether the figure of a column is known of any row."""
+        numbers = self.columns[column]
+        if isinstance(numbers, array) and numbers.typecode == "b":
+            return bool(numbers.tobytes().strip(b"\xff"))
+        return max(numbers, default=-1) >= 0
+
+
+class Piece(Struct, frozen=True):
+    """A part of rows on their way from process to process.
+
+    Attributes:
+        name: A field of `Structure`, one of `COLUMNS`, 'page', 'deepest' or 'wide' (of row `key`).
+        code: Type of the array whose bytes these are; empty if `data` is what it is.
+    """
+
+    name: str
+    code: str
+    data: Any
+    key: int = 0
+
+
+def structure_of(layers: Sequence[Layer]) -> Structure:
+    """The structure of rows that are at hand, in two passes over them."""
+    count = len(layers)
+    found = Structure(
+        parent=array("i", bytes(4 * count)),
+        end=array("i", bytes(4 * count)),
+        depth=array("H", bytes(2 * count)),
+        repeat=array("i", bytes(4 * count)),
+        flags=array("B", bytes(count)),
+    )
+    parent, depth, repeat, flags = found.parent, found.depth, found.repeat, found.flags
+    values: tuple[list[int], ...] = ([], [], [], [])
+    macs, params, weights, activations = (column.append for column in values)
+    for at, layer in enumerate(layers):
+        parent[at] = -1 if layer.parent is None else layer.parent
+        depth[at] = layer.depth
+        repeat[at] = layer.repeat
+        flag = GROUP if layer.group else 0
+        if layer.status != "exact":
+            flag |= UNKNOWN if layer.status == "unknown" else BOUND
+        if layer.shared_with:
+            flag |= SHARED
+        flags[at] = flag
+        macs(-1 if layer.macs is None else layer.macs)
+        params(layer.params)
+        weights(layer.weight_bytes)
+        activations(-1 if layer.activation_bytes is None else layer.activation_bytes)
+    found.columns = {name: _narrow(column) for name, column in zip(COLUMNS, values, strict=True)}
+    close(found)
+    return found
+
+
+def close(found: Structure) -> None:
+    """Fills in what follows from parents and runs: ends, places in runs, shared parameters, wide rows."""
+    parent, end, repeat, flags = found.parent, found.end, found.repeat, found.flags
+    count = len(parent)
+    found.deepest = max(found.depth, default=0)
+    for at in range(count - 1, -1, -1):
+        if end[at] <= at:
+            end[at] = at + 1
+        above = parent[at]
+        if above >= 0:
+            if end[above] < end[at]:
+                end[above] = end[at]
+            if flags[at] & SHARED:
+                flags[above] |= SHARED
+    children: dict[int, int] = {}
+    for at in range(count):
+        if repeat[at] > 1:
+            size = end[at] - at
+            for place in range(1, repeat[at]):
+                repeat[at + place * size] = -place
+        if repeat[at] > 0:
+            above = parent[at]
+            children[above] = children.get(above, 0) + 1
+    for above, many in children.items():
+        if many > WIDE:
+            found.wide[above] = _every(found, above)
+
+
+def _every(found: Structure, above: int) -> Numbers:
+    """Every `RANGE`th child of a row, runs counted once."""
+    starts = array("i")
+    at, stop = above + 1, found.end[above] if above >= 0 else len(found.parent)
+    place = 0
+    while at < stop:
+        if found.repeat[at] > 0:
+            if place % RANGE == 0:
+                starts.append(at)
+            place += 1
+        at = found.end[at]
+    return starts
+
+
+def _narrow(values: list[int]) -> Numbers:
+    """Numbers in the smallest array that holds them."""
+    low, high = min(values, default=0), max(values, default=0)
+    for code, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
+        if low >= -(1 << bits) and high < 1 << bits:
+            return array(code, values)
+    return values
+
+
+def packed(layers: Iterable[Layer]) -> Iterator[bytes]:
+    """The pages of rows, each of `PAGE`."""
+    import pickle
+    import zlib
+
+    rows = iter(layers)
+    while page := [pickle.dumps(layer, 5) for layer in islice(rows, PAGE)]:
+        sizes = array("I", [len(page), *map(len, page)])
+        yield zlib.compress(sizes.tobytes() + b"".join(page), 1)
+
+
+def pieces(found: Structure) -> Iterator[Piece]:
+    """The structure in parts that are small enough to be taken up between two keys."""
+    named: dict[str, Numbers] = {
+        name: getattr(found, name) for name in ("parent", "end", "depth", "repeat", "flags")
+    }
+    for name, numbers in (named | found.columns).items():
+        yield from _parts(name, numbers, 0)
+    for row, numbers in found.wide.items():
+        yield from _parts("wide", numbers, row)
+    yield Piece("deepest", "", found.deepest)
+
+
+def _parts(name: str, numbers: Numbers, key: int) -> Iterator[Piece]:
+    code = numbers.typecode if isinstance(numbers, array) else ""
+    step = _SENT // (numbers.itemsize if isinstance(numbers, array) else 64)
+    for at in range(0, max(1, len(numbers)), step):
+        part = numbers[at : at + step]
+        yield Piece(name, code, part.tobytes() if isinstance(part, array) else part, key)
+
+
+class Rows(Sequence["Layer"]):
+    """The rows of a tree: a sequence of `Layer`, each taken out of its page when it is asked for.
+
+    Attributes:
+        structure: What is known of all of them.
+        opened: Pages taken out so far.
+        packed_bytes: Bytes of the pages.
+    """
+
+    def __init__(self) -> None:
+        self.structure = Structure()
+        self.opened = 0
+        self.packed_bytes = 0
+        self._pages: list[bytes] = []
+        self._bodies: dict[int, bytes] = {}
+        self._taken: dict[int, Layer] = {}
+
+    def add(self, piece: Piece) -> None:
+        """Takes up a part, in the order in which they were made."""
+        found = self.structure
+        if piece.name == "page":
+            self._pages.append(piece.data)
+            self.packed_bytes += len(piece.data)
+            return
+        if piece.name == "deepest":
+            found.deepest = piece.data
+            return
+        if piece.name == "wide":
+            known: Any = found.wide.get(piece.key)
+        else:
+            known = found.columns.get(piece.name) if piece.name in COLUMNS else getattr(found, piece.name)
+        if known is None:
+            known = array(piece.code) if piece.code else []
+            if piece.name == "wide":
+                found.wide[piece.key] = known
+            else:
+                found.columns[piece.name] = known
+        if piece.code:
+            known.frombytes(piece.data)
+        else:
+            known.extend(piece.data)
+
+    def with_structure(self, pieces: Iterable[Piece]) -> Rows:
+        """The same pages under another structure: of an outline that has grown."""
+        grown = Rows()
+        grown._pages, grown.packed_bytes = self._pages, self.packed_bytes
+        for piece in pieces:
+            grown.add(piece)
+        return grown
+
+    def __len__(self) -> int:
+        return len(self.structure.parent)
+
+    @overload
+    def __getitem__(self, at: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Layer, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Layer | tuple[Layer, ...]:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            if step == 1:
+                return tuple(self._from(start, stop))
+            return tuple([self[i] for i in range(start, stop, step)])
+        if at < 0:
+            at += len(self)
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        found = self._taken.get(at)
+        if found is None:
+            import pickle  # not before the first paint
+
+            body = self._body(at // PAGE)
+            found = pickle.loads(_spans(body)[at % PAGE])
+            if len(self._taken) >= _KEPT_ROWS:
+                self._taken.clear()
+            self._taken[at] = found
+        return found
+
+    def _body(self, page: int) -> bytes:
+        body = self._bodies.get(page)
+        if body is None:
+            body = self._take_out(page)
+            if len(self._bodies) >= _KEPT_PAGES:
+                del self._bodies[next(iter(self._bodies))]
+            self._bodies[page] = body
+        return body
+
+    def _take_out(self, page: int) -> bytes:
+        import zlib
+
+        self.opened += 1
+        return zlib.decompress(self._pages[page])
+
+    def _from(self, start: int, stop: int) -> Iterator[Layer]:
+        """Rows one after the other, a page at a time, of which none is kept."""
+        import pickle
+
+        at = start
+        while at < stop:
+            page, first = divmod(at, PAGE)
+            last = min(PAGE, first + stop - at)
+            for body in _spans(self._bodies.get(page) or self._take_out(page))[first:last]:
+                yield pickle.loads(body)
+            at += last - first
+
+    def __iter__(self) -> Iterator[Layer]:
+        return self._from(0, len(self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Rows, tuple, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} rows in {len(self._pages):,} pages>"
+
+
+def _spans(body: bytes) -> list[memoryview]:
+    """The rows of a page, still as bytes."""
+    view = memoryview(body)
+    count = int.from_bytes(view[:4], sys.byteorder)
+    sizes = view[4 : 4 + 4 * count].cast("I")
+    spans, at = [], 4 + 4 * count
+    for size in sizes:
+        spans.append(view[at : at + size])
+        at += size
+    return spans
