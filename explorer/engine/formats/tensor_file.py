@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from explorer.engine.formats.stored import Contents, Stored, rows
 from explorer.engine.formats.tensor_rows import TensorRows, leaf_layer
-from explorer.errors import Cancelled, Misuse
+from explorer.errors import Misuse
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.memory import Examined
@@ -33,9 +33,6 @@ _REMEDY = "name the code that builds it (package.module:callable), or export it 
 
 MANY = 20_000
 """Tensors from which on rows are made when they are looked at."""
-
-_ASKED = 1 << 12
-"""Tensors between two questions whether to stop."""
 
 
 class TensorFile:
@@ -102,9 +99,9 @@ class TensorFile:
             totals=totals,
         )
         order = Schedule((), (), (), f"{contents.why}: the order of execution is not known")
-        return Examined(info, lambda: (self._layers(cancel), order))
+        return Examined(info, lambda: (self._layers(), order))
 
-    def _layers(self, cancel: Cancel) -> tuple[Layer, ...]:
+    def _layers(self) -> tuple[Layer, ...]:
         """A row for every module that names make, and one for every tensor."""
         from explorer.engine.collecting import uncollected
 
@@ -112,10 +109,10 @@ class TensorFile:
             if len(self.contents.tensors) > MANY:
                 with contextlib.suppress(ValueError):
                     # like a tuple to whoever looks at it, but that its rows are not there yet
-                    return cast("tuple[Layer, ...]", TensorRows(self.contents, cancel))
-            return self._built(cancel)
+                    return cast("tuple[Layer, ...]", TensorRows(self.contents))
+            return self._built()
 
-    def _built(self, cancel: Cancel) -> tuple[Layer, ...]:
+    def _built(self) -> tuple[Layer, ...]:
         """As `_layers`, with every row made."""
         from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, build
 
@@ -131,8 +128,6 @@ class TensorFile:
                 scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
                 groups[row.path] = unknown
                 continue
-            if not len(leaves) % _ASKED and cancel is not None and cancel():
-                raise Cancelled
             stored = ((_identity(tensor), tensor.elements, tensor.nbytes),)
             leaves.append(Leaf.of(scopes, leaf_layer(tensor, row.name, why), stored))
         return build(leaves, groups)

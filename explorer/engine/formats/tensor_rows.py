@@ -9,11 +9,10 @@ several names or two rows would have the same path.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
 from explorer.engine.formats.stored import Stored, rows
-from explorer.errors import Cancelled
 from explorer.facts import Layer, TensorInfo
 
 if TYPE_CHECKING:
@@ -21,29 +20,24 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorRows", "leaf_layer"]
 
-_ASKED = 1 << 12
-"""Rows between two questions whether to stop."""
-
 
 class TensorRows(Sequence[Layer]):
     """The rows of a tree of tensors, in pre-order.
 
     Args:
         contents: The tensors.
-        cancel: Asked now and then; True stops.
 
     Raises:
         ValueError: A tensor has several names, or two rows would have the same path.
-        Cancelled: `cancel` said so.
     """
 
-    def __init__(self, contents: Contents, cancel: Callable[[], bool] | None = None) -> None:
+    def __init__(self, contents: Contents) -> None:
         self._why = contents.why
         self._kinds: Mapping[str, str] = contents.kinds
         self._items: list[Stored | str] = []
         self._parent = array("i")
         self._depth = array("H")
-        self._gather(contents, cancel)
+        self._gather(contents)
         count = len(self._items)
         # sums may be larger than 64 bits: a hostile shape of no bytes has any number of elements
         self._params: list[int] = [0] * count
@@ -51,12 +45,10 @@ class TensorRows(Sequence[Layer]):
         self._repeat = array("i", [1]) * count
         self._add_up()
 
-    def _gather(self, contents: Contents, cancel: Callable[[], bool] | None) -> None:
+    def _gather(self, contents: Contents) -> None:
         modules: set[str] = set()
         above = array("i", [-1])
         for at, row in enumerate(rows(contents.tensors)):
-            if not at % _ASKED and cancel is not None and cancel():
-                raise Cancelled
             del above[row.depth + 1 :]
             self._parent.append(above[-1])
             self._depth.append(row.depth)

@@ -231,7 +231,7 @@ def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
         Stored(n, random.choice(["float32", "Q4_K"]), s, 5, "f", 0) for n, s in zip(names, sizes, strict=True)
     ]
     contents = Contents("test", "f", tensors, ["f"], 0, kinds={"a": "Net", "a.0": "Linear"})
-    expected = TensorFile(contents, OpenOptions())._built(None)
+    expected = TensorFile(contents, OpenOptions())._built()
     try:
         found = TensorRows(contents)
     except ValueError:
