@@ -74,6 +74,17 @@ def test_with_16_colours_the_cursor_and_the_bars_can_be_seen(sample: Sample, ter
         assert len({cell.fg for row in rows.values() for cell in row.values()}) >= 4
 
 
+def test_a_linux_console_is_sent_glyphs_that_it_has(sample: Sample) -> None:
+    known = set(bytes(range(0x20, 0x7F)).decode() + bytes(range(0x80, 0x100)).decode("cp437") + "►◄▲▼♦•○↑↓→←")
+    with ready(sample("mobilenet_small"), "features", env={"TERM": "linux"}) as terminal:
+        for key in ("down", "5", "?", "escape", "t"):
+            terminal.press(key)
+            terminal.settle(0.4)
+            assert set("".join(terminal.screen.display)) <= known, key
+        assert "▼ features" in terminal.text()
+        assert "█" in terminal.text()
+
+
 def test_without_colour_the_cursor_is_reversed(sample: Sample) -> None:
     with ready(sample("lenet"), "conv1", env={"NO_COLOR": "1"}) as terminal:
         at = next(y for y in range(40) if "conv1" in terminal.screen.display[y])

@@ -1,4 +1,4 @@
-"""Over SSH: send only the cells that changed.
+"""Textual's driver, over SSH and on a console: send only the cells that changed, in glyphs that are there.
 
 Textual sends a widget's whole lines when any of it changed, each piece with its full style and a reset
 behind it: moving the cursor through a list at its lower edge redraws 36 lines, 8 KB. The terminal already
@@ -9,12 +9,16 @@ styles, text), and writes what differs. What it does not know it passes on, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 from rich.cells import cell_len
 from textual.drivers.linux_driver import LinuxDriver
 
-__all__ = ["Canvas", "RemoteDriver"]
+from explorer.tui.console import GLYPHS
+
+__all__ = ["Canvas", "ConsoleDriver", "RemoteDriver"]
 
 _TOKEN = re.compile(
     r"\x1b\[(?P<row>\d+);(?P<column>\d+)H"
@@ -232,12 +236,13 @@ class RemoteDriver(LinuxDriver):
     """Textual's driver with a `Canvas` before the wire."""
 
     canvas: Canvas | None = None
+    glyphs: Mapping[int, str] = MappingProxyType({})
 
     def write(self, data: str) -> None:
         """Send what `data` changes."""
         if self.canvas is None:
             self.canvas = Canvas()
-        reduced = self.canvas.reduce(data)
+        reduced = self.canvas.reduce(data.translate(self.glyphs) if self.glyphs else data)
         if reduced:
             super().write(reduced)
 
@@ -245,3 +250,9 @@ class RemoteDriver(LinuxDriver):
         """The terminal was resized: draw all of it."""
         if self.canvas is not None:
             self.canvas.forget()
+
+
+class ConsoleDriver(RemoteDriver):
+    """The same for the Linux console, which is slow to scroll wherever it stands."""
+
+    glyphs = GLYPHS
