@@ -411,11 +411,16 @@ class _Maker:
         inputs = [names[n] if n >= 0 else "" for n in operator.inputs]
         outputs = [names[n] if n >= 0 else "" for n in operator.outputs]
         made = next((n for n in operator.outputs if n >= 0), None)
-        # the first of the operators that were fused into the one that makes a tensor
-        label = "" if made is None else body.subgraph.tensors[made].name.partition(";")[0]
-        if label in labels and made is not None:
-            label = body.names[made]
-        labels.add(label)
+        label = ""
+        if made is not None:
+            name = body.subgraph.tensors[made].name
+            # the first of the operators that were fused into the one that makes the tensor
+            label = _label(name.partition(";")[0])
+            if label in labels:
+                label = _label(name)
+            if label in labels:
+                label = f"{label}#{made}"
+            labels.add(label)
         runs = body.runs.get(at)
         if runs is not None:
             if operator.op in _CALLS:
@@ -631,3 +636,17 @@ def _names(tensors: Sequence[FileTensor]) -> list[str]:
         used.add(name)
         found.append(name)
     return found
+
+
+def _label(name: str) -> str:
+    """The path of an operator by what it makes; slashes lead to it, and dots are no levels.
+
+    A piece may be a class with its module (torch.nn.modules.conv.Conv2d_1), of which the class tells enough.
+    """
+    if "." not in name:
+        return name
+    pieces = []
+    for piece in name.split("/"):
+        parts = piece.split(".")
+        pieces.append(parts[-1] if all(part.isidentifier() for part in parts) else "_".join(parts))
+    return "/".join(pieces)

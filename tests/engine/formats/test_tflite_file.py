@@ -488,6 +488,20 @@ def test_tensors_without_a_name_or_with_one_that_is_taken_are_told_apart(tmp_pat
     assert info.totals.elementwise_ops == 12
 
 
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("tfl.quantize", "quantize"),
+        ("net_1.00_224/conv/Relu;net_1.00_224/conv/add", "net_1_00_224/conv/Relu"),
+        ("Net_1/torch.nn.modules.conv.Conv2d_conv1;1", "Net_1/Conv2d_conv1"),
+        ("StatefulPartitionedCall:0", "StatefulPartitionedCall:0"),
+    ],
+)
+def test_dots_in_a_name_are_no_levels_of_the_tree(tmp_path: Path, name: str, path: str) -> None:
+    net = Sub([T((4,), name="x"), T((4,), name=name)], [Op("RELU", [0], [1])], [0], [1])
+    assert list(layers(write(tmp_path, net))) == [path]
+
+
 def test_operators_whose_fused_names_begin_alike_are_told_apart(tmp_path: Path) -> None:
     tensors = [T((4,), name=n) for n in ("x", "a;b", "a;c")]
     net = Sub(tensors, [Op("RELU", [0], [1]), Op("NEG", [1], [2])], [0], [2])
