@@ -41,24 +41,16 @@ class TensorFile:
     Args:
         contents: What the headers say.
         options: How it is opened; nothing of it applies but names that the user mistyped.
-        numbers: Makes the numbers of a tensor that lies in a way of the format's own; None: it lies in
-            one piece in its file.
     """
 
     takes_weights = False
 
-    def __init__(
-        self,
-        contents: Contents,
-        options: OpenOptions,
-        numbers: Callable[[Stored], Numbers] | None = None,
-    ) -> None:
+    def __init__(self, contents: Contents, options: OpenOptions) -> None:
         self.contents = contents
         self.options = options
         self.format = contents.format
         self.source = contents.source
         self.files = contents.files
-        self._numbers = numbers
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `Opened`."""
@@ -155,7 +147,7 @@ class TensorFile:
         """See `Opened`."""
         from explorer.engine.values import file_tensors
 
-        return file_tensors.stored(self.contents.tensors, self._numbers)
+        return file_tensors.stored(self.contents.tensors)
 
     def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
         """See `Opened`.

@@ -23,15 +23,8 @@ _BLOCKS = (
 )
 
 
-def stored(
-    tensors: Sequence[Stored], numbers: Callable[[Stored], Numbers] | None = None
-) -> tuple[list[Numbers], tuple[str, ...]]:
-    """The numbers of tensors, unread, and what to know about them.
-
-    Args:
-        tensors: From the reader of a format.
-        numbers: How the format itself reads one; None: it lies in one piece in its file.
-    """
+def stored(tensors: Sequence[Stored]) -> tuple[list[Numbers], tuple[str, ...]]:
+    """The numbers of tensors, unread, and what to know about them."""
     files: dict[str, Source] = {}
 
     def source(path: str) -> Source:
@@ -46,9 +39,9 @@ def stored(
     found = []
     for tensor in tensors:
         why = tensor.unread or _unknown(tensor.dtype)
-        if why and numbers is None:
+        if why:
             unread[why] += 1
-        found.append(_numbers(tensor, source, why) if numbers is None else numbers(tensor))
+        found.append(_numbers(tensor, source, why))
     notes = [_BLOCKS] if any(ggml_blocks.known(t.dtype) for t in tensors) else []
     notes += [f"the numbers of {count:,} tensors are not read: {why}" for why, count in unread.items()]
     return found, tuple(notes)
