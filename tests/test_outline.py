@@ -240,6 +240,17 @@ def test_a_long_name_does_not_move_the_other_rows(capsys: pytest.CaptureFixture[
     assert len(lines[3]) < 150
 
 
+def test_columns_that_only_later_rows_fill_are_kept_apart() -> None:
+    rows = [OutlineRow(f"n{i}", "operator", "Abs", note="a -> b") for i in range(3000)]
+    rows += [OutlineRow(f"w{i:04}", "tensor", "float32", (64, 3), 768, "in w.bin") for i in range(3000)]
+    lines = list(outline.as_text(Outline("x", "m", None, (), rows)))
+    assert lines[2].split() == ["operator", "n0", "Abs", "a", "->", "b"]
+    tensors = [line for line in lines if line.startswith("tensor")]
+    assert {len(line) for line in tensors} == {len(tensors[0])}
+    assert tensors[-1].split() == ["tensor", "w2999", "float32", "[64,", "3]", "768", "B", "in", "w.bin"]
+    assert len(lines) == 6004
+
+
 def test_a_narrow_terminal_cuts_lines_and_a_pipe_does_not() -> None:
     rows = [("a" * 30, "b" * 30)] * 2
     assert {len(line) for line in outline.columns(rows, 40)} == {40}

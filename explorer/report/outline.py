@@ -84,30 +84,45 @@ def _sums_text(sums: dict[str, list[int]]) -> str:
 def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int = -1) -> Iterator[str]:
     """Rows of cells as lines with aligned columns, made as they are asked for.
 
+    Columns are as wide as the first rows need, and are measured anew where a row begins with a word that
+    none of them began with: a kind of row that has not been seen may fill other columns.
+
     Args:
-        rows: Of the same number of cells each.
+        rows: Of the same number of cells each, one or more.
         room: Where a line is cut; None for nowhere.
         right: The column that is set to the right.
     """
-    first: list[tuple[str, ...]] = []
     rest = iter(rows)
-    for row in rest:
-        first.append(row)
-        if len(first) == _MEASURED:
-            break
-    if not first:
-        return
-    last = len(first[0]) - 1
-    caps = _WIDEST if last == len(_WIDEST) else (40,) * last
-    wide = [min(max(len(row[at]) for row in first), cap) for at, cap in enumerate(caps)]
-    # a column that is empty as far as anybody looked is left out by a width of nothing, not by picking cells
-    layout = "".join(f"%{'' if at == right else '-'}{n}s{'  ' * bool(n)}" for at, n in enumerate(wide)) + "%s"
-    for part in (first, rest):
-        for row in part:
-            line = layout % row
-            if not row[last]:
-                line = line.rstrip()
-            yield line if room is None else cut(line, room)
+    row = next(rest, None)
+    wide: list[int] = []
+    seen: set[str] = set()
+    while row is not None:
+        first = [row]
+        for row in rest:
+            first.append(row)
+            if len(first) == _MEASURED:
+                break
+        last = len(row) - 1
+        caps = _WIDEST if last == len(_WIDEST) else (40,) * last
+        wide = [
+            max(before, min(max(len(one[at]) for one in first), cap))
+            for at, (before, cap) in enumerate(zip(wide or [0] * last, caps, strict=True))
+        ]
+        seen.update(one[0] for one in first)
+        # an empty column is left out by a width of nothing, not by picking cells
+        layout = (
+            "".join(f"%{'' if at == right else '-'}{n}s{'  ' * bool(n)}" for at, n in enumerate(wide)) + "%s"
+        )
+        row = None
+        for part in (first, rest):
+            for one in part:
+                if one[0] not in seen:
+                    row = one
+                    break
+                line = layout % one
+                if not one[last]:
+                    line = line.rstrip()
+                yield line if room is None else cut(line, room)
 
 
 def cut(line: str, room: int | None) -> str:
