@@ -44,19 +44,19 @@ def run(
     Returns:
         The exit code.
     """
-    from explorer.tui.line import Line
+    from explorer.tui.lifeline import Lifeline
 
-    line = Line(source, dict(engine_options or {}), memory, resumed)
+    lifeline = Lifeline(source, dict(engine_options or {}), memory, resumed)
     app = make_app(
         source,
-        line.engine,
+        lifeline.engine,
         remote=remote or is_remote(os.environ),
-        keeper=line,
+        keeper=lifeline,
         view=resumed[1].view if resumed else None,
     )
-    with line.watched(app):
+    with lifeline.watched(app):
         code = app.run()
-    line.close(properly=code == 0)
+    lifeline.close(properly=code == 0)
     return code or 0
 
 

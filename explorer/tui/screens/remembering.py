@@ -25,7 +25,7 @@ _ZOOMS: tuple[Literal["zoom-left", "zoom-right"], ...] = ("zoom-left", "zoom-rig
 
 
 class Keeper(Protocol):
-    """What the screen needs of `line.Line`."""
+    """What the screen needs of `lifeline.Lifeline`."""
 
     def keep(self, view: View | None) -> None:
         """Write down where the user is; any thread may."""

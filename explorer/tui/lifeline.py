@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from explorer.resuming import Kept, Saved, View
     from explorer.tui.program import ExplorerApp
 
-__all__ = ["Line"]
+__all__ = ["Lifeline"]
 
 _GRACE = 3.0
 """Seconds that the main thread has to end the process, once the terminal is gone."""
@@ -38,7 +38,7 @@ _FAREWELL = (
 _KEPT = b"explorer: ended from outside; explorer --resume goes on from here\r\n"
 
 
-class Line:
+class Lifeline:
     """A session, its engine, and the folder in which both outlive the terminal.
 
     Args:
