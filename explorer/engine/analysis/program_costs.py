@@ -16,10 +16,10 @@ from explorer.facts import Shape
 
 __all__ = ["cost"]
 
-Rule = Callable[["Call"], Cost]
+_Rule = Callable[["_Call"], Cost]
 
 
-class Call:
+class _Call:
     """One operator: shapes of its tensors by argument, its other arguments, and what comes out."""
 
     def __init__(
@@ -48,28 +48,28 @@ class Call:
         return self.out
 
 
-def _conv(call: Call) -> Cost:
+def _conv(call: _Call) -> Cost:
     return macs.conv(call.result(), call.shapes["weight"], bias="bias" in call.shapes)
 
 
-def _convolution(call: Call) -> Cost:
+def _convolution(call: _Call) -> Cost:
     return _conv_transpose(call) if call.settings.get("transposed") else _conv(call)
 
 
-def _conv_transpose(call: Call) -> Cost:
+def _conv_transpose(call: _Call) -> Cost:
     source = call.shapes["input"]
     return macs.conv_transpose(source, call.shapes["weight"], call.result(), bias="bias" in call.shapes)
 
 
-def _linear(call: Call) -> Cost:
+def _linear(call: _Call) -> Cost:
     return macs.linear(call.shapes["input"], call.shapes["weight"][0], bias="bias" in call.shapes)
 
 
-def _matmul(call: Call) -> Cost:
+def _matmul(call: _Call) -> Cost:
     return macs.matmul(call.order[0], call.order[1])
 
 
-def _added(call: Call) -> Cost:
+def _added(call: _Call) -> Cost:
     """Addmm and baddbmm: a product, and the first argument added; factors multiply unless they are 1."""
     made = macs.matmul(call.order[1], call.order[2])
     for name in ("alpha", "beta"):
@@ -78,7 +78,7 @@ def _added(call: Call) -> Cost:
     return macs.adding(made, "bias", call.result())
 
 
-def _attention(call: Call) -> Cost:
+def _attention(call: _Call) -> Cost:
     query, key, value = (call.shapes[name] for name in ("query", "key", "value"))
     heads = query[-3] if len(query) > 2 else 1
     return macs.attention(
@@ -93,8 +93,8 @@ def _attention(call: Call) -> Cost:
     )
 
 
-def _recurrent(kind: str) -> Rule:
-    def rule(call: Call) -> Cost:
+def _recurrent(kind: str) -> _Rule:
+    def rule(call: _Call) -> Cost:
         source = call.shapes["input"]
         first, second = source[:2] if len(source) == 3 else (source[0], 1)
         if call.settings.get("batch_first"):
@@ -120,16 +120,16 @@ def _recurrent(kind: str) -> Rule:
     return rule
 
 
-def _norm(kind: str) -> Rule:
+def _norm(kind: str) -> _Rule:
     return lambda call: macs.elementwise(kind.replace("_", " "), call.result(), macs.ELEMENTWISE[kind][0])
 
 
-def _batch_norm(call: Call) -> Cost:
+def _batch_norm(call: _Call) -> Cost:
     return _norm("layer_norm" if call.settings.get("training") else "batch_norm")(call)
 
 
-def _pool(rank: int) -> Rule:
-    def rule(call: Call) -> Cost:
+def _pool(rank: int) -> _Rule:
+    def rule(call: _Call) -> Cost:
         kernel = call.settings["kernel_size"]
         dims = tuple(kernel) if len(kernel) == rank else tuple(kernel) * rank
         return macs.pooling(f"pooling of {rank} dimensions", call.result(), dims)
@@ -137,7 +137,7 @@ def _pool(rank: int) -> Rule:
     return rule
 
 
-def _adaptive(call: Call) -> Cost:
+def _adaptive(call: _Call) -> Cost:
     """Windows overlap where sizes do not divide: their widths are summed, one axis at a time."""
     source, target = call.order[0], call.result()
     rank = len(call.settings["output_size"])
@@ -151,19 +151,19 @@ def _adaptive(call: Call) -> Cost:
     return macs.elementwise("adaptive pooling, taps", (*target[:-rank], taps))
 
 
-def _pointwise(what: str, per_element: int = 1) -> Rule:
-    def rule(call: Call) -> Cost:
+def _pointwise(what: str, per_element: int = 1) -> _Rule:
+    def rule(call: _Call) -> Cost:
         extra = what in ("add", "sub", "rsub") and call.settings.get("alpha", 1) != 1
         return macs.elementwise(what, call.result(), per_element + extra)
 
     return rule
 
 
-def _reduction(what: str, per_element: int = 1) -> Rule:
+def _reduction(what: str, per_element: int = 1) -> _Rule:
     return lambda call: macs.elementwise(what, call.order[0], per_element)
 
 
-def _free(call: Call) -> Cost:
+def _free(call: _Call) -> Cost:
     return macs.FREE
 
 
@@ -192,7 +192,7 @@ _POINTWISE = """
 _SUMS = "all amax amin any argmax argmin cumprod cumsum logcumsumexp mean prod sum".split()  # noqa: SIM905
 """One operation on each element that goes in."""
 
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, _Rule] = {
     **dict.fromkeys(_MOVES, _free),
     **{name: _pointwise(name) for name in _POINTWISE},
     **{name: _reduction(name) for name in _SUMS},
@@ -269,6 +269,6 @@ def cost(
             return macs.FREE
         return macs.unknown(f"there is no rule for {kind} without torch")
     try:
-        return rule(Call(inputs, outputs, settings))
+        return rule(_Call(inputs, outputs, settings))
     except (KeyError, IndexError, TypeError, ValueError):
         return macs.unknown("its sizes are not written in the file")

@@ -51,7 +51,7 @@ def plain_name(qualname: str) -> str:
     return ".".join(kept) or pieces[-1]
 
 
-class Kind:
+class _Kind:
     """A class of the file, as far as lines of its text say.
 
     Attributes:
@@ -121,28 +121,29 @@ def _takes(text: str) -> list[tuple[str, str]]:
     return [(name, kind) for name, kind in _TAKES.findall(head) if name != "self"]
 
 
-class Code:
+class _Code:
     """The text of the classes in an archive, looked through file by file when one is needed."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
-        self.known: dict[str, dict[str, Kind]] = {}
+        self.known: dict[str, dict[str, _Kind]] = {}
 
-    def kind(self, qualname: str) -> Kind | None:
+    def kind(self, qualname: str) -> _Kind | None:
         """The class of this name, None if the file has no text for it."""
         module, _, name = qualname.rpartition(".")
         if module not in self.known:
             self.known[module] = self._read(f"code/{module.replace('.', '/')}.py")
         return self.known[module].get(name)
 
-    def _read(self, entry: str) -> dict[str, Kind]:
+    def _read(self, entry: str) -> dict[str, _Kind]:
         if entry not in self.archive:
             return {}
         text = self.archive.text(entry)
         starts = list(_CLASS.finditer(text))
         ends = [*(found.start() for found in starts[1:]), len(text)][: len(starts)]
         return {
-            found[1]: Kind(found[2], text[found.end() : end]) for found, end in zip(starts, ends, strict=True)
+            found[1]: _Kind(found[2], text[found.end() : end])
+            for found, end in zip(starts, ends, strict=True)
         }
 
 
@@ -171,7 +172,7 @@ class _Reader:
     def __init__(self, archive: Archive, places: bool) -> None:
         self.archive = archive
         self.places = places
-        self.code = Code(archive)
+        self.code = _Code(archive)
         self.found = Script()
         self.tensors: list[Stored] = []
         self.first: dict[Any, str] = {}
@@ -273,7 +274,7 @@ class _Reader:
                 self.found.inputs.append((name, declared, None))
 
 
-def _settings(kind: Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
+def _settings(kind: _Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
     """What a module was made with, as far as its attributes and its code's constants say."""
     found = dict(kind.constants) if kind is not None else {}
     for key, value in state.items():
