@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.opening import Opened, OpenOptions
 
-__all__ = ["MODULES", "formats", "open_model", "recognise", "recognised"]
+__all__ = ["MODULES", "formats", "open_model", "recognise"]
 
 MODULES = (
     "onnx_file",
@@ -50,15 +50,12 @@ def recognise(source: str) -> Format:
     Raises:
         BadModel: It is no model, or nothing that we know.
     """
-    return recognised(Probe(source))
-
-
-def recognised(probe: Probe) -> Format:
-    """As `recognise`, of a source that has been looked at already."""
-    source = probe.source
+    probe = Probe(source)
     if probe.exists and not (probe.is_file or probe.is_dir):
         # opening a pipe would wait for a writer that may never come
         raise BadModel("this is not a regular file", where=source)
+    if probe.unreadable:
+        raise BadModel(f"cannot be read: {probe.unreadable}", where=source)
     if probe.exists or not _named(source):
         for format in formats():
             if format.recognise(probe):

@@ -38,15 +38,17 @@ class Probe:
         is_file: Whether it is a regular file; nothing else is ever opened, a pipe would wait for a writer.
         size: Bytes of the file; 0 of anything else.
         head: Its first `HEAD_BYTES` bytes, fewer of a small file; empty of anything else.
+        unreadable: Why the file cannot be read; empty if it can.
     """
 
-    __slots__ = ("_inner", "_names", "exists", "head", "is_dir", "is_file", "size", "source")
+    __slots__ = ("_inner", "_names", "exists", "head", "is_dir", "is_file", "size", "source", "unreadable")
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.exists = self.is_dir = self.is_file = False
         self.size = 0
         self.head = b""
+        self.unreadable = ""
         self._names: tuple[str, ...] | None = None
         self._inner: frozenset[str] | None = None
         try:
@@ -63,8 +65,8 @@ class Probe:
             # without a buffer of Python's: one read, and nothing more of the file is touched
             with open(source, "rb", buffering=0) as file:
                 self.head = file.read(HEAD_BYTES)
-        except OSError:
-            return
+        except OSError as error:
+            self.unreadable = error.strerror or str(error)
 
     @property
     def is_zip(self) -> bool:
