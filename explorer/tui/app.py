@@ -54,10 +54,13 @@ def run(
         keeper=lifeline,
         view=resumed[1].view if resumed else None,
     )
-    with lifeline.watched(app):
-        code = app.run()
-    lifeline.close(properly=code == 0)
-    return code or 0
+    code = None
+    try:
+        with lifeline.watched(app):
+            code = app.run()
+    finally:
+        lifeline.close(properly=code == 0)
+    return code if code is not None else app.return_code or 0
 
 
 def make_app(
