@@ -55,7 +55,8 @@ def is_met(error: BaseException) -> bool:
             return True
         if _SAID.search(str(cause)):
             return True
-        cause, seen = cause.__cause__ or cause.__context__, seen + 1
+        # who raised 'from None' has said that the cause is another: deep nesting is a MemoryError too
+        cause, seen = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__), seen + 1
     return False
 
 
