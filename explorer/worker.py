@@ -421,6 +421,8 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
         # the parent is gone: nobody wants the result of what is running; what was not saved may be resumed
         if temporary:
             shutil.rmtree(setup["workdir"], ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.killpg(os.getpid(), signal.SIGKILL)  # with whatever it forked
         os._exit(0)
 
     inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()

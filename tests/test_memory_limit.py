@@ -65,13 +65,12 @@ def test_want_of_memory_is_known_in_every_librarys_words(error: Exception) -> No
 
 
 def test_other_failures_are_not_want_of_memory() -> None:
-    try:
+    with pytest.raises(ExplorerError) as caught:
         try:
             raise MemoryError
         except MemoryError:
             raise ExplorerError("nested too deep") from None
-    except ExplorerError as error:
-        assert not memory_limit.is_met(error)
+    assert not memory_limit.is_met(caught.value)
     assert not memory_limit.is_met(ExplorerError("no such file", where="net.onnx"))
 
 
