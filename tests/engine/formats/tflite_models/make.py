@@ -79,6 +79,62 @@ class Flow(tf.Module):
         return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, weight), lambda: x)
 
 
+class Operators(tf.Module):
+    """Every way in which a size that is left open goes on, on (?, 8, 6, 4)."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8, 6, 4], tf.float32)])
+    def run(self, x):
+        batch = tf.shape(x)[0]
+        drawn = np.random.default_rng(0)
+        left, right = tf.split(x, 2, -1)
+        first, rest = tf.split(x, [1, 5], 2)
+        cut = x[:, 1:7:2, ::-1, 1]
+        turned = tf.transpose(x, [0, 3, 1, 2])
+        wide = tf.reshape(x, [batch, -1])
+        best, places = tf.math.top_k(wide, 5)
+        one, other = tf.unstack(tf.stack([x, x + 1.0], 1), axis=1)
+        summed = tf.reduce_sum(x, [1, 2], keepdims=True)
+        window = drawn.random((3, 3, 2, 4), np.float32)
+        found = [
+            tf.nn.conv2d(x, drawn.random((3, 3, 4, 4), np.float32), 1, "SAME", dilations=2),
+            tf.nn.depth_to_space(tf.nn.space_to_depth(x, 2) + 1.0, 2),
+            left * right,
+            first,
+            rest,
+            tf.pad(x, [[0, 0], [1, 2], [0, 0], [0, 0]]),
+            tf.pad(x, [[0, 0], [1, 2], [0, 0], [0, 0]], "REFLECT"),
+            cut,
+            tf.slice(x, [0, 1, 2, 0], [-1, 3, -1, 2]),
+            tf.reshape(turned, [batch * 4, 48]),
+            best,
+            tf.one_hot(tf.argmax(wide, -1), 7),
+            tf.gather(drawn.random((9, 3), np.float32), places % 9),
+            tf.tile(x, [2, 1, 3, 1]),
+            tf.fill([batch, 3], 1.0),
+            tf.broadcast_to(tf.constant([[1.0], [2.0]]), [2, batch]),
+            one * other,
+            tf.image.resize(x, [5, 7]),
+            tf.image.resize(x, [16, 12], "nearest"),
+            tf.reduce_max(x, [0, 3]),
+            tf.matmul(turned, tf.transpose(turned, [0, 1, 3, 2])),
+            tf.cast(tf.range(batch), tf.float32),
+            tf.where(x > 0.5, x, tf.zeros_like(x)),
+            tf.nn.avg_pool2d(x, 3, 2, "VALID"),
+            tf.nn.conv2d_transpose(x, window, [batch, 16, 12, 2], 2, "SAME"),
+            tf.squeeze(summed, [1, 2]),
+            tf.expand_dims(cut, 1),
+            tf.reverse(x, [1]),
+            tf.cumsum(x, 1),
+        ]
+        return {f"out{at:02}": tf.abs(value) for at, value in enumerate(found)}
+
+
+def operators():
+    module = Operators()
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([module.run.get_concrete_function()], module)
+    return converter.convert()
+
+
 def flow():
     module = Flow()
     converter = tf.lite.TFLiteConverter.from_concrete_functions([module.run.get_concrete_function()], module)
@@ -120,6 +176,7 @@ def main():
         "attention": converted(attention()),
         "lstm": converted(lstm()),
         "flow": flow(),
+        "operators": operators(),
     }
     said = {}
     for name, content in models.items():
@@ -130,6 +187,8 @@ def main():
         ("batched", [3, 6, 6, 3]),
         ("attention", None),
         ("attention", [2, 5, 8]),
+        ("operators", None),
+        ("operators", [5, 8, 6, 4]),
     ):
         said[f"{name} {sizes}"] = shapes(models[name], sizes)
     (HERE / "shapes.json").write_text(json.dumps(said, indent=1, sort_keys=True) + "\n")
