@@ -600,6 +600,7 @@ class Session:
             asked,
             dims=self._options["dims"],
             input_shapes=self._options["input_shapes"],
+            trust=bool(self._options["trust"]),
             overwrite=overwrite,
             verify=verify,
             draws=draws,

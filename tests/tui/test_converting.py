@@ -1,4 +1,4 @@
-"""Converting from the screen: what the model can become is said, what came of it is shown with its evidence."""
+"""Converting from the screen: what the model can become, and what came of it, with the evidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORED = StoredEvidence(
     differing=(),
     sha256="ab" * 32,
     passed=True,
-    verdict="equal byte for byte: 2 tensors",
+    verdict="equal byte for byte: 2",
 )
 FACT = Conversion(
     source="a.safetensors",

@@ -218,6 +218,7 @@ def write(
     *,
     dims: Mapping[str, int],
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]],
+    trust: bool = False,
     overwrite: bool = False,
     verify: bool = True,
     draws: int = 3,
@@ -234,6 +235,7 @@ def write(
         asked: How it should be.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs in place of the model's own.
+        trust: Code in the source may run.
         overwrite: Whether an existing file may be replaced.
         verify: Compare; a result that is not the same is not kept, and the fact's `output` is empty.
         draws: Random inputs to run both on.
@@ -269,6 +271,7 @@ def write(
                 asked=asked,
                 path=temporary,
                 target=target,
+                trust=trust,
                 verify=verify,
                 draws=draws,
                 seed=seed,

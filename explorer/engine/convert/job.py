@@ -45,6 +45,7 @@ class Job(Struct, frozen=True):
         asked: How the result should be.
         path: Where to write; renamed by the caller when all is well.
         target: What the user called the result.
+        trust: Code in the source may run.
         verify: Whether to show that the result is the same.
         draws: Random inputs for that.
         seed: Of the first.
@@ -59,6 +60,7 @@ class Job(Struct, frozen=True):
     asked: Asked
     path: str
     target: str
+    trust: bool = False
     verify: bool = True
     draws: int = 3
     seed: int = 0

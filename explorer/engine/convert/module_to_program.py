@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Job, Made
 from explorer.engine.formats.torch_module import said
-from explorer.errors import BadModel
+from explorer.errors import BadModel, ExplorerError
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_inputs import Bound
@@ -40,11 +40,13 @@ def convert(job: Job) -> Made:
             program = torch.export.export(
                 model, tuple(args), kwargs, dynamic_shapes=axes.specifications(loaded, open_), strict=False
             )
-            torch.export.save(program, job.path)
-    except OSError:
-        raise
     except Exception as error:
         raise BadModel(f"torch.export cannot write it ({said(error)})", where=loaded.source) from error
+    try:
+        with loaded.quiet():
+            torch.export.save(program, job.path)
+    except Exception as error:
+        raise ExplorerError(f"cannot be written ({said(error)})", where=job.target) from error
     evidence = None
     if job.verify:
         job.tell("reading what was written")

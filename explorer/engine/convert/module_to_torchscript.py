@@ -10,7 +10,7 @@ from explorer.engine.convert import running
 from explorer.engine.convert.job import Job, Made
 from explorer.engine.formats.torch_export import outputs_of
 from explorer.engine.formats.torch_module import said
-from explorer.errors import BadModel
+from explorer.errors import BadModel, ExplorerError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,9 +43,6 @@ def convert(job: Job) -> Made:
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             made = _script(model) if method == "script" else _trace(model, bound)
-            _jit().save(made, job.path)
-    except OSError:
-        raise
     except Exception as error:
         other = "script" if method == "trace" else "trace"
         raise BadModel(
@@ -53,6 +50,10 @@ def convert(job: Job) -> Made:
             where=loaded.source,
             hint=f"try --method {other}",
         ) from error
+    try:
+        _jit().save(made, job.path)
+    except Exception as error:
+        raise ExplorerError(f"cannot be written ({said(error)})", where=job.target) from error
     evidence = None
     if job.verify:
         job.tell("reading what was written")

@@ -91,7 +91,7 @@ def prove(
         Cancelled: `job.cancel` said so.
     """
     started = time.perf_counter()
-    original = loaded.materialise()
+    original = _original(job, loaded)
     exact, why = _in_float64(original)
     seeds = tuple(job.seed + at for at in range(job.draws))
     evidence: list[OutputEvidence] = []
@@ -268,6 +268,40 @@ def module_call(module: Any, bound: Bound, seed: int, source: str) -> Callable[[
         return [_array(tensor) for _, tensor in tensors(result)]
 
     return call
+
+
+def _torchscript(path: str) -> Any:
+    import torch
+
+    load: Any = torch.jit.load
+    return load(path, map_location="cpu").eval()
+
+
+def _program(path: str) -> Any:
+    import torch
+
+    return torch.export.load(path).module()
+
+
+_ITSELF: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "torch.export": _program}
+"""How torch itself loads a file, which can run what is in it."""
+
+
+def _original(job: Job, loaded: LoadedModule) -> nn.Module:
+    """The source: as it was read here, or, where its code may run, as torch itself loads it.
+
+    Raises:
+        BadModel: torch cannot load it.
+    """
+    load = _ITSELF.get(job.opened.format) if job.trust else None
+    if load is None:
+        return loaded.materialise()
+    try:
+        with loaded.quiet():
+            made: nn.Module = load(job.source)
+    except Exception as error:
+        raise BadModel(f"torch itself cannot load it ({said(error)})", where=job.source) from error
+    return made
 
 
 def _source_runs(

@@ -221,6 +221,20 @@ def test_without_the_comparison_nothing_is_claimed(convert: Convert) -> None:
     assert fact.verification is None
 
 
+def test_large_weights_lie_in_a_file_beside_the_model_and_move_with_it(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_export, "_MANY_BYTES", 100)
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(40, 40), torch.nn.ReLU()).eval()
+    fact = convert(module, "large.onnx", inputs=torch.rand(2, 40), exporter="dynamo", draws=1)
+    assert fact.passed
+    beside = tmp_path / "large.onnx.data"
+    assert beside.stat().st_size >= 40 * 40 * 4
+    assert fact.file_bytes == beside.stat().st_size + (tmp_path / "large.onnx").stat().st_size
+    onnxruntime.InferenceSession(tmp_path / "large.onnx")
+
+
 def test_a_users_module_is_left_as_it_was(convert: Convert) -> None:
     module = small().train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}

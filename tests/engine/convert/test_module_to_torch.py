@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from explorer import BadModel, Misuse, Session
+from explorer import BadModel, ExplorerError, Misuse, Session
 from explorer.facts.conversion import Conversion
 
 torch = pytest.importorskip("torch")
@@ -121,6 +122,40 @@ def test_files_of_torchs_are_converted_like_modules(
     assert fact.verification is not None
     assert fact.verification.passed
     assert fact.command.startswith(f"explorer convert {source} -o {output}")
+
+
+@pytest.mark.parametrize(
+    ("source", "loader"), [("small.pt", "torch.jit.load"), ("small.pt2", "torch.export.load")]
+)
+@pytest.mark.parametrize("trust", [False, True])
+def test_torch_itself_loads_the_source_only_where_it_is_trusted(
+    convert: Convert, monkeypatch: pytest.MonkeyPatch, source: str, loader: str, trust: bool
+) -> None:
+    """What torch loads can run what is in it; without --trust the file is only read."""
+    convert(small(), source, inputs=torch.rand(1, 1, 8, 8), verify=False)
+    seen: list[str] = []
+    module, _, name = loader.rpartition(".")
+    real = getattr(torch.jit if module.endswith("jit") else torch.export, name)
+
+    def watched(path: str, *args: Any, **kwargs: Any) -> Any:
+        seen.append(os.path.basename(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(loader, watched)
+    fact = convert(source, "other.onnx", trust=trust, exporter="torchscript", draws=1)
+    assert fact.passed
+    assert seen == ([source] if trust else [])
+
+
+def test_what_cannot_be_written_says_so_and_not_that_it_cannot_be_traced(
+    convert: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("enforce fail: No space left on device")
+
+    monkeypatch.setattr("torch.jit.save", full)
+    with pytest.raises(ExplorerError, match=r"^small\.pt: cannot be written \(.*No space left"):
+        convert(small(), "small.pt", inputs=torch.rand(1, 1, 8, 8))
 
 
 def test_a_file_has_no_source_to_script(convert: Convert) -> None:
