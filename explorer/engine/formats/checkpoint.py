@@ -112,7 +112,9 @@ def _trusted(source: str, options: OpenOptions, found: Checkpoint) -> Opened:
     path, qualname = found.whole[0]
     try:
         with torch_module.silence():
-            loaded = torch.load(source, map_location="cpu", weights_only=False)
+            # weights of an archive stay in the file until somebody wants them
+            mapped = found.form == "zip"
+            loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
     except (ModuleNotFoundError, AttributeError) as error:
         raise BadModel(
             f"a class that it was saved with cannot be imported here ({torch_module.said(error)})",

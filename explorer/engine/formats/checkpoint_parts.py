@@ -67,9 +67,10 @@ class Checkpoint:
         notes: What is to be said of a tensor, by its name.
         roles: What a tensor is for that is no part of the model, by its name.
         swapped: Whether values are stored in the other byte order.
+        form: 'zip', 'legacy' or 'pickle'.
     """
 
-    __slots__ = ("contents", "notes", "parts", "roles", "strides", "swapped", "whole")
+    __slots__ = ("contents", "form", "notes", "parts", "roles", "strides", "swapped", "whole")
 
     def __init__(self) -> None:
         self.contents: Contents
@@ -79,6 +80,7 @@ class Checkpoint:
         self.notes: dict[str, str] = {}
         self.roles: dict[str, str] = {}
         self.swapped = False
+        self.form = ""
 
 
 class _Walk:
@@ -88,6 +90,7 @@ class _Walk:
         self.saved = saved
         self.found = Checkpoint()
         self.found.swapped = saved.swapped
+        self.found.form = saved.form
         self.tensors: list[Stored] = []
         self.names: dict[str, int] = {}
         self.seen: set[int] = set()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from explorer.engine.values.numbers import Array, Numbers
     from explorer.facts import Layer, TensorInfo
 
-__all__ = ["DescribedFile", "Grown", "identity_of", "leaves_of", "weights_of"]
+__all__ = ["DescribedFile", "Grown", "identity_of", "leaves_of", "refuse_sizes", "weights_of"]
 
 Grown = tuple[list["Leaf"], dict[str, "GroupFacts"]]
 """Leaves in order, and what is known of the groups around them."""
@@ -123,6 +123,20 @@ class DescribedFile(TensorFile):
 
     def _refuse(self, what: str) -> NoReturn:
         raise Misuse(f"{self.contents.why}: {what}", where=self.source, hint=self._hint)
+
+
+def refuse_sizes(options: OpenOptions, hint: str) -> None:
+    """Refuses what only torch could do with a model that is known by its description.
+
+    Raises:
+        Misuse: Other sizes are asked for than those in the file, or a step of decoding.
+    """
+    asked = {"--dim": options.dims, "--input-shape": options.input_shapes, "--past": options.past}
+    for option, value in asked.items():
+        if value:
+            raise Misuse(
+                "without torch the model is known at the sizes in its file only", where=option, hint=hint
+            )
 
 
 def identity_of(tensor: Stored) -> Any:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.engine.formats.described_file import DescribedFile, Grown, identity_of, weights_of
+from explorer.engine.formats.described_file import (
+    DescribedFile,
+    Grown,
+    identity_of,
+    refuse_sizes,
+    weights_of,
+)
 from explorer.engine.formats.program_parts import Described, Ran, described
 from explorer.engine.formats.torch_pickle import BYTES
 from explorer.facts import TensorInfo
@@ -38,9 +44,11 @@ def open_described(source: str, options: OpenOptions, format: str) -> Opened:
 
     Raises:
         BadModel: There is no program in it, or it cannot be read.
+        Misuse: Other sizes are asked for than those in the file.
     """
     from explorer.engine.formats.torch_module import INSTALL
 
+    refuse_sizes(options, f"type: {INSTALL}")
     found = described(source, format, _WHY, exported=True)
     return DescribedFile(
         found.contents,

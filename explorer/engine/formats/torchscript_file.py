@@ -38,12 +38,13 @@ def _open(source: str, options: OpenOptions) -> Opened:
 
 def _described(source: str, options: OpenOptions, missing: Exception) -> Opened:
     """The file by its description, as torch cannot be had."""
-    from explorer.engine.formats.described_file import DescribedFile, leaves_of
+    from explorer.engine.formats.described_file import DescribedFile, leaves_of, refuse_sizes
     from explorer.engine.formats.script_parts import script
     from explorer.engine.formats.torch_module import INSTALL
     from explorer.facts import TensorInfo
 
     why = "its code is analysed with torch, which cannot be had here"
+    refuse_sizes(options, f"type: {INSTALL}")
     found = script(source, FORMAT.name, why)
     inputs = tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in found.inputs)
     return DescribedFile(

@@ -172,6 +172,14 @@ def test_tensors_without_values_and_sparse_ones_are_described(tmp_path: Path) ->
     assert (found["sparse"].shape, found["sparse"].unread) == ((5, 5), "it is a sparse tensor")
 
 
+def test_values_in_the_other_byte_order_are_said_to_be_unread(tmp_path: Path) -> None:
+    source = saved({"w": torch.ones(3)}, tmp_path / "little.pt")
+    path = rewritten(source, tmp_path / "big.pt", {"byteorder": b"big"})
+    weights = Session(path).weights()
+    assert weights.tensors[0].mean is None
+    assert any("other byte order" in note for note in weights.notes)
+
+
 def test_parameters_and_arrays_of_numpy_are_tensors_too(tmp_path: Path) -> None:
     array = np.arange(200, dtype=np.float32).reshape(20, 10)
     path = saved({"p": nn.Parameter(torch.ones(2, 3)), "a": array}, tmp_path / "m.pt")

@@ -263,6 +263,17 @@ def test_what_needs_torch_says_what_to_type(form: str, made: Any, without_torch:
         Session(made("small", form)).plan(TileSpec())
 
 
+@pytest.mark.parametrize("form", ["trace", "export"])
+@pytest.mark.parametrize(
+    "options", [{"dims": {"batch": 4}}, {"input_shapes": {"image": (None, (4, 1, 8, 8))}}, {"past": 3}]
+)
+def test_without_torch_other_sizes_are_refused_and_not_ignored(
+    form: str, options: dict[str, Any], made: Any, without_torch: None
+) -> None:
+    with pytest.raises(Misuse, match=r"sizes in its file only.*pip install"):
+        analysed(made("small", form), **options)
+
+
 def test_without_torch_macs_of_torchscript_are_unknown_and_say_why(made: Any, without_torch: None) -> None:
     found = analysed(made("small", "trace"))
     assert found.info.totals.macs is None
