@@ -206,6 +206,13 @@ def padded(raw: bytes, data: int) -> bytes:
             "announces",
         ),
         (
+            header(tensors=0, pairs=1)
+            + text("k")
+            + struct.pack("<IIQ", 9, 9, 70_000)
+            + struct.pack("<IQ", 0, 0) * 70_000,
+            "announces 70,000 elements",
+        ),
+        (
             header(tensors=0, pairs=1) + text("k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 50,
             "arrays in arrays",
         ),
@@ -243,6 +250,7 @@ def padded(raw: bytes, data: int) -> bytes:
             "power of two",
         ),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, raw: bytes, said: str) -> None:
     path = tmp_path / "x.gguf"

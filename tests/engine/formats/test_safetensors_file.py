@@ -282,6 +282,7 @@ def test_bytes_of_no_tensor_are_mentioned(tmp_path: Path) -> None:
         (b"\xff\xfe{}", 0, "UTF-8"),
         (b"[]", 0, "not what safetensors"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, header: Any, data: int, said: str) -> None:
     assert said in refused(written(tmp_path / "x.safetensors", header, b"\0" * data))

@@ -153,6 +153,26 @@ def test_a_graph_agrees_with_a_file_of_its_weights_and_macs_are_left_open(tmp_pa
     assert [(d.figure, d.delta) for d in compared.differences] == [("macs", None)]
 
 
+def test_a_file_that_lacks_a_batch_normalisation_has_not_folded_it(tmp_path: Path) -> None:
+    held = {"c.weight": np.ones((4, 3, 1, 1), np.float32)}
+    held |= {f"bn.{name}": np.ones(4, np.float32) for name in ("weight", "bias", "mean", "var")}
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Conv", ["x", "c.weight"], ["c"]),
+            onnx.helper.make_node("BatchNormalization", ["c", *list(held)[1:]], ["y"]),
+        ],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, [1, 3, 2, 2])],
+        [onnx.helper.make_tensor_value_info("y", 1, [1, 4, 2, 2])],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "g.onnx")
+    save_file({"c.weight": held["c.weight"]}, tmp_path / "w.safetensors")
+    compared = compare_files(tmp_path / "g.onnx", tmp_path / "w.safetensors")
+    assert not compared.agree
+    assert not any("folded" in d.why for d in compared.differences)
+
+
 def test_a_state_dict_agrees_with_its_module(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_model
