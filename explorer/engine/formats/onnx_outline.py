@@ -30,7 +30,7 @@ MAX_DEPTH = 32
 
 MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
-_MAX_TEXT = 4096
+_MAX_TEXT = 16_384
 """Bytes of a name that are read: nobody looks at more, and a hostile one may be as long as its file."""
 _MAX_FACTS = 32
 _SHOWN = 3
@@ -127,14 +127,18 @@ def _graph(
     if depth > MAX_DEPTH:
         raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
     stored: set[str] = set()
-    forgotten = start
-    at = start
+    forgotten = at = base = start
+    window = b""
     while at < stop:
+        if at - forgotten > _FORGET:
+            forgotten = _forget(data, forgotten, at)
         if data[at] == 0x0A:
             # nodes lie side by side: a window of them is taken out of the map, and most are read without a
             # call for a field
-            window = data[at : min(stop, at + _WINDOW)]
-            here, last = 0, len(window) - 4
+            here = at - base
+            if here >= len(window):
+                window, base, here = data[at : min(stop, at + _WINDOW)], at, 0
+            last, fits = len(window) - 4, False
             while here < last and window[here] == 0x0A:
                 size, begin = window[here + 1], here + 2
                 if size > 127:
@@ -142,13 +146,16 @@ def _graph(
                         break
                     size, begin = size & 127 | window[begin] << 7, begin + 1
                 end = begin + size
-                row = _plain_node(window, begin, end, prefix) if end <= last else None
+                fits = end <= last
+                row = _plain_node(window, begin, end, prefix) if fits else None
                 if row is None:
                     break
                 yield row
                 here = end
-            at += here
-            if here:
+            if not fits and here:
+                window = b""  # its end is in the next one
+            if base + here > at:
+                at = base + here
                 continue
         number, wire, _, value, end = next(fields(data, at, stop))
         at = end
@@ -167,12 +174,10 @@ def _graph(
                 yield row
         elif number == 15:
             yield _sparse(data, value, end, prefix)
-        if end - forgotten > _FORGET:
-            forgotten = _forget(data, forgotten, end)
 
 
 def _plain_node(window: bytes, at: int, end: int, prefix: str) -> OutlineRow | None:
-    """The row of a NodeProto of a few short fields; None if it is more than that."""
+    """The row of a NodeProto in window[at:end] of short fields; None if it is more than that."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
@@ -181,8 +186,12 @@ def _plain_node(window: bytes, at: int, end: int, prefix: str) -> OutlineRow | N
     while at < last:
         tag, size = window[at], window[at + 1]
         at += 2
+        if size > 127:
+            if window[at] > 127:
+                return None
+            size, at = size & 127 | window[at] << 7, at + 1
         stop = at + size
-        if size > 127 or stop > end:
+        if stop > end:
             return None
         if tag == 0x0A:
             if len(inputs) < _SHOWN:
