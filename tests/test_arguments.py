@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from explorer.arguments import parse_count, parse_dims, parse_input_shapes, parse_tile
+from explorer.arguments import (
+    parse_count,
+    parse_dims,
+    parse_dynamic,
+    parse_input_shapes,
+    parse_names,
+    parse_tile,
+)
 from explorer.errors import Misuse
 
 
@@ -125,3 +132,36 @@ def test_the_options_of_opening_are_typed_as_they_are_read() -> None:
     }
     assert read == options
     assert opening_words({"weights": None, "dims": {}, "input_shapes": {}, "rules": None, "past": None}) == []
+
+
+def test_open_dimensions_one_by_one_or_several() -> None:
+    assert parse_dynamic(["x:0=batch", "x:2=height, 3=width", "input:0:-1=n"]) == {
+        "x": {0: "batch", 2: "height", 3: "width"},
+        "input:0": {-1: "n"},
+    }
+    assert parse_dynamic([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0=batch", "names no input"),
+        (":0=batch", "names no input"),
+        ("x:batch", "names no axis"),
+        ("x:a=batch", "names no axis"),
+        ("x:0=", "'' is no name for a dimension"),
+        ("x:0=1st", "'1st' is no name for a dimension"),
+        ("x:0=a,0=b", "axis 0 is 'a' and 'b'"),
+    ],
+)
+def test_open_dimensions_that_cannot_be_read(text: str, says: str) -> None:
+    with pytest.raises(Misuse, match=says):
+        parse_dynamic([text])
+
+
+def test_names_between_commas() -> None:
+    assert parse_names("image, mask:0", "--input-names") == ("image", "mask:0")
+    assert parse_names(None, "--input-names") == ()
+    for text, says in (("a,,b", "an empty name"), ("", "an empty name"), ("a,b,a", "'a' stands there twice")):
+        with pytest.raises(Misuse, match=says):
+            parse_names(text, "--input-names")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module import LoadedModule
     from explorer.engine.graph import Model, Value
 
-__all__ = ["convert"]
+__all__ = ["convert", "join"]
 
 
 def convert(job: Job) -> Made:
@@ -63,6 +64,7 @@ def convert(job: Job) -> Made:
         ),
     )
     job.tell("reading what was written")
+    join(job.path)
     model = validate(onnx_reader.read(job.path))
     if asked.opset is not None and model.opset != asked.opset:
         raise BadModel(
@@ -95,6 +97,28 @@ def convert(job: Job) -> Made:
         verification=evidence,
         notes=(*notes, *_lost(model, names)),
     )
+
+
+def join(path: str) -> None:
+    """Puts weights that lie in files beside a model into one file, called after it.
+
+    The TorchScript exporter writes a file for every tensor where a model exceeds 2 GiB, called like the
+    tensor: among a user's own files they would be lost, or replace one.
+    """
+    from explorer.engine.formats import onnx_reader, onnx_writer
+
+    folder, name = os.path.split(path)
+    others = set(os.listdir(folder)) - {name, f"{name}.data"}
+    if not others:
+        return
+    inner = os.path.join(folder, "joined.part")
+    os.mkdir(inner)
+    onnx_writer.write(onnx_reader.read(path), os.path.join(inner, name))
+    for old in others:
+        os.unlink(os.path.join(folder, old))
+    for new in os.listdir(inner):
+        os.replace(os.path.join(inner, new), os.path.join(folder, new))
+    os.rmdir(inner)
 
 
 def _names(asked: Sequence[str], own: Sequence[str], flag: str, what: str) -> tuple[str, ...]:

@@ -235,6 +235,29 @@ def test_large_weights_lie_in_a_file_beside_the_model_and_move_with_it(
     onnxruntime.InferenceSession(tmp_path / "large.onnx")
 
 
+def test_a_file_for_every_weight_becomes_one_file_beside_the_model(convert: Convert, tmp_path: Path) -> None:
+    """What the TorchScript exporter writes above 2 GiB."""
+    from explorer.engine.convert.module_to_onnx import join
+
+    path = tmp_path / "small.onnx"
+    convert(small(), "small.onnx", inputs=torch.rand(1, 1, 8, 8), verify=False)
+    feeds = {onnx.load(path).graph.input[0].name: np.ones((1, 1, 8, 8), np.float32)}
+    before = onnxruntime.InferenceSession(path).run(None, feeds)
+    onnx.save(
+        onnx.load(path),
+        path,
+        save_as_external_data=True,
+        all_tensors_to_one_file=False,
+        size_threshold=0,
+        convert_attribute=False,
+    )
+    assert len(list(tmp_path.iterdir())) > 3
+    join(str(path))
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"small.onnx", "small.onnx.data"}
+    after = onnxruntime.InferenceSession(path).run(None, feeds)
+    assert np.array_equal(before[0], after[0])
+
+
 def test_a_users_module_is_left_as_it_was(convert: Convert) -> None:
     module = small().train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
