@@ -95,12 +95,40 @@ def tensors(
     found = getattr(getattr(torch.ops, library), name, None)
     if found is None:
         raise Unknown(f"the operator {library}::{name} is not known")
-    if any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values())):
+    given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+    if given:
+        if device.type == "meta" and all(tensor.device.type == "cpu" for tensor in given):
+            _sized(found, args, kwargs)
         return found(*args, **kwargs)
     if _makes(found):
         kwargs = {**kwargs, "device": device}
     return found(*args, **kwargs)
 
+
+def _sized(found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Looks at the sizes of what is computed from constants, before it is: these are real, and take time.
+
+    Raises:
+        Unknown: They are larger than any constant of a model.
+    """
+
+    def without_values(value: Any) -> Any:
+        return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+    taken = sum(a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
+    try:
+        made = found(
+            *(without_values(a) for a in args), **{name: without_values(a) for name, a in kwargs.items()}
+        )
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
+        made = None  # it fails, or what it makes depends on the values, of which it makes no more
+    made_of = made if isinstance(made, (list, tuple)) else [made]
+    if taken + sum(m.numel() for m in made_of if isinstance(m, torch.Tensor)) > LARGEST_CONSTANT:
+        raise Unknown("its code computes more constants than a model has")
+
+
+LARGEST_CONSTANT = 1 << 26
+"""Elements of what is computed from constants while shapes are inferred."""
 
 _MAKES: dict[Any, bool] = {}
 

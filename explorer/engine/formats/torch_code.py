@@ -18,13 +18,15 @@ from explorer.engine.formats.script_parts import plain_name
 from explorer.errors import BadModel
 from explorer.units import printable
 
-__all__ = ["Class", "Code", "Frame", "Host", "Machine", "ScriptError", "plain_name"]
+__all__ = ["Class", "Code", "Frame", "Host", "Machine", "ScriptError", "bounded", "plain_name"]
 
 SOURCE = 32 << 20
 """Bytes of one file of code that are read at most."""
 STEPS = 200_000
 """Statements that one run may take, and what its operators on plain values weigh: about a second. More is a
 loop without an end; the longest run met in earnest, a scripted detector, takes some ten thousand."""
+_AGAIN = 8
+"""Steps that an operator costs within a loop: as it was written once, it may be one on tensors."""
 LONGEST = 1_000_000
 """Items, also those inside of items, that an operator on plain values may be given."""
 
@@ -209,6 +211,7 @@ class Machine:
         self.code = code
         self.host = host
         self.steps = 0
+        self.turning = 0
 
     def __deepcopy__(self, memo: Any) -> Machine:
         return self
@@ -293,13 +296,21 @@ class Machine:
         self._block(chosen, frame)
 
     def _while(self, statement: ast.While, frame: Frame) -> None:
-        while bool(self._value(statement.test, frame)):
-            self._block(statement.body, frame)
+        self.turning += 1
+        try:
+            while bool(self._value(statement.test, frame)):
+                self._block(statement.body, frame)
+        finally:
+            self.turning -= 1
 
     def _for(self, statement: ast.For, frame: Frame) -> None:
-        for value in self._value(statement.iter, frame):
-            self._bind_target(statement.target, value, frame)
-            self._block(statement.body, frame)
+        self.turning += 1
+        try:
+            for value in self._value(statement.iter, frame):
+                self._bind_target(statement.target, value, frame)
+                self._block(statement.body, frame)
+        finally:
+            self.turning -= 1
 
     def _return(self, statement: ast.Return, frame: Frame) -> None:
         raise _Return(None if statement.value is None else self._value(statement.value, frame))
@@ -376,7 +387,7 @@ class Machine:
                 receiver = self._value(target.value, frame)
                 return self.host.method(frame, receiver, target.attr, args, kwargs)
             if dotted.startswith(("torch.", "ops.")):
-                self._spend(1 + _weight(dotted, args))
+                self._spend((_AGAIN if self.turning else 1) + _weight(dotted, args))
                 return self.host.operator(dotted, args, kwargs)
             return self._call_own(dotted, args, kwargs)
         callee = self._value(target, frame)
@@ -455,6 +466,26 @@ def _weight(name: str, args: Sequence[Any]) -> int:
             items = value.values() if isinstance(value, dict) else value
             todo += [item for item in items if isinstance(item, (list, tuple, dict, str))]
     return seen >> 6
+
+
+def bounded(values: Sequence[Any]) -> None:
+    """Whether whoever follows these values comes to an end: they go into a layer, or out of one.
+
+    Raises:
+        ScriptError: A list holds itself, or lists hold each other a billion times or a hundred deep.
+    """
+    todo = [(value, 0) for value in values if isinstance(value, (list, tuple, dict))]
+    seen = 0
+    while todo:
+        value, depth = todo.pop()
+        seen += len(value)
+        if seen > LONGEST // 10 or depth > _DEEPEST:
+            raise ScriptError("its code makes a list without an end")
+        items = value.values() if isinstance(value, dict) else value
+        todo += [(item, depth + 1) for item in items if isinstance(item, (list, tuple, dict))]
+
+
+_DEEPEST = 100
 
 
 def _range(*args: int) -> range:

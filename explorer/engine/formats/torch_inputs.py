@@ -427,6 +427,16 @@ _FEW = 4
 """Inputs of unknown type up to which every set of them is tried as integers."""
 
 
+def _likely(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
+    """`_candidates` of a layer that a file describes: what it says of itself may be anything."""
+    try:
+        dtype, shapes = _candidates(first)
+        # more elements than memory has bytes, and less than none, are no shape
+        return dtype, [s for s in shapes if all(n >= 0 for n in s) and math.prod(s) < 1 << 56]
+    except (ValueError, TypeError, AttributeError, ArithmeticError):
+        return "float32", []
+
+
 def _candidates(layer: Any) -> tuple[str, list[Size]]:
     """Input type and shapes that could go into a layer, likeliest first; no shapes if it says nothing."""
     from torch import nn
@@ -509,13 +519,11 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
     from explorer.engine.analysis.module_rows import is_lazy
 
     lazy = any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
-    first = next((m for m in model.modules() if next(m.children(), None) is None and _candidates(m)[1]), None)
-    dtype, shapes = _candidates(first)
+    first = next((m for m in model.modules() if next(m.children(), None) is None and _likely(m)[1]), None)
+    dtype, shapes = _likely(first)
     dtype = _floating(model) if dtype == "float32" else dtype
     tried = ""
     for shape in shapes:
-        if any(size < 0 for size in shape) or math.prod(shape) >= 1 << 56:
-            continue  # what a layer says of itself in a file may be anything
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         text = "x".join(map(str, shape))
         try:

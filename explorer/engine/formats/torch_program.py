@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from explorer.engine.formats.torch_archive import Archive, StorageRef, Storages, TensorSpec
-from explorer.engine.formats.torch_graph import DTYPES, SYMBOL, Program, read, symbol_of
+from explorer.engine.formats.torch_graph import DTYPES, LARGEST, SYMBOL, Program, read, symbol_of
 from explorer.engine.formats.torch_inputs import Bound
 from explorer.engine.formats.torch_module import LoadedModule
 from explorer.engine.formats.torch_player import Player
@@ -160,6 +160,8 @@ def _bind(
         TensorInfo(g.name, g.dtype, tuple(_size(s, values) for s in g.sizes), "declared")
         for g in program.inputs
     )
+    if any(math.prod(i.shape or ()) >= LARGEST for i in inputs):  # type: ignore[arg-type]
+        raise Misuse("its inputs would have sizes that no tensor has", where="--dim")
     notes = tuple(_note(name, symbol, values[symbol], program) for name, (symbol, _) in known.items())
     bound_dims = {name: values[symbol] for name, (symbol, _) in known.items()}
     return Bound(inputs, bound_dims, notes, len(inputs))
@@ -173,7 +175,8 @@ def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
     if isinstance(size, int):
         return size
     try:
-        return _evaluate(size[0], values)
+        found = _evaluate(size[0], values)
+        return found if 0 <= found < LARGEST else size[1]
     except (ValueError, KeyError, SyntaxError, ZeroDivisionError, TypeError):
         return size[1]
 

@@ -18,7 +18,7 @@ import torch
 
 from explorer.engine.formats import torch_builtins
 from explorer.engine.formats.torch_archive import Archive, Device, Record, Storages, TensorSpec, unpickle
-from explorer.engine.formats.torch_code import Class, Code, Frame, Machine, ScriptError, plain_name
+from explorer.engine.formats.torch_code import Class, Code, Frame, Machine, ScriptError, bounded, plain_name
 from explorer.engine.formats.torch_module import LoadedModule
 from explorer.engine.formats.torch_twin import Twin, add_tensor, attributes, twin_of
 from explorer.errors import BadModel, ExplorerError
@@ -306,12 +306,15 @@ class _Host:
             raise ScriptError(_PACKED)
         if "constants" in twin.held:
             # the model itself: every run of it has as many steps as the last
-            self.machine.steps = 0
+            self.machine.steps = self.machine.turning = 0
             args = _lists(kind, args)
         method = kind.methods.get(name) or kind.methods.get("forward__0")
         if method is None:
             raise ScriptError(f"{kind.qualname} has no {name}")
-        return self.machine.run(method, (twin, *args), kwargs, owner=twin)
+        bounded([*args, *kwargs.values()])
+        made = self.machine.run(method, (twin, *args), kwargs, owner=twin)
+        bounded([made])
+        return made
 
     def method(
         self, frame: Frame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
