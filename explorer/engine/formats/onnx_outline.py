@@ -343,13 +343,11 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
         if number == 9 and wire == 2:
             held = end - here
         elif number == 1:
-            if wire == 2 and end - here <= 10 * MAX_RANK:
-                dims += packed_varints(data, here, end)
-                rank = len(dims)
-            else:
-                rank = rank + 1 if wire == 0 else MAX_RANK + 1
-                if rank <= MAX_RANK:
-                    dims.append(here)
+            if rank > MAX_RANK or (wire == 2 and end - here > 10 * MAX_RANK):
+                rank = MAX_RANK + 1
+                continue
+            dims += packed_varints(data, here, end) if wire == 2 else [here]
+            rank = len(dims)
         elif number == 2 and wire == 0:
             code = here
         elif number == 8 and wire == 2:
