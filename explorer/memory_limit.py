@@ -94,10 +94,14 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
     """
     _flush()
     told, tell = os.pipe()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # a signal that comes meanwhile waits until somebody is there to pass it on
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     child = os.fork()
     if child == 0:
         code = 2
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
             os.close(told)
             _end_with_parent()
             apply(limit)
@@ -116,8 +120,8 @@ def in_child(limit: int, work: Callable[[], int]) -> int:
             os.kill(child, number)
 
     os.close(tell)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, pass_on) for number in numbers}
+    signal.pthread_sigmask(signal.SIG_SETMASK, masked)
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
