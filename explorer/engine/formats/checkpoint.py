@@ -126,7 +126,10 @@ def _trusted(source: str, options: OpenOptions, found: Checkpoint) -> Opened:
     module = _at(loaded, path, torch.nn.Module)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
-    return RebuiltModule(FORMAT.name, source, options, torch_module.of(module, source=source))
+    made = torch_module.of(module, source=source)
+    if len(found.whole) > 1:
+        made.notes = (f"the file holds {len(found.whole):,} modules; this is the first, '{path}'",)
+    return RebuiltModule(FORMAT.name, source, options, made)
 
 
 def _at(loaded: Any, path: str, kind: type) -> Any:
