@@ -103,6 +103,49 @@ def test_options_may_stand_before_the_verb_and_a_file_may_be_called_like_one() -
     assert (verb, given.models, given.json) == ("diff", ["-a", "--json"], False)
 
 
+@pytest.mark.parametrize(
+    ("typed", "key", "value"),
+    [
+        ("tile m -o out", "output", "out"),
+        ("tile m -oout", "output", "out"),
+        ("tile m --output=out", "output", "out"),
+        ("tile m --output=a=b", "output", "a=b"),
+        ("tile m --output=", "output", ""),
+        ("tile -o out m", "models", ["m"]),
+        ("tile m -o -", "output", "-"),
+        ("tile m --seed=3 --seed 4", "seed", 4),
+        ("tile m --site a --site=b", "site", ("a", "b")),
+        ("tile m", "site", ()),
+        ("tile m", "draws", 3),
+        ("tile m", "output", None),
+        ("info -", "models", ["-"]),
+        ("info -- -o", "models", ["-o"]),
+        ("info m --json --json", "json", True),
+        ("formats", "models", []),
+        ("formats m", "models", ["m"]),
+    ],
+)
+def test_options_are_read_however_they_are_spelt(typed: str, key: str, value: Any) -> None:
+    assert getattr(words.read(typed.split())[1], key) == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("tile m -o", "--output: needs a value; write --output FILE"),
+        ("tile m --draws --json", "--draws: needs a value"),
+        ("info m --trust=yes", "--trust: takes no value"),
+        ("info m -hx", "--help: takes no value"),
+        ("info m -z", "-z: explorer info has no such option"),
+        ("formats a b", "b: one word too many; explorer formats [MODEL]"),
+        ("outline", "outline: needs a model; type explorer outline MODEL"),
+        ("outline m --dim a=1", "--dim: explorer outline has no such option"),
+    ],
+)
+def test_what_is_spelt_wrong_is_said(run: Run, typed: str, said: str) -> None:
+    assert said in refused(run(*typed.split()))
+
+
 def test_every_option_of_the_issue_is_read() -> None:
     line = (
         "tile m -o out --tile 64x32x16 --site *fc* --site head --edges padded --form lab --draws 5 --seed 7"
