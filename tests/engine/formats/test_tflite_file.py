@@ -545,6 +545,9 @@ def grows(limit: int) -> list[Sub]:
 def test_a_value_that_grows_in_a_loop_has_no_size(tmp_path: Path) -> None:
     with Session(write(tmp_path, *grows(3))) as session:
         assert session.info().model.outputs[0].shape == (None, 4)
+        row = next(r for r in session.analysis().layers if r.kind == "CONCATENATION")
+    assert row.outputs[0].shape == (None, 4)
+    assert row.bytes_written is None
 
 
 def test_who_writes_ranks_says_what_has_none(tmp_path: Path) -> None:
