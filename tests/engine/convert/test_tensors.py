@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,20 @@ def test_there_and_back_again_it_is_the_state_dict_that_it_was(
     assert after["head.weight"].data_ptr() == after["emb.weight"].data_ptr()
     assert after._metadata == before._metadata
     Net().load_state_dict(after)
+
+
+def test_storages_are_aligned_as_torch_aligns_them(convert: Convert, tmp_path: Path, net: Net) -> None:
+    torch.save(net.state_dict(), tmp_path / "net.pth")
+    convert("net.pth", "other.pt")
+    with zipfile.ZipFile(tmp_path / "other.pt") as archive, open(tmp_path / "other.pt", "rb") as file:
+        assert archive.testzip() is None
+        entries = [entry for entry in archive.infolist() if "/data/" in entry.filename]
+        assert len(entries) == len({t.data_ptr() or id(t) for t in net.state_dict().values()})
+        for entry in entries:
+            assert entry.compress_type == zipfile.ZIP_STORED
+            file.seek(entry.header_offset + 26)
+            name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
+            assert (entry.header_offset + 30 + name + extra) % 64 == 0
 
 
 def test_metadata_goes_there_and_back_again(convert: Convert, tmp_path: Path) -> None:
