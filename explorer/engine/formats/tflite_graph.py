@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from explorer.engine.formats import tflite_schema as schema
+from explorer.engine.formats.tflite_loops import trips_of
 from explorer.engine.formats.tflite_options import custom_options
 from explorer.engine.formats.tflite_reader import File, Operator, Subgraph
 from explorer.engine.formats.tflite_reader import Tensor as FileTensor
@@ -315,16 +316,6 @@ class _Maker:
             )
         return Tensor(name, tensor.dtype, shape, payload, beside=beside, held=held)
 
-    def whole(self, subgraph: Subgraph, number: int) -> int | None:
-        """The one integer that a tensor holds; None if it is no constant, or something else."""
-        tensor = subgraph.tensors[number] if number >= 0 else None
-        if tensor is None or tensor.data is None or tensor.dtype not in ("int32", "int64"):
-            return None
-        at, size = tensor.data
-        if size != (4 if tensor.dtype == "int32" else 8):
-            return None
-        return int.from_bytes(self.source.map[at : at + size], "little", signed=True)
-
     # -- graphs ---------------------------------------------------------------------------------
 
     def _graph(
@@ -542,7 +533,8 @@ class _Maker:
         results = [names[n] for n in runs.subgraph.outputs]
         question = self._inner(body.runs[at][0], names, results)
         condition = self._graph(asks, question, "cond", inputs=())
-        count, exact = _trips(self, body, at)
+        around = body.subgraph
+        count, exact = trips_of(self.source.map, around, around.operators[at], asks.subgraph, runs.subgraph)
         going = Value("#going", "bool", ())
         after = going if exact else condition.outputs[0]
         loop = Graph(
@@ -558,55 +550,6 @@ class _Maker:
             trips = f"{label or outputs[0]}/iterations"
             self.made_up[trips] = int64_tensor(trips, [count])
         return Node("Loop", (trips, "", *inputs), outputs, name=label, attributes={"body": loop})
-
-
-def _trips(maker: _Maker, body: _Body, at: int) -> tuple[int | None, bool]:
-    """How often a WHILE runs at most, and whether it runs that often.
-
-    Known is what counts up to a limit: conditions `i < limit`, joined by `and`, where the body adds to `i`,
-    all else being constant.
-    """
-    asks, runs = (maker.bodies[n].subgraph for n in body.runs[at])
-    makers = {n: o for o in asks.operators for n in o.outputs}
-    open_, found, exact = [asks.outputs[0]], [], True
-    while open_:
-        operator = makers.get(open_.pop())
-        if operator is not None and operator.op == "LOGICAL_AND" and len(open_) < len(makers):
-            open_ += operator.inputs
-            continue
-        count = None
-        if operator is not None and operator.op == "LESS":
-            count = _counted(maker, body, at, asks, runs, operator)
-        if count is None:
-            exact = False
-        else:
-            found.append(count)
-    return (min(found), exact) if found else (None, False)
-
-
-def _counted(
-    maker: _Maker, body: _Body, at: int, asks: Subgraph, runs: Subgraph, less: Operator
-) -> int | None:
-    """How often `i < limit` holds; None if that does not follow."""
-    outside = body.subgraph.operators[at]
-    if len(less.inputs) != 2 or less.inputs[0] not in asks.inputs:
-        return None
-    place = asks.inputs.index(less.inputs[0])
-    limit = maker.whole(asks, less.inputs[1])
-    if limit is None and less.inputs[1] in asks.inputs:
-        # a limit that goes round unchanged
-        other = asks.inputs.index(less.inputs[1])
-        if runs.outputs[other] == runs.inputs[other]:
-            limit = maker.whole(body.subgraph, outside.inputs[other])
-    start = maker.whole(body.subgraph, outside.inputs[place])
-    adds = next((o for o in runs.operators if runs.outputs[place] in o.outputs), None)
-    if adds is None or adds.op != "ADD" or len(adds.inputs) != 2 or limit is None or start is None:
-        return None
-    counter = runs.inputs[place]
-    steps = [maker.whole(runs, n) for n in adds.inputs if n != counter]
-    if len(steps) != 1 or steps[0] is None or steps[0] < 1:
-        return None
-    return max(-((start - limit) // steps[0]), 0)
 
 
 def _running(operator: Operator) -> tuple[str, ...]:
