@@ -257,6 +257,12 @@ def _opened() -> Callable[[str], None]:
     return run
 
 
+def _checkpoint() -> Callable[[str], None]:
+    import torch  # noqa: F401 - it takes a second, which no file shall be charged with
+
+    return _opened()
+
+
 def _small_net() -> Any:
     import torch
     from torch import nn
@@ -332,6 +338,10 @@ def _code() -> Callable[[str], None]:
     from explorer.engine.formats.torch_code import Code, Machine, ScriptError
     from explorer.engine.formats.torch_script import _Host
     from explorer.errors import ExplorerError
+
+    # the first operator takes a second, in which torch imports what it may need
+    torch.ops.aten.zeros([1], device="meta").add(1)
+    torch.ops.aten.zeros([1]).expand([2]).sum()
 
     def run(path: str) -> None:
         try:
@@ -633,7 +643,7 @@ TARGETS: dict[str, Target] = {
     "checkpoint": Target(
         "zip archives and old files of torch's with pickles in them, read as data",
         ".pt",
-        _opened,
+        _checkpoint,
         _checkpoint_seeds,
         mutators.archive,
         "torch",

@@ -1,0 +1,45 @@
+"""What fuzzing found worth keeping, replayed: every file answers or is refused, in its time and memory.
+
+`python -m tests.fuzz TARGET --minutes 10 --keep` hunts for more; this needs no fuzzer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.limits import attempt, bounded_memory
+from tests.fuzz.targets import TARGETS
+
+CORPUS = Path(__file__).parent / "fuzz" / "corpus"
+
+#: seconds of processor time that one file may take: more than when it is hunted, where nothing else runs
+SECONDS = 4.0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_fuzzing_found_stays_found(name: str, tmp_path: Path) -> None:
+    target = TARGETS[name]
+    if target.needs:
+        pytest.importorskip(target.needs)
+    files = sorted((CORPUS / name).iterdir())
+    assert files
+    run = target.prepare()
+    path = tmp_path / f"input{target.ending}"
+    failed = []
+    with bounded_memory():
+        for file in files:
+            path.write_bytes(file.read_bytes())
+            find = attempt(run, str(path), SECONDS)
+            if find is not None:
+                failed.append(f"{file.name}: {find.key}\n{find.text}")
+    assert not failed, "\n".join(failed)
+
+
+def test_the_corpus_stays_small() -> None:
+    files = [path for path in CORPUS.rglob("*") if path.is_file()]
+    assert len(files) > 500
+    assert sum(path.stat().st_size for path in files) < 1 << 20
+    assert {path.parent.name for path in files} == set(TARGETS)
