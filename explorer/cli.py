@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 BAD_INPUT, INTERRUPTED = 2, 130
+_BATCH = 256
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -232,8 +233,19 @@ def _print_answer(answer: verbs.Answer, given: Given) -> int:
 
 
 def _print(pieces: Iterable[str], code: int = verbs.DONE) -> int:
-    _put(lambda: sys.stdout.writelines(pieces))
+    _put(lambda: _write(pieces))
     return code
+
+
+def _write(pieces: Iterable[str]) -> None:
+    """Writes pieces by the hundred: to a terminal each one would be a call to the system."""
+    batch: list[str] = []
+    for piece in pieces:
+        batch.append(piece)
+        if len(batch) == _BATCH:
+            sys.stdout.write("".join(batch))
+            batch.clear()
+    sys.stdout.write("".join(batch))
 
 
 def _put(write: Callable[[], object]) -> None:
