@@ -331,10 +331,11 @@ class _Reader:
         if attributes:
             raw = b"".join([data[first:last] for first, last in attributes])
             known = self.decoders.get(raw)
-            if known is None:
+            if known is not None:
+                alike, decode = known
+            else:
                 spans = [(start + first, start + last) for first, last in attributes]
-                known = self.attributes(raw, spans, depth)
-            alike, decode = known
+                alike, decode = self.attributes(raw, spans, depth)
         record = Span(self.source, start, stop - start)
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
