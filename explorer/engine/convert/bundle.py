@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from explorer.engine.formats.described_file import DescribedFile
 from explorer.engine.formats.opening import OpenOptions
 from explorer.engine.formats.stored import Stored, named_few, open_regular
 from explorer.engine.formats.torch_pickle import TensorSpec
-from explorer.errors import BadModel
+from explorer.errors import BadModel, Misuse
 from explorer.units import bytes_text, printable
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Bundle",
     "Files",
     "Piece",
+    "check_room",
     "copied",
     "count_of",
     "gather",
@@ -137,8 +139,31 @@ def count_of(number: int, noun: str) -> str:
 
 def copied(pieces: Sequence[Piece]) -> str:
     """What was done, in words: 'copying 12 tensors, 3.50 MiB'."""
-    once = {piece.same or ("own", piece.name): piece.nbytes for piece in pieces}
-    return f"copying {count_of(len(pieces), 'tensor')}, {bytes_text(sum(once.values()))}"
+    return f"copying {count_of(len(pieces), 'tensor')}, {bytes_text(_bytes(pieces))}"
+
+
+def _bytes(pieces: Sequence[Piece]) -> int:
+    """Bytes of some tensors, each stored one once."""
+    once: dict[Hashable, int] = {piece.same or ("own", piece.name): piece.nbytes for piece in pieces}
+    return sum(once.values())
+
+
+def check_room(job: Job, pieces: Sequence[Piece]) -> None:
+    """Refuses to write what the disk cannot take.
+
+    A few bytes of a checkpoint may say that they stand for any number of elements (an expanded tensor).
+
+    Raises:
+        Misuse: There is less room.
+    """
+    size = _bytes(pieces)
+    free = shutil.disk_usage(os.path.dirname(job.path)).free
+    if size > free:
+        raise Misuse(
+            f"would take {bytes_text(size)}, and {bytes_text(free)} are free there",
+            where=job.target,
+            hint="nothing was written",
+        )
 
 
 def gather(job: Job, files: Files) -> Bundle:

@@ -17,6 +17,7 @@ from explorer.engine.convert.bundle import (
     Bundle,
     Files,
     Piece,
+    check_room,
     copied,
     count_of,
     gather,
@@ -38,11 +39,13 @@ def convert(job: Job) -> Made:
 
     Raises:
         BadModel: A tensor is missing or broken, or of a type that safetensors has not.
+        Misuse: The disk has no room for it.
         Cancelled: `job.cancel` said so.
     """
     job.tell("reading the header")
     with Files() as files:
         bundle = gather(job, files)
+        check_room(job, bundle.pieces)
         kept, metadata, notes = _once(bundle)
         if bundle.versions is not None:
             metadata[VERSIONS] = json.dumps(bundle.versions)

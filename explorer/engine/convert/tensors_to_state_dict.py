@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from explorer.engine.convert import bytewise, torch_zip
-from explorer.engine.convert.bundle import Files, copied, gather, of_checkpoint
+from explorer.engine.convert.bundle import Files, check_room, copied, gather, of_checkpoint
 from explorer.engine.convert.job import Job, Made
 from explorer.errors import BadModel
 from explorer.units import printable
@@ -18,11 +16,13 @@ def convert(job: Job) -> Made:
 
     Raises:
         BadModel: A tensor is missing or broken, or of a type that torch has not.
+        Misuse: The disk has no room for it.
         Cancelled: `job.cancel` said so.
     """
     job.tell("reading the header")
     with Files() as files:
         bundle = gather(job, files)
+        check_room(job, bundle.pieces)
         for piece in bundle.pieces:
             if piece.dtype not in torch_zip.TYPES:
                 raise BadModel(
@@ -31,7 +31,6 @@ def convert(job: Job) -> Made:
                 )
         torch_zip.write(
             job.path,
-            os.path.splitext(os.path.basename(job.target))[0],
             bundle.pieces,
             bundle.versions,
             bundle.metadata,

@@ -37,6 +37,8 @@ _STORAGES = {
 TYPES = frozenset(BYTES)
 """Types that torch has."""
 
+_FOLDER = "archive"
+"""What everything lies under, as in what torch writes to a stream."""
 _ALIGNMENT = 64
 _ZIP64 = 1 << 31
 """Entries of this many bytes have their sizes in 64 bits."""
@@ -47,7 +49,6 @@ _BATCH = 1000
 
 def write(
     path: str,
-    stem: str,
     pieces: Sequence[Piece],
     versions: Any,
     metadata: Mapping[str, str],
@@ -57,7 +58,6 @@ def write(
 
     Args:
         path: Where.
-        stem: The folder inside the archive.
         pieces: Its tensors; those that are the same share a storage.
         versions: Its `_metadata`, if any.
         metadata: Kept as an attribute of it.
@@ -73,14 +73,14 @@ def write(
             first.append(piece)
         keys.append(storages[identity])
     with open(path, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        _entry(archive, out, f"{stem}/data.pkl", pickled(pieces, keys, versions, metadata))
-        _entry(archive, out, f"{stem}/.format_version", [b"1"])
-        _entry(archive, out, f"{stem}/.storage_alignment", [str(_ALIGNMENT).encode()])
-        _entry(archive, out, f"{stem}/byteorder", [b"little"])
+        _entry(archive, out, f"{_FOLDER}/data.pkl", pickled(pieces, keys, versions, metadata))
+        _entry(archive, out, f"{_FOLDER}/.format_version", [b"1"])
+        _entry(archive, out, f"{_FOLDER}/.storage_alignment", [str(_ALIGNMENT).encode()])
+        _entry(archive, out, f"{_FOLDER}/byteorder", [b"little"])
         for key, piece in enumerate(first):
             tell(key)
-            _entry(archive, out, f"{stem}/data/{key}", piece.read(), piece.nbytes, partial(tell, key))
-        _entry(archive, out, f"{stem}/version", [b"3\n"])
+            _entry(archive, out, f"{_FOLDER}/data/{key}", piece.read(), piece.nbytes, partial(tell, key))
+        _entry(archive, out, f"{_FOLDER}/version", [b"3\n"])
 
 
 def _entry(

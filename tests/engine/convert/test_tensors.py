@@ -8,6 +8,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -284,6 +285,18 @@ def test_a_byte_that_went_wrong_on_the_way_is_found_and_nothing_is_kept(
     assert fact.stored.differing == (("b", "its bytes differ"),)
     assert "'b': its bytes differ" in fact.stored.verdict
     assert not (tmp_path / "a.safetensors").exists()
+
+
+@pytest.mark.parametrize("output", ["x.safetensors", "x.bin"])
+def test_what_the_disk_cannot_take_is_refused_before_it_is_full(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    torch.save({"x": torch.rand(1000), "y": torch.rand(48)}, tmp_path / "x.pt")
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=4191))
+    with pytest.raises(Misuse, match=r"would take 4\.09 KiB, and 4\.09 KiB are free there; nothing was"):
+        convert("x.pt", output)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=4192))
+    assert convert("x.pt", output).passed
 
 
 def test_nothing_of_a_stopped_conversion_is_left(convert: Convert, tmp_path: Path) -> None:
