@@ -323,6 +323,19 @@ def test_the_same_net_costs_the_same_in_onnx(tmp_path: Path) -> None:
     assert dict(both.operators) == {"convolution": (1, 1)}
 
 
+@pytest.mark.parametrize("name", ["convolutions", "batched"])
+def test_a_converted_file_costs_what_tf2onnx_makes_of_it(name: str) -> None:
+    """The ONNX files were made of these by tf2onnx, which turns the channels to the front."""
+    with Session(kept(name)) as ours:
+        a = ours.info().totals
+    with Session(str(MODELS / f"{name}.onnx")) as theirs:
+        free = {d: 1 for t in theirs.info().model.inputs for d in t.shape or () if isinstance(d, str)}
+    with Session(str(MODELS / f"{name}.onnx"), dims=free) as theirs:
+        b = theirs.info().totals
+    assert (a.macs, a.elementwise_ops, a.params) == (b.macs, b.elementwise_ops, b.params)
+    assert a.coverage == b.coverage == 1
+
+
 def test_what_quantization_changes_in_a_models_weights_is_explained_to_the_byte() -> None:
     found = compare_files(kept("convolutions"), kept("convolutions_int8"))
     weights = [d for d in found.differences if d.figure == "weight_bytes"]
