@@ -59,7 +59,7 @@ def bounded() -> Callable[[str | Path], list[str]]:
 
     def call(path: str | Path) -> list[str]:
         with bounded_memory():
-            find = attempt(run, str(path), 3.0)  # a second, on a machine that three others use
+            find = attempt(run, str(path), 15.0)  # what takes a second here may take several elsewhere
         assert find is None, find.text
         return said
 
@@ -461,7 +461,7 @@ def test_a_file_that_is_cut_off_anywhere(tmp_path: Path, name: str) -> None:
     )
     for end in ends:
         Path(path).write_bytes(whole[:end])
-        find = attempt(run, path, 3.0)
+        find = attempt(run, path, 15.0)
         assert find is None, (end, find.text)
 
 

@@ -59,5 +59,5 @@ def test_code_that_hurts_comes_to_an_end(kind: str, tmp_path: Path) -> None:
             session.memory()
 
     with bounded_memory():
-        find = attempt(run, str(path), 4.0)
+        find = attempt(run, str(path), 20.0)
     assert find is None, find.text
