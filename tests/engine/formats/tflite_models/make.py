@@ -3,7 +3,8 @@
 TensorFlow takes 600 MB, so it is no part of the tests: the models are kept. Run in an environment with it
 (2.21 made these): `python make.py`. Weights are seeded. `shapes.json` holds the shape of every tensor that an
 operator makes, by its name, as the interpreter has it after a run at the sizes of inputs given there. The
-ONNX files were made of the models of their names: `python -m tf2onnx.convert --opset 17 --tflite M --output O`.
+ONNX files were made of the models of their names: `python -m tf2onnx.convert --opset 17 --tflite M
+--output O`.
 """
 
 from __future__ import annotations
