@@ -167,6 +167,7 @@ def test_a_model_that_came_out_different_is_exit_code_1_and_nothing_is_written(
         (["broken.safetensors", "-o", "b.pt"], "broken.safetensors"),
         # before it is opened: a pair that does not exist needs no framework and no whole file
         (["broken.safetensors", "-o", "b.onnx"], "safetensors cannot be converted to '.onnx'"),
+        ([".", "-o", "b.pt"], "a.safetensors"),
         (["lenet.onnx", "-o", "b.pt"], "a model of the format onnx cannot be converted; these can: torch,"),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x"], "'x' names no input; write x:0=batch"),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x:batch"], "'x:batch' names no axis"),

@@ -253,7 +253,9 @@ def write(
         # a pair that does not exist is refused before anything is opened
         from explorer.engine.formats import recognise
 
-        find(recognise(path).name, path, target, asked, module=None)
+        format = recognise(path).name
+        if any(format in c.sources for c in CONVERTERS):  # a folder says itself what is in it
+            find(format, path, target, asked, module=None)
     targets.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
     opened = opening()
     files = getattr(opened, "files", ())
