@@ -535,23 +535,23 @@ class _Reader:
         strings = 0
         # what stands in front of the data, for most tensors all of it, without a call for a field
         data = self.data[start : min(stop, start + _HEADER)]
-        at, last = 0, len(data) - 2
-        while at < last:
-            tag, value = data[at], data[at + 1]
+        head, last = 0, len(data) - 2
+        while head < last:
+            tag, value = data[head], data[head + 1]
             if value > 127:
                 break
             if tag == 8:
                 dims.append(value)
-                at += 2
+                head += 2
             elif tag == 16:
                 code = value
-                at += 2
-            elif tag == 66 and at + 2 + value <= last:
-                name = _text(data[at + 2 : at + 2 + value])
-                at += 2 + value
+                head += 2
+            elif tag == 66 and head + 2 + value <= last:
+                name = _text(data[head + 2 : head + 2 + value])
+                head += 2 + value
             else:
                 break
-        for number, wire, _, at, end in fields(self.data, start + at, stop):
+        for number, wire, _, at, end in fields(self.data, start + head, stop):
             if number == 9 and wire == 2:
                 raw = self.span(at, end)
             elif number == 1:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
-__all__ = ["Inference", "Shapes", "forget", "infer"]
+__all__ = ["Answer", "Inference", "Shapes", "forget", "infer"]
 
 ROUNDS = 24
 """How often the open nodes are gone through with what the last round made known."""
