@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -418,6 +419,10 @@ class Pair(NamedTuple):
 # exported programs
 
 
+_PLACES = re.compile(rb"/(?:[\w.-]+/)+(?=[\w-]+\.py\b)")
+"""Folders of files of Python's."""
+
+
 def _program_seeds() -> Iterator[bytes]:
     import warnings
 
@@ -440,7 +445,9 @@ def _program_seeds() -> Iterator[bytes]:
             torch.export.save(program, buffer)
             entries = mutators.unzip(buffer.getvalue())
             assert entries is not None
-            yield mutators.zipped([(n, c) for n, c in entries if not n.endswith(("version", "_id"))])
+            kept = [(n, c) for n, c in entries if not n.endswith(("version", "_id"))]
+            # every node says which line of which file it comes from
+            yield mutators.zipped([(n, _PLACES.sub(b"/src/", c)) for n, c in kept])
 
 
 def _graph() -> Callable[[str], None]:
