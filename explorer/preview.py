@@ -47,8 +47,8 @@ class Header(Struct, frozen=True):
 def send(source: str, out: Send, after_first: Callable[[], object] = lambda: None) -> None:
     """Sends what the header of `source` says, in parts, and 'end' behind them.
 
-    The parts: ('header', Header), ('rows', pages as pieces), ('tree', pieces of the structure of all rows
-    sent so far; True in front of them if no more come). What has no header, or a broken one, ends early:
+    The parts: ('header', Header), ('rows', pages as pieces), ('tree', a piece of the structure of all rows
+    sent so far, and with the last of them how far it goes: 'more', 'all', or 'all known'). What has no header, or a broken one, ends early:
     opening it says why. `after_first` is called whenever there is something on show.
     """
     from explorer import glance
@@ -71,15 +71,15 @@ def _send_rows(outline: Outline, out: Send, after_first: Callable[[], object]) -
         out(("rows", some))
         if tree.count >= shown:
             shown = tree.count * _MORE
-            _send_structure(tree.structure(tree.count // PAGE * PAGE), out, last=False)
+            _send_structure(tree.structure(tree.count // PAGE * PAGE), out, "more")
             after_first()
-    _send_structure(tree.structure(tree.count), out, last=True)
+    _send_structure(tree.structure(tree.count), out, "all known" if tree.plain else "all")
 
 
-def _send_structure(found: Structure, out: Send, *, last: bool) -> None:
+def _send_structure(found: Structure, out: Send, far: str) -> None:
     parts = list(pieces(found))
     for at, piece in enumerate(parts):
-        out(("tree", (piece, at == len(parts) - 1, last)))
+        out(("tree", (piece, far if at == len(parts) - 1 else "")))
 
 
 class _Tree:
@@ -92,6 +92,8 @@ class _Tree:
         self._open: list[tuple[str, int]] = []  # path and row of the groups around
         self._known: dict[str, tuple[Scope, ...] | None] = {}
         self._operators = self._scoped = False
+        self.plain = True
+        """Whether there are only tensors and groups that their names make: an analysis knows no more."""
 
     @property
     def count(self) -> int:
@@ -172,6 +174,8 @@ class _Tree:
         parent = self._open[-1][1] if self._open else -1
         params = size = 0
         weights: tuple[TensorInfo, ...] = ()
+        if note or (kind if group else tensor is None):
+            self.plain = False
         if tensor is not None:
             size = tensor.nbytes or 0
             shape = None if tensor.shape is None else tuple(tensor.shape)
@@ -232,10 +236,11 @@ class _Tree:
                 params[above] = min(params[above] + params[at], _MOST)
                 weights[above] = min(weights[above] + weights[at], _MOST)
         _mark_runs(found, below.pop(-1, ()), signed)
+        known = not self._scoped  # what operators without modules hold is for the analysis to find
         found.columns = {
             "macs": unknown,
-            "params": params,
-            "weight_bytes": weights,
+            "params": params if known else unknown,
+            "weight_bytes": weights if known else unknown,
             "activation_bytes": unknown,
         }
         close(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
@@ -37,7 +37,7 @@ __all__ = [
     "structure_of",
 ]
 
-PAGE = 64
+PAGE = 32
 """Rows a page. A screenful of closed groups lies in as many pages as it has rows: each must be cheap."""
 WIDE = 4_000
 """Children that are listed one by one; of more, so many lie in ranges."""
@@ -48,7 +48,7 @@ COLUMNS = ("macs", "params", "weight_bytes", "activation_bytes")
 GROUP, UNKNOWN, BOUND, SHARED = 1, 2, 4, 8
 """Flags of a row; SHARED: a parameter of it, or of what is in it, has other users."""
 
-_KEPT_PAGES, _KEPT_ROWS = 96, 1_024
+_KEPT_PAGES, _KEPT_ROWS = 128, 1_024
 _SENT = 1 << 18
 """Bytes a piece: the screen must get the interpreter's lock back soon."""
 
@@ -228,6 +228,7 @@ class Rows(Sequence["Layer"]):
         self.structure = Structure()
         self.opened = 0
         self.packed_bytes = 0
+        self._amend: Callable[[Layer], Layer] = _as_it_is
         self._pages: list[bytes] = []
         self._bodies: dict[int, bytes] = {}
         self._taken: dict[int, Layer] = {}
@@ -265,6 +266,24 @@ class Rows(Sequence["Layer"]):
             grown.add(piece)
         return grown
 
+    def amended(self, reason: str) -> Rows:
+        """The same rows with what only the structure knows: sums over groups, runs; and another reason."""
+        from msgspec.structs import replace
+
+        found = self.structure
+        params, weights, repeat = found.columns["params"], found.columns["weight_bytes"], found.repeat
+
+        def amend(layer: Layer) -> Layer:
+            at = layer.id
+            return replace(
+                layer, params=params[at], weight_bytes=weights[at], repeat=max(0, repeat[at]), reason=reason
+            )
+
+        grown = Rows()
+        grown.structure, grown._pages, grown.packed_bytes = found, self._pages, self.packed_bytes
+        grown._amend = amend
+        return grown
+
     def __len__(self) -> int:
         return len(self.structure.parent)
 
@@ -289,7 +308,7 @@ class Rows(Sequence["Layer"]):
             import pickle  # not before the first paint
 
             body = self._body(at // PAGE)
-            found = pickle.loads(_spans(body)[at % PAGE])
+            found = self._amend(pickle.loads(_spans(body)[at % PAGE]))
             if len(self._taken) >= _KEPT_ROWS:
                 self._taken.clear()
             self._taken[at] = found
@@ -319,7 +338,7 @@ class Rows(Sequence["Layer"]):
             page, first = divmod(at, PAGE)
             last = min(PAGE, first + stop - at)
             for body in _spans(self._bodies.get(page) or self._take_out(page))[first:last]:
-                yield pickle.loads(body)
+                yield self._amend(pickle.loads(body))
             at += last - first
 
     def __iter__(self) -> Iterator[Layer]:
@@ -334,6 +353,10 @@ class Rows(Sequence["Layer"]):
 
     def __repr__(self) -> str:
         return f"<{len(self):,} rows in {len(self._pages):,} pages>"
+
+
+def _as_it_is(layer: Layer) -> Layer:
+    return layer
 
 
 def _spans(body: bytes) -> list[memoryview]:

@@ -93,11 +93,13 @@ class Outlined(Struct, frozen=True):
         header: Of the whole.
         rows: Of the tree.
         whole: Whether these are all.
+        plain: Whether these are all, and tensors in groups that their names make, and nothing else.
     """
 
     header: Header
     rows: Rows
     whole: bool
+    plain: bool
 
 
 class Job(Struct):
@@ -362,11 +364,12 @@ class Engine:
                     for piece in content:
                         rows.add(piece)
                 elif kind == "tree" and header is not None:
-                    piece, last, whole = content
+                    piece, far = content
                     tree.append(piece)
-                    if last:
+                    if far:
                         grown, tree = rows.with_structure(tree), []
-                        self.outlined(at).set_result(Outlined(header, grown, whole))
+                        seen = Outlined(header, grown, far != "more", far == "all known")
+                        self.outlined(at).set_result(seen)
                         at += 1
                 else:
                     break

@@ -78,7 +78,8 @@ class TreeModel:
         self.end = self.structure.end
         self.count = len(self.end)
         self.deepest = self.structure.deepest
-        self.metric = METRICS[0]
+        self._chosen = False
+        self.metric = self._first_metric()
         self.by_cost = False
         self.opened: set[int] = set()
         self.matches: set[int] | None = None
@@ -365,7 +366,18 @@ class TreeModel:
         opened = frozenset(
             (self._path(self.first(row)), row < 0) for row in self.opened if not self.is_range(row)
         )
-        return Shape(self.metric.id, self.by_cost, opened)
+        return Shape(self._metric_id, self.by_cost, opened)
+
+    @property
+    def _metric_id(self) -> str:
+        """Of the column; empty if it stands in for the first, which says nothing of these rows."""
+        return self.metric.id if self._chosen or self.metric is METRICS[0] else ""
+
+    def _first_metric(self) -> Metric:
+        """The column shown unless another is asked for: of tensors alone nobody knows the work."""
+        known = self.structure.knows
+        blank = self.count and not known(METRICS[0].of) and known(METRICS[1].of)
+        return METRICS[1] if blank else METRICS[0]
 
     def _path(self, layer: int) -> str:
         path = self._paths.get(layer)
@@ -379,16 +391,15 @@ class TreeModel:
         Rows are known by their path (`ids`: where those are, if that is known); where none is known, the
         first levels stay open.
         """
-        self.metric = next((m for m in METRICS if m.id == shape.metric), METRICS[0])
-        if self.metric is METRICS[0] and self.count and not self.structure.knows(self.metric.of):
-            # of a file of tensors nobody knows the work
-            self.metric = METRICS[1]
+        wanted = next((m for m in METRICS if m.id == shape.metric), METRICS[0])
+        self._chosen = wanted is not METRICS[0]
+        self.metric = wanted if self._chosen else self._first_metric()
         self.by_cost = shape.by_cost
         opened: set[int] = set()
         if shape.opened:
             if ids is None:
-                wanted = {path for path, _ in shape.opened}
-                ids = {layer.path: layer.id for layer in self.layers if layer.path in wanted}
+                paths = {path for path, _ in shape.opened}
+                ids = {layer.path: layer.id for layer in self.layers if layer.path in paths}
             for path, is_run in shape.opened:
                 at = ids.get(path)
                 if at is not None and at < self.count and (not is_run or self.structure.repeat[at] > 1):
@@ -398,7 +409,9 @@ class TreeModel:
 
     def grow_from(self, before: TreeModel) -> None:
         """Take over what was open in a tree whose rows are the first of these."""
-        self.metric, self.by_cost = before.metric, before.by_cost
+        self.by_cost, self._chosen = before.by_cost, before._chosen
+        if before._chosen:
+            self.metric = before.metric
         repeat = self.structure.repeat
         self.opened = {
             row
@@ -423,7 +436,7 @@ class TreeModel:
 
     def set_metric(self, metric: Metric) -> None:
         """Switch the column; a sorted tree is sorted by it."""
-        self.metric = metric
+        self.metric, self._chosen = metric, True
         if self.by_cost:
             self.rebuild()
 

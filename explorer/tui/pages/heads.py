@@ -19,14 +19,14 @@ _COUNTABLE = 100_000
 """Beyond this a job counts bytes, of which a user wants the share."""
 
 
-def tree_head(model: TreeModel, query: str, width: int, *, focused: bool) -> Line:
-    """How many layers, which filter chose them, and the column on show."""
+def tree_head(model: TreeModel, query: str, width: int, *, focused: bool, growing: bool = False) -> Line:
+    """How many layers (`growing`: so far), which filter chose them, and the column on show."""
     title: list[Span] = [(" Layers", "head" if focused else "dim")]
     if model.matches is not None:
         of = f"{len(model.matches):,} of " if model.found > len(model.matches) else ""
         title.append((f"  {of}{model.found:,}/{model.count:,}", "accent"))
     elif model.count:
-        title.append((f"  {model.count:,}", "dim"))
+        title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
     column = f"{'▾ ' if model.by_cost else ''}{model.metric.title} "
     room = width - line_width(title) - len(column) - 3
     if query and model.matches is not None and room >= 5:

@@ -21,7 +21,7 @@ def preview_totals(model: TreeModel) -> Totals:
     from explorer.facts import Totals  # 5 ms, not before the first paint
 
     tops = list(model.children(None))
-    params, weights = (sum(model.figure(row, m)[0] or 0 for row in tops) for m in METRICS[1:3])
+    params, weights = (sum(model.figure(row, metric)[0] or 0 for row in tops) for metric in METRICS[1:3])
     return Totals(
         nodes=0,
         params=params,

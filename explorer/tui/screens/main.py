@@ -35,7 +35,7 @@ from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
 
 if TYPE_CHECKING:
-    from explorer.facts import Analysis
+    from explorer.facts import Analysis, Info, OpStat
     from explorer.resuming import View
 
 __all__ = ["MainScreen"]
@@ -155,26 +155,58 @@ class MainScreen(Converting):
             self.show_heads()
             self.run_worker(self._open(), group="model", exit_on_error=False)
 
+    async def _from_header(self) -> Analysis | None:
+        """What is known of a file of tensors, if its header was read here: the engine would only say it again.
+
+        Where names share a tensor the header does not tell, and what it adds up to is not what there is.
+        """
+        if self.can_compare() or self.analysis is not None or not await self.jobs.outlined(0):
+            return None
+        info: Info = await self.jobs.ask("info")
+        totals = info.totals
+        if totals.nodes or totals.macs is not None:
+            return None
+        seen, at = None, 0
+        while (more := await self.jobs.outlined(at)) is not None:
+            seen, at = more, at + 1
+        if seen is None or not seen.plain:
+            return None
+        model = TreeModel(seen.rows)
+        known = preview_totals(model)
+        if (known.params, known.weight_bytes) != (totals.params, totals.weight_bytes):
+            return None
+        from explorer.facts import Analysis
+
+        rows: Any = seen.rows.amended(next(iter(info.model.notes), ""))
+        return Analysis(info, rows)
+
     async def reload(self) -> None:
         """Ask for everything that is known of the current model, and show it.
 
         Raises:
             ExplorerError: It cannot be had; what was on show stays.
         """
-        analysis, ops = await asyncio.gather(self.jobs.ask("analysis"), self.jobs.ask("ops"))
+        ops: tuple[OpStat, ...] | None = None
+        analysis: Analysis | None = await self._from_header()
+        if analysis is None:
+            analysis, ops = await asyncio.gather(self.jobs.ask("analysis"), self.jobs.ask("ops"))
+        assert analysis is not None
         model = TreeModel(analysis.layers)
         tree = self.query_one(LayerTree)
-        ids = await self.locate(analysis.layers, tree.paths)
+        same = ops is None and tree.model.count > 0  # rows that are on show already, or more of them
+        ids = {} if same else await self.locate(analysis.layers, tree.paths)
         # what was pressed meanwhile is kept, too: nothing is waited for from here on
         before, at, row = tree.current_layer, tree.cursor, tree.current_row
         shape = tree.model.shape
-        if shape.opened or not tree.model.count:
+        if same:
+            model.grow_from(tree.model)
+        elif shape.opened or not tree.model.count:
             model.take_shape(shape, ids)
         self.analysis, self.ops, self.changes, self.seen = analysis, ops, None, Seen()
         self.outlined = None
-        tree.set_model(model, analysis.info.totals)
+        tree.set_model(model, analysis.info.totals, keep_cursor=same)
         await self.filter_again()
-        if before is not None and row is not None:
+        if before is not None and row is not None and not same:
             tree.move_to(model.index_of(ids.get(before.path), at, run=row < 0))
         self._note = ""
         self.refresh_all()
@@ -203,9 +235,10 @@ class MainScreen(Converting):
         in_tree = tree.has_focus
         in_tab = self.focused is not None and self.focused.id in _TAB_IDS
         model, query, tab = tree.model, self.query_text, self.tab
+        growing = self.outlined is not None and not self.outlined.whole
         self.remember()
         self.query_one("#tree-head", PaneHead).show(
-            lambda width: (tree_head(model, query, width, focused=in_tree),)
+            lambda width: (tree_head(model, query, width, focused=in_tree, growing=growing),)
         )
         self.query_one("#tabs", PaneHead).show(lambda width: (tab_head(TABS, tab, width, focused=in_tab),))
         self.show_status()

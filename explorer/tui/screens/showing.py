@@ -6,12 +6,14 @@ Only the tab on show is drawn; another is drawn when it is opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import on
 from textual.widget import Widget
 
+from explorer.errors import ExplorerError
 from explorer.tui.commands import TABS
 from explorer.tui.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.pages.diff import diff_entries
@@ -24,7 +26,7 @@ from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.line_view import LineList, LineView
 
 if TYPE_CHECKING:
-    from explorer.facts import Diff, Layer, OpStat
+    from explorer.facts import Analysis, Diff, Layer, OpStat
     from explorer.tui.jobs import Door
     from explorer.tui.widgets.plot_view import PlotView
     from explorer.worker import Outlined
@@ -205,9 +207,19 @@ class Showing(Examining):
     # operators, changes
 
     def _paint_operators(self) -> None:
+        if self.ops is None and self.analysis is not None:
+            self.run_worker(self._get_operators(self.analysis), group="operators", exclusive=True)
         if self.ops is not None and self.analysis is not None:
             entries = operator_entries(self.ops, self.analysis.info.totals.macs, self.exact)
             self.query_one("#operators", FoldList).set_entries(entries, keep=True)
+
+    async def _get_operators(self, analysis: Analysis) -> None:
+        """What the engine was not asked for when the model was opened."""
+        with suppress(ExplorerError):
+            ops = await self.jobs.ask("ops")
+            if self.analysis is analysis:
+                self.ops = ops
+                self.paint_tab()
 
     def _paint_changes(self) -> None:
         pane = self.query_one("#diff", FoldList)
