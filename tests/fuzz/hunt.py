@@ -31,10 +31,9 @@ class _Hunt:
         self.corpus = folder / "corpus"
         for made in (self.finds, self.corpus):
             made.mkdir(parents=True, exist_ok=True)
-        held = tempfile.mkdtemp(
-            prefix="explorer-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
-        )
-        self.path = os.path.join(held, f"input{self.target.ending}")
+        # in memory, under a name of its own: the last run's file is written over
+        held = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+        self.path = os.path.join(held, f"explorer-fuzz-{os.getuid()}-{folder.name}{self.target.ending}")
         self.seen: dict[str, int] = {}
         for known in self.finds.glob("*.txt"):
             key = known.read_text().partition("\n")[0]

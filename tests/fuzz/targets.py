@@ -6,9 +6,12 @@ that one target does not pay for another's, and so that atheris can instrument t
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -511,8 +514,6 @@ def _safetensors_seeds() -> Iterator[bytes]:
 
 
 def _gguf_seeds() -> Iterator[bytes]:
-    import tempfile
-
     import gguf
     import numpy as np
 
@@ -542,14 +543,20 @@ def _tflite_seeds() -> Iterator[bytes]:
             yield path.read_bytes()
 
 
+def _scratch() -> str:
+    """A folder that goes with the process."""
+    made = tempfile.mkdtemp(prefix="explorer-fuzz-")
+    atexit.register(shutil.rmtree, made, True)
+    return made
+
+
 def _folder() -> Callable[[str], None]:
     """A Hugging Face folder: the index and the settings are what is fuzzed, the shards are sound."""
     import json
-    import tempfile
 
     whole = _opened()
     shards = list(_safetensors_seeds())
-    folder = Path(tempfile.mkdtemp(prefix="explorer-fuzz-"))
+    folder = Path(_scratch())
     for at, content in enumerate(shards):
         (folder / f"model-{at + 1:05}-of-{len(shards):05}.safetensors").write_bytes(content)
 
@@ -594,12 +601,10 @@ def _folder_seeds() -> Iterator[bytes]:
 
 def _resume() -> Callable[[str], None]:
     import os
-    import shutil
-    import tempfile
 
     from explorer import resuming
 
-    state = tempfile.mkdtemp(prefix="explorer-fuzz-")
+    state = _scratch()
     environment = {"XDG_STATE_HOME": state}
 
     def run(path: str) -> None:
