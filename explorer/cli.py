@@ -83,6 +83,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _dispatch(typed: Sequence[str]) -> int:
+    _hold_standard_streams()
     verb, given = words.read(typed)
     if given.version:
         return _print([verbs.tool(), "\n"])
@@ -95,6 +96,23 @@ def _dispatch(typed: Sequence[str]) -> int:
 
     with guard.calm_end():
         return _work(verb, given)
+
+
+def _hold_standard_streams() -> None:
+    """Gives the numbers of closed standard streams away, before a file of a model's gets one of them.
+
+    What libraries say on standard error would otherwise be written into that file.
+
+    Raises:
+        Misuse: standard output is closed, so that there is nowhere to answer to.
+    """
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:
+        # the lowest number that is free, which is this stream's
+        number = os.open(os.devnull, os.O_RDWR)
+        setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
+    if "stdout" in closed:
+        raise Misuse("it is closed", where="standard output")
 
 
 def _work(verb: str | None, given: Given) -> int:

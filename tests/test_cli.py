@@ -512,6 +512,26 @@ def test_a_full_disk_behind_standard_output_is_one_line() -> None:
     assert done.stderr == "explorer: standard output: No space left on device\n"
 
 
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parent.parent)}
+    line = line.replace("explorer", f"{shlex.quote(sys.executable)} -m explorer", 1)
+    return subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False, env=env
+    )
+
+
+@pytest.mark.parametrize("verb", ["info", "outline", "--version"])
+def test_a_closed_standard_output_is_one_line(verb: str, lenet: Path) -> None:
+    done = shell(f"explorer {verb} {lenet} >&-")
+    assert done.returncode == 2
+    assert done.stderr == "explorer: standard output: it is closed\n"
+
+
+def test_without_standard_error_an_answer_is_still_only_the_answer(lenet: Path) -> None:
+    assert shell("explorer info nowhere.onnx 2>&-").stdout == ""
+    assert shell(f"explorer layers {lenet} <&- 2>&-").stdout == shell(f"explorer layers {lenet}").stdout
+
+
 def test_ctrl_c_is_one_line_exit_code_130_and_no_file(lenet: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import pathlib, time\n\n\ndef model():\n    pathlib.Path('reached').touch()\n    time.sleep(60)\n"
