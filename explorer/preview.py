@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from explorer.errors import ExplorerError
 from explorer.facts import Layer, TensorInfo
-from explorer.rows import GROUP, PAGE, UNKNOWN, Piece, Structure, close, packed, pieces
+from explorer.rows import GROUP, PAGE, UNKNOWN, Piece, Structure, close, narrow, packed, pieces
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.tree import Scope
@@ -30,6 +31,8 @@ PENDING = "not analysed yet"
 _FIRST = 8 * PAGE
 """Rows before the tree is shown first; then it is shown with `_MORE` times as many, and so on."""
 _MORE = 16
+_ENOUGH = 100_000
+"""Rows that are on show by then; what comes behind them comes at once."""
 _PAGES = 16
 """Pages of rows a message."""
 
@@ -48,8 +51,9 @@ def send(source: str, out: Send, after_first: Callable[[], object] = lambda: Non
     """Sends what the header of `source` says, in parts, and 'end' behind them.
 
     The parts: ('header', Header), ('rows', pages as pieces), ('tree', a piece of the structure of all rows
-    sent so far, and with the last of them how far it goes: 'more', 'all', or 'all known'). What has no header, or a broken one, ends early:
-    opening it says why. `after_first` is called whenever there is something on show.
+    sent so far, and with the last of them how far it goes: 'more', 'all', or 'all known'). What has no
+    header, or a broken one, ends early: opening it says why. `after_first` is called whenever there is
+    something on show.
     """
     from explorer import glance
 
@@ -70,7 +74,7 @@ def _send_rows(outline: Outline, out: Send, after_first: Callable[[], object]) -
     while some := tuple(Piece("page", "", page) for page in itertools.islice(pages, _PAGES)):
         out(("rows", some))
         if tree.count >= shown:
-            shown = tree.count * _MORE
+            shown = tree.count * _MORE if tree.count < _ENOUGH else sys.maxsize
             _send_structure(tree.structure(tree.count // PAGE * PAGE), out, "more")
             after_first()
     _send_structure(tree.structure(tree.count), out, "all known" if tree.plain else "all")
@@ -239,8 +243,8 @@ class _Tree:
         known = not self._scoped  # what operators without modules hold is for the analysis to find
         found.columns = {
             "macs": unknown,
-            "params": params if known else unknown,
-            "weight_bytes": weights if known else unknown,
+            "params": narrow(params) if known else unknown,
+            "weight_bytes": narrow(weights) if known else unknown,
             "activation_bytes": unknown,
         }
         close(found)

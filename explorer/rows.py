@@ -32,6 +32,7 @@ __all__ = [
     "Rows",
     "Structure",
     "close",
+    "narrow",
     "packed",
     "pieces",
     "structure_of",
@@ -68,6 +69,7 @@ class Structure(Struct):
         wide: For each row with more than `WIDE` children (-1: the top; runs counted once) every `RANGE`th
             of them.
         deepest: The greatest depth.
+        known: The columns of which a figure is known of any row.
     """
 
     parent: array[int] = field(default_factory=lambda: array("i"))
@@ -79,19 +81,14 @@ class Structure(Struct):
     wide: dict[int, Numbers] = field(default_factory=dict)
     deepest: int = 0
 
-    def knows(self, column: str) -> bool:
-        """Whether the figure of a column is known of any row."""
-        numbers = self.columns[column]
-        if isinstance(numbers, array) and numbers.typecode == "b":
-            return bool(numbers.tobytes().strip(b"\xff"))
-        return max(numbers, default=-1) >= 0
+    known: tuple[str, ...] = ()
 
 
 class Piece(Struct, frozen=True):
     """A part of rows on their way from process to process.
 
     Attributes:
-        name: A field of `Structure`, one of `COLUMNS`, 'page', 'deepest' or 'wide' (of row `key`).
+        name: A field of `Structure`, one of `COLUMNS`, 'page', 'deepest', 'known' or 'wide' (of row `key`).
         code: Type of the array whose bytes these are; empty if `data` is what it is.
     """
 
@@ -128,7 +125,7 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
         params(layer.params)
         weights(layer.weight_bytes)
         activations(-1 if layer.activation_bytes is None else layer.activation_bytes)
-    found.columns = {name: _narrow(column) for name, column in zip(COLUMNS, values, strict=True)}
+    found.columns = {name: narrow(column) for name, column in zip(COLUMNS, values, strict=True)}
     close(found)
     return found
 
@@ -138,6 +135,7 @@ def close(found: Structure) -> None:
     parent, end, repeat, flags = found.parent, found.end, found.repeat, found.flags
     count = len(parent)
     found.deepest = max(found.depth, default=0)
+    found.known = tuple([name for name, numbers in found.columns.items() if max(numbers, default=-1) >= 0])
     for at in range(count - 1, -1, -1):
         if end[at] <= at:
             end[at] = at + 1
@@ -175,13 +173,13 @@ def _every(found: Structure, above: int) -> Numbers:
     return starts
 
 
-def _narrow(values: list[int]) -> Numbers:
+def narrow(values: Sequence[int]) -> Numbers:
     """Numbers in the smallest array that holds them."""
     low, high = min(values, default=0), max(values, default=0)
     for code, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
         if low >= -(1 << bits) and high < 1 << bits:
             return array(code, values)
-    return values
+    return list(values)
 
 
 def packed(layers: Iterable[Layer]) -> Iterator[bytes]:
@@ -205,6 +203,7 @@ def pieces(found: Structure) -> Iterator[Piece]:
     for row, numbers in found.wide.items():
         yield from _parts("wide", numbers, row)
     yield Piece("deepest", "", found.deepest)
+    yield Piece("known", "", found.known)
 
 
 def _parts(name: str, numbers: Numbers, key: int) -> Iterator[Piece]:
@@ -221,13 +220,11 @@ class Rows(Sequence["Layer"]):
     Attributes:
         structure: What is known of all of them.
         opened: Pages taken out so far.
-        packed_bytes: Bytes of the pages.
     """
 
     def __init__(self) -> None:
         self.structure = Structure()
         self.opened = 0
-        self.packed_bytes = 0
         self._amend: Callable[[Layer], Layer] = _as_it_is
         self._pages: list[bytes] = []
         self._bodies: dict[int, bytes] = {}
@@ -238,10 +235,9 @@ class Rows(Sequence["Layer"]):
         found = self.structure
         if piece.name == "page":
             self._pages.append(piece.data)
-            self.packed_bytes += len(piece.data)
             return
-        if piece.name == "deepest":
-            found.deepest = piece.data
+        if piece.name in ("deepest", "known"):
+            setattr(found, piece.name, piece.data)
             return
         if piece.name == "wide":
             known: Any = found.wide.get(piece.key)
@@ -258,12 +254,10 @@ class Rows(Sequence["Layer"]):
         else:
             known.extend(piece.data)
 
-    def with_structure(self, pieces: Iterable[Piece]) -> Rows:
-        """The same pages under another structure: of an outline that has grown."""
+    def restructured(self) -> Rows:
+        """The same pages, those to come too, under a structure that has still to be added."""
         grown = Rows()
-        grown._pages, grown.packed_bytes = self._pages, self.packed_bytes
-        for piece in pieces:
-            grown.add(piece)
+        grown._pages = self._pages
         return grown
 
     def amended(self, reason: str) -> Rows:
@@ -280,12 +274,17 @@ class Rows(Sequence["Layer"]):
             )
 
         grown = Rows()
-        grown.structure, grown._pages, grown.packed_bytes = found, self._pages, self.packed_bytes
+        grown.structure, grown._pages = found, self._pages
         grown._amend = amend
         return grown
 
     def __len__(self) -> int:
         return len(self.structure.parent)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the pages."""
+        return sum(map(len, self._pages))
 
     @overload
     def __getitem__(self, at: int) -> Layer: ...

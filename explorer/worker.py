@@ -354,7 +354,8 @@ class Engine:
 
     def _look(self, incoming: Connection, looking: bool) -> None:
         """Runs in a thread of its own, without the lock."""
-        header, rows, tree, at = None, Rows(), [], 0
+        header, rows, at = None, Rows(), 0
+        grown = rows.restructured()
         with contextlib.suppress(EOFError, OSError):
             while looking:
                 kind, content = incoming.recv()
@@ -365,17 +366,23 @@ class Engine:
                         rows.add(piece)
                 elif kind == "tree" and header is not None:
                     piece, far = content
-                    tree.append(piece)
+                    grown.add(piece)
                     if far:
-                        grown, tree = rows.with_structure(tree), []
                         seen = Outlined(header, grown, far != "more", far == "all known")
-                        self.outlined(at).set_result(seen)
+                        grown = rows.restructured()
+                        self._tell_outlined(at, seen)
                         at += 1
                 else:
                     break
         incoming.close()
         if looking:
-            self.outlined(at).set_result(None)
+            self._tell_outlined(at, None)
+
+    def _tell_outlined(self, at: int, seen: Outlined | None) -> None:
+        with self._lock:
+            future = self.outlined(at)
+            if not future.done():
+                future.set_result(seen)
 
     def _fail(self, job: Job, error: ExplorerError) -> None:
         if not job.future.done():

@@ -375,9 +375,8 @@ class TreeModel:
 
     def _first_metric(self) -> Metric:
         """The column shown unless another is asked for: of tensors alone nobody knows the work."""
-        known = self.structure.knows
-        blank = self.count and not known(METRICS[0].of) and known(METRICS[1].of)
-        return METRICS[1] if blank else METRICS[0]
+        known = self.structure.known
+        return METRICS[1] if METRICS[0].of not in known and METRICS[1].of in known else METRICS[0]
 
     def _path(self, layer: int) -> str:
         path = self._paths.get(layer)
