@@ -19,6 +19,7 @@ from rich.table import Table
 
 from tests.bench import analysis as analyses
 from tests.bench import open as opening
+from tests.bench import scale as scales
 from tests.bench import screen
 
 ROOT = Path(__file__).parent.parent.parent
@@ -180,6 +181,10 @@ def open_(models: Models, rounds: int) -> Iterator[Row]:
     yield Row("first paint, 553 MB / 243 kB", ms(large), ms(small), 1.15, large / small)
 
 
+def scale(models: Models, rounds: int) -> Iterator[Row]:
+    yield from (Row(*line) for line in scales.cases(models.folder))
+
+
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "open": open_,
     "paint": paint,
@@ -189,6 +194,7 @@ GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "layers": layers,
     "module": module,
     "analysis": analysis,
+    "scale": scale,
 }
 
 
