@@ -36,7 +36,7 @@ def outline(source: str) -> Outline:
         raise Misuse(
             "this is no file whose header could be read",
             where=source,
-            hint=f"explorer layers {source} opens it",
+            hint=f"explorer layers {source} opens it if it is a model's name",
         )
     return format.outline(source)
 

@@ -83,8 +83,10 @@ def _named(source: str) -> Format | None:
 def _missing(source: str, named: Format | None) -> BadModel:
     """Says that there is no such file, and which one may be meant; or that this is no name either."""
     if named is None and os.sep not in source:
-        kinds = "; ".join(f.about for f in formats())
-        return BadModel("this is neither a file nor a model's name", where=source, hint=f"a model is {kinds}")
+        hint = "explorer formats lists what can be opened"
+        return BadModel("this is neither a file nor a model's name", where=source, hint=hint)
+    if os.path.islink(source):
+        return BadModel("a link to a file that is not there", where=source)
     folder, name = os.path.split(source)
     try:
         beside = [f for f in os.listdir(folder or ".") if _named(f) is not None]

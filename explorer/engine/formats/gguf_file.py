@@ -81,6 +81,8 @@ TYPES: Mapping[int, tuple[str, int, int]] = {
 """Type of a tensor by ggml_type: its name (numpy's where there is one), numbers of a block, its bytes."""
 
 _MAGIC = b"GGUF"
+_SHORTEST = 24
+"""Bytes of magic number, version and both counts."""
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _DIMS = 4
@@ -177,8 +179,10 @@ def read(path: str) -> Header:
     """
     descriptor, size = open_regular(path)
     try:
-        if size < 24 or os.pread(descriptor, 4, 0) != _MAGIC:
+        if os.pread(descriptor, 4, 0) != _MAGIC:
             raise BadModel("is no GGUF file: it does not begin with GGUF", where=path)
+        if size < _SHORTEST:
+            raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_AGAIN)
         with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as data:
             return _Reader(path, size, data).header()
     except OSError as error:

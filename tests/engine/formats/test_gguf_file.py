@@ -180,7 +180,8 @@ def padded(raw: bytes, data: int) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (b"GGUF", "does not begin"),
+        (b"GGUF", "cut off"),
+        (b"", "does not begin"),
         (b"GGML" + b"\0" * 40, "does not begin"),
         (header(1) + b"\0" * 40, "version 1"),
         (header(99) + b"\0" * 40, "version 99"),

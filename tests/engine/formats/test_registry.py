@@ -104,8 +104,10 @@ def test_what_is_not_there_is_a_missing_file_a_name_or_neither(tmp_path: Path) -
     assert "no such file; there is: alexnet.safetensors" in refusal(tmp_path / "zzz")
     assert "no such file" in refusal("nowhere/at/all.onnx")
     assert name_of("no_file_but_a_name") == name_of("package.module:callable") == "torch"
-    assert "neither a file nor a model's name; a model is an ONNX file" in refusal("no name!")
+    assert "neither a file nor a model's name; explorer formats lists" in refusal("no name!")
     assert "neither" in refusal("a\0b")
+    (tmp_path / "link.onnx").symlink_to("gone.onnx")
+    assert "a link to a file that is not there" in refusal(tmp_path / "link.onnx")
 
 
 def test_an_empty_file_a_pipe_and_a_socket_are_named_and_never_waited_for(tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_an_empty_file_a_pipe_and_a_socket_are_named_and_never_waited_for(tmp_pa
     assert "not a regular file" in refusal(tmp_path / "p.onnx")
     assert Probe(str(tmp_path / "p.onnx")).head == b""
     (tmp_path / "broken.onnx").symlink_to(tmp_path / "nowhere")
-    assert "no such file" in refusal(tmp_path / "broken.onnx")
+    assert "a link to a file that is not there" in refusal(tmp_path / "broken.onnx")
     assert "not a regular file" in refusal("/dev/null")
 
 
