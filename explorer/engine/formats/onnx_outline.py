@@ -69,10 +69,13 @@ def outline(source: str) -> Outline:
     data.madvise(mmap.MADV_RANDOM)
     try:
         facts, graph, ir = _model(data, size)
+        if graph is None:
+            raise BadModel("this is not an ONNX model", hint="it holds no graph")
     except BadModel as error:
-        raise BadModel(error.what, where=source, hint=error.hint) from None
-    if graph is None:
-        raise BadModel("this is not an ONNX model", where=source, hint="it holds no graph")
+        from explorer.engine.formats.onnx_reader import not_onnx
+
+        said = not_onnx(data[:1]) or error
+        raise BadModel(said.what, where=source, hint=said.hint) from None
     return Outline("onnx", source, size, facts, _rows(source, data, graph, ir))
 
 

@@ -38,7 +38,7 @@ from explorer.engine.wire import Buffer, fields, packed_varints, signed
 from explorer.errors import BadModel, nearest
 from explorer.facts import Dim
 
-__all__ = ["looks_like_onnx", "read", "sparse", "sparse_initializers"]
+__all__ = ["not_onnx", "read", "sparse", "sparse_initializers"]
 
 MAX_DEPTH = 32
 """Subgraphs within subgraphs; real models stay below 5."""
@@ -61,12 +61,14 @@ _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
 
 
-def looks_like_onnx(head: bytes) -> bool:
-    """Whether a file that begins with `head` can be an ONNX model (it carries no magic number).
+def not_onnx(head: bytes) -> BadModel | None:
+    """Why a file that begins with `head` can be no ONNX model (it carries no magic number); None if it can.
 
     A ModelProto starts with one of its own fields; every writer known puts ir_version (0x08) first.
     """
-    return bool(head) and head[0] in (0x08, 0x12, 0x1A, 0x22, 0x28, 0x3A, 0x42)
+    if head and head[0] in (0x08, 0x12, 0x1A, 0x22, 0x28, 0x3A, 0x42):
+        return None
+    return BadModel("this is not an ONNX model", hint="its first byte is no ONNX field")
 
 
 def read(path: str) -> Model:
@@ -99,8 +101,9 @@ def read(path: str) -> Model:
         raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
     if not source.size:
         raise BadModel("the file is empty", where=path)
-    if not looks_like_onnx(source.map[:1]):
-        raise BadModel("this is not an ONNX model", where=path, hint="its first byte is no ONNX field")
+    refusal = not_onnx(source.map[:1])
+    if refusal is not None:
+        raise BadModel(refusal.what, where=path, hint=refusal.hint)
     reader = _Reader(source)
     try:
         with uncollected():
