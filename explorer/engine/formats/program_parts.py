@@ -253,7 +253,7 @@ def _described(archive: Archive, found: dict[str, Any], format: str, why: str, p
             ("tensors", f"{len(tensors):,}, {bytes_text(size)}"),
             *([("opsets", _opsets(found["opset_version"]))] if found.get("opset_version") else []),
             *(
-                (f"dimension {symbol_of(str(symbol))}", f"{span.get('min_val')} to {span.get('max_val')}")
+                (f"dimension {symbol_of(str(symbol))}", _span(span))
                 for symbol, span in list(ranges.items())[:16]
             ),
         ),
@@ -262,6 +262,14 @@ def _described(archive: Archive, found: dict[str, Any], format: str, why: str, p
         why=why,
     )
     return made
+
+
+def _span(span: Mapping[str, Any]) -> str:
+    """The sizes that a dimension may have."""
+    low, high = span.get("min_val"), span.get("max_val")
+    if high is None:
+        return "any" if low is None else f"{low} or more"
+    return f"up to {high}" if low is None else f"{low} to {high}"
 
 
 def _settle(known: Mapping[str, Any]) -> None:

@@ -118,7 +118,8 @@ def _takes(text: str) -> list[tuple[str, str]]:
     if start < 0:
         return []
     head = text[start : text.find(":\n    ", start + 14) + 1][:8192]
-    return [(name, kind) for name, kind in _TAKES.findall(head) if name != "self"]
+    # the first is the module itself, whatever its author calls it
+    return _TAKES.findall(head)[1:]
 
 
 class _Code:

@@ -161,6 +161,26 @@ def test_an_open_dimension_stands_by_its_name(tmp_path: Path) -> None:
     assert (f"dimension {first[0]}", "2 to 64") in list(outline(path).facts)
 
 
+def test_a_dimension_open_to_above_says_so(tmp_path: Path) -> None:
+    sizes = {"image": {0: torch.export.Dim("batch", min=3)}}
+    program = torch.export.export(Small().eval(), (torch.zeros(4, 1, 8, 8),), dynamic_shapes=sizes)
+    torch.export.save(program, tmp_path / "open.pt2")
+    assert "3 or more" in [text for _, text in outline(str(tmp_path / "open.pt2")).facts]
+
+
+class Unselfish(torch.nn.Module):
+    """Calls itself otherwise than everybody does."""
+
+    def forward(this, image: torch.Tensor) -> torch.Tensor:
+        return image + 1
+
+
+def test_a_script_does_not_take_itself_as_an_input_whatever_it_calls_itself(tmp_path: Path) -> None:
+    path = str(tmp_path / "m.pt")
+    torch.jit.save(torch.jit.script(Unselfish()), path)
+    assert list(of_kind(path, "input")) == ["image"]
+
+
 def test_a_tied_weight_says_with_whom(made: Any) -> None:
     for form in ("trace", "script", "export"):
         notes = [row.note for row in of_kind(made("transformer", form), "tensor").values()]
