@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
@@ -15,11 +15,15 @@ from explorer.tui.jobs import Door, Jobs, Running
 from explorer.tui.lines import BLANK, Line, safe, wrap
 from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
+from explorer.tui.slices import Slices
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Diff, History, Layer, Plan, TileResult, TileSpec, Verification
 
 __all__ = ["Changing"]
+
+_AT_ONCE, _AT_A_TIME = 1_000, 128
+"""Layers that can be looked through while a key waits, and between two looks at the clock."""
 
 
 class Changing(Screen[None]):
@@ -82,15 +86,47 @@ class Changing(Screen[None]):
             return {layer.path: layer.id for layer in layers if layer.path in wanted}
         return await self.jobs.ask("locate", paths) if paths else {}
 
-    def chosen_layers(self) -> tuple[Layer, ...]:
-        """The layers under the cursor, and everything inside them."""
+    def with_layers(
+        self,
+        first: int,
+        stop: int,
+        wanted: Callable[[Layer], object],
+        then: Callable[[list[Layer]], None],
+    ) -> None:
+        """Hand on the layers from `first` to before `stop` that are wanted.
+
+        Very many are looked through between the keys, and handed on when that is done.
+        """
+        from explorer.tui.widgets.layer_tree import LayerTree
+
+        layers = self.query_one(LayerTree).model.layers
+        if stop - first <= _AT_ONCE:
+            then([layer for layer in layers[first:stop] if wanted(layer)])
+            return
+
+        async def look_through() -> None:
+            found: list[Layer] = []
+            pause = Slices(self.app)
+            for at in range(first, stop, _AT_A_TIME):
+                found += [layer for layer in layers[at : min(stop, at + _AT_A_TIME)] if wanted(layer)]
+                if pause.due():
+                    await pause.rest()
+            if self.query_one(LayerTree).model.layers is layers and self._ready():
+                then(found)
+
+        self.say(f"looking through {stop - first:,} layers…")
+        self.run_worker(look_through(), group="inside", exclusive=True, exit_on_error=False)
+
+    def chosen_span(self) -> tuple[int, int]:
+        """The first layer under the cursor, and the one behind the last inside it; (0, 0) for none."""
         from explorer.tui.widgets.layer_tree import LayerTree
 
         tree = self.query_one(LayerTree)
-        if not tree.chosen:
-            return ()
-        first, last = tree.chosen[0].id, tree.chosen[-1].id
-        return tuple(tree.model.layers[first : tree.model.end[last]])
+        row, model = tree.current_row, tree.model
+        if row is None:
+            return 0, 0
+        members = model.members(row)
+        return members[0], model.end[members[-1]]
 
     async def after_paint(self) -> None:
         """Let out what is to be painted."""
@@ -166,8 +202,12 @@ class Changing(Screen[None]):
             return plan
 
         by_value = self.analysis.info.model.format == "onnx"
-        dialog = TileDialog(ask_plan, self.chosen_layers(), by_value=by_value, blink=not self.remote)
-        self.app.push_screen(dialog, self._tile)
+
+        def ask(chosen: list[Layer]) -> None:
+            dialog = TileDialog(ask_plan, chosen, by_value=by_value, blink=not self.remote)
+            self.app.push_screen(dialog, self._tile)
+
+        self.with_layers(*self.chosen_span(), lambda layer: True, ask)
 
     def _tile(self, spec: TileSpec | None) -> None:
         if self.jobs.current is not None:

@@ -176,13 +176,10 @@ class Examining(Filtering):
 
     # the values in tensors
 
-    def _inside(self) -> list[Layer]:
-        """The chosen layer with all that lies in it; of identical blocks the first."""
-        tree = self.query_one(LayerTree)
-        if not tree.chosen:
-            return []
-        first = tree.chosen[0].id
-        return list(tree.model.layers[first : tree.model.end[first]])
+    def _inside(self) -> tuple[int, int]:
+        """The chosen layer and what is behind the last in it; of identical blocks the first."""
+        first, stop = self.chosen_span()
+        return (first, self.query_one(LayerTree).model.end[first]) if stop else (0, 0)
 
     def _chosen_path(self) -> str:
         layer = self.query_one(LayerTree).current_layer
@@ -192,14 +189,18 @@ class Examining(Filtering):
         """Statistics of the chosen layer's weights."""
         if not self._ready():
             return
-        having = [layer for layer in self._inside() if layer.weights]
-        if not having:
-            self.say("no weights in this layer")
+        path = self._chosen_path()
+        if path in self.seen.weights:
+            self._show_values("Values of the weights", path)
             return
-        if self._chosen_path() in self.seen.weights:
-            self._show_values("Values of the weights", self._chosen_path())
-            return
-        self._start("Weights", self._do_weights(self._chosen_path(), having))
+
+        def go(having: list[Layer]) -> None:
+            if having:
+                self._start("Weights", self._do_weights(path, having))
+            else:
+                self.say("no weights in this layer")
+
+        self.with_layers(*self._inside(), lambda layer: layer.weights, go)
 
     async def _do_weights(self, path: str, having: Sequence[Layer]) -> None:
         seen = self.seen
@@ -217,15 +218,19 @@ class Examining(Filtering):
         """Run the model and tell what the chosen layer puts out."""
         if not self._ready():
             return
+        path = self._chosen_path()
+        if path in self.seen.activations:
+            self._show_values("Values of the activations", path)
+            return
+
+        def go(leaves: list[Layer]) -> None:
+            if leaves:
+                self._start("Activations", self._do_activations(path, leaves))
+            else:
+                self.say("nothing runs in this layer")
+
         # a constant is stored, not computed
-        leaves = [layer for layer in self._inside() if not layer.group and layer.kind != "Constant"]
-        if not leaves:
-            self.say("nothing runs in this layer")
-            return
-        if self._chosen_path() in self.seen.activations:
-            self._show_values("Values of the activations", self._chosen_path())
-            return
-        self._start("Activations", self._do_activations(self._chosen_path(), leaves))
+        self.with_layers(*self._inside(), lambda layer: not layer.group and layer.kind != "Constant", go)
 
     async def _do_activations(self, path: str, leaves: Sequence[Layer]) -> None:
         seen = self.seen

@@ -156,7 +156,7 @@ class MainScreen(Converting):
             self.run_worker(self._open(), group="model", exit_on_error=False)
 
     async def _from_header(self) -> Analysis | None:
-        """What is known of a file of tensors, if its header was read here: the engine would only say it again.
+        """What is known of a file of tensors if its header was read: the engine would only say it again.
 
         Where names share a tensor the header does not tell, and what it adds up to is not what there is.
         """

@@ -1,0 +1,107 @@
+"""Large models, and slow ones: what is on show before the analysis, and how much is shown of very much."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer import preview
+from explorer.facts import Info
+from explorer.rows import Piece, Rows, packed, pieces, structure_of
+from explorer.tui.widgets.strips import PaneHead, Status
+from explorer.worker import Outlined
+from tests.tui.hands import screen
+from tests.tui.scripted import ScriptedEngine, alexnet, flat
+
+
+class HeaderFirst(ScriptedEngine):
+    """An engine that reads a header while it analyses."""
+
+    def __init__(self, *stages: Outlined | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stages: list[Future[Outlined | None]] = [Future() for _ in range(4)]
+        for future, stage in zip(self.stages, stages, strict=False):
+            future.set_result(stage)
+
+    def _info(self) -> Info:
+        return self.model.info
+
+    def outlined(self, at: int) -> Future[Outlined | None]:
+        return self.stages[at]
+
+
+def header_of(count: int, *, whole: bool = True) -> Outlined:
+    """The beginning of the rows of `alexnet`, without their figures."""
+    layers = [
+        replace(x, macs=None, params=0, weight_bytes=0, activation_bytes=None, status="unknown", weights=())
+        for x in alexnet().layers[:count]
+    ]
+    rows = Rows()
+    for page in packed(layers):
+        rows.add(Piece("page", "", page))
+    for piece in pieces(structure_of(layers)):
+        rows.add(piece)
+    return Outlined(preview.Header("onnx", 123, (("opset", "17"),)), rows, whole, False)
+
+
+async def test_the_header_is_on_show_before_the_model_is_open() -> None:
+    engine = HeaderFirst(header_of(5, whole=False), header_of(15), None, hold=("open",))
+    async with screen(engine) as hands:
+        assert hands.tree()[0].startswith("▾ features")
+        # no MACs are known: the column is one of which something is
+        assert "15  " in hands.strip(PaneHead, "#tree-head")
+        assert hands.strip(PaneHead, "#tree-head").strip().endswith("params")
+        assert "not analysed yet" in hands.text("#layer") or "features" in hands.text("#layer")
+        await hands.press("down", "2")
+        assert "opset" in hands.text("#model")
+        await hands.press("1", "tab", "t")
+        assert "one job at a time" in hands.strip(Status)
+
+
+async def test_the_analysis_takes_the_place_of_the_header_and_the_cursor_stays() -> None:
+    engine = HeaderFirst(header_of(15), None, hold=("open",))
+    async with screen(engine) as hands:
+        await hands.press("down", "down", "down")
+        at = hands.at()
+        assert at == "features.3"
+        engine.release()
+        await hands.rest()
+        assert hands.at() == at
+        assert hands.strip(PaneHead, "#tree-head").strip().endswith("MACs")
+        assert not hands.tree()[1].endswith("?")
+        assert "MACs" in hands.text("#layer")
+
+
+async def test_rows_that_were_folded_in_the_header_are_folded_in_the_analysis() -> None:
+    engine = HeaderFirst(header_of(15), None, hold=("open",))
+    async with screen(engine) as hands:
+        await hands.press("left")
+        assert len(hands.tree()) == 5
+        engine.release()
+        await hands.rest()
+        assert len(hands.tree()) == 5
+
+
+async def test_what_is_typed_while_the_model_opens_filters_the_header_and_then_the_model() -> None:
+    engine = HeaderFirst(header_of(15), None, hold=("open",))
+    async with screen(engine) as hands:
+        await hands.press("slash", *"gemm", "enter")
+        assert [x.split()[1 if i == 0 else 0] for i, x in enumerate(hands.tree())][1:] == ["1", "4", "6"]
+        engine.release()
+        await hands.rest()
+        assert len(hands.tree()) == 4
+        await hands.press("escape")
+        assert len(hands.tree()) == 15
+
+
+async def test_a_filter_shows_the_first_finds_and_counts_the_others() -> None:
+    async with screen(ScriptedEngine(flat(6_000))) as hands:
+        await hands.press("slash", *"node", "enter")
+        assert "2,000 of 6,000/6,000" in hands.strip(PaneHead, "#tree-head")
+        assert len(hands.tree()) == 2_000
+        await hands.press("escape")
+        # the layer under the cursor stays on show, in its range
+        assert hands.at() == "node_0"
+        assert len(hands.tree()) == 6 + 1_000
