@@ -13,7 +13,7 @@ from explorer.rows import Piece, Rows, packed, pieces, structure_of
 from explorer.tui.widgets.strips import PaneHead, Status
 from explorer.worker import Outlined
 from tests.tui.hands import screen
-from tests.tui.scripted import ScriptedEngine, alexnet, flat
+from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
 
 
 class HeaderFirst(ScriptedEngine):
@@ -105,3 +105,12 @@ async def test_a_filter_shows_the_first_finds_and_counts_the_others() -> None:
         # the layer under the cursor stays on show, in its range
         assert hands.at() == "node_0"
         assert len(hands.tree()) == 6 + 1_000
+
+
+async def test_a_run_tells_the_cost_of_one_and_of_all() -> None:
+    async with screen(ScriptedEngine(blocks(12))) as hands:
+        await hands.press("down")
+        page = hands.text("#layer")
+        one, _, together = page.partition("All 12 together")
+        assert "1.00 k" in one
+        assert "12.00 k" in together

@@ -24,7 +24,7 @@ def tree_head(model: TreeModel, query: str, width: int, *, focused: bool, growin
     title: list[Span] = [(" Layers", "head" if focused else "dim")]
     if model.matches is not None:
         of = f"{len(model.matches):,} of " if model.found > len(model.matches) else ""
-        title.append((f"  {of}{model.found:,}/{model.count:,}", "accent"))
+        title.append((f"  {of}{model.found:,}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
         title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
     column = f"{'▾ ' if model.by_cost else ''}{model.metric.title} "

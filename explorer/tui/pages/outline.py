@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from explorer.facts import Totals
     from explorer.preview import Header
 
-__all__ = ["header_page", "outline_page", "preview_totals", "range_page"]
+__all__ = ["header_page", "outline_page", "preview_totals", "range_page", "run_lines"]
 
 
 def preview_totals(model: TreeModel) -> Totals:
@@ -64,6 +64,12 @@ def range_page(model: TreeModel, row: int, width: int, exact: bool) -> list[Line
         lines.extend(wrap(((" ", "text"), (safe(path) or "(unnamed)", "strong")), width, 1))
     lines.extend(wrap(((" ", "text"), (_many(model, row), "accent")), width, 1))
     return [*lines, BLANK, *_sums(model, row, width, exact, stored=False)]
+
+
+def run_lines(model: TreeModel, row: int, width: int, exact: bool) -> list[Line]:
+    """What all blocks of a run cost together; the page they stand on is that of one."""
+    title = head(f" All {len(model.members(row)):,} together")
+    return [title, *_sums(model, row, width, exact, stored=False)]
 
 
 def header_page(header: Header, width: int) -> list[Line]:

@@ -163,6 +163,11 @@ class Showing(Examining):
             view.show(lambda width: range_page(model, row, width, exact), top=True)
             return
         more = self._examined(chosen)
+        if tree.current_row is not None and len(chosen) > 1:
+            from explorer.tui.pages.outline import run_lines
+
+            of_all = partial(run_lines, tree.model, tree.current_row, exact=exact)
+            more.insert(0, lambda width: of_all(width))
         another, self._painted_path = chosen[0].path != self._painted_path, chosen[0].path
         view.show(lambda width: layer_page(chosen, totals, width, exact, more), top=another)
 
