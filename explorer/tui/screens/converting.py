@@ -37,9 +37,11 @@ class Converting(Remembering):
             raise ExplorerError("a model of this format cannot be converted", where=self.source)
         stem = os.path.splitext(os.path.basename(self.source.rstrip(os.sep)))[0].replace(":", "_")
         said = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
+        named = [stem + ending for _, endings in kinds for ending in endings]
         dialog = AskPath(
             "Convert",
-            f"{stem}{kinds[0][1][0]}",
+            # never the model itself, which Enter would offer to replace
+            next((name for name in named if name != os.path.basename(self.source)), named[0]),
             f"The ending says what it becomes: {said}. Written to",
             blink=not self.remote,
         )
