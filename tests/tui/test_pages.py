@@ -62,6 +62,13 @@ def test_no_figure_lies_under_the_scroll_bar(width: int, exact: bool) -> None:
             assert line_width(text(line_text(line).rstrip())) < width, line_text(line)
 
 
+def test_a_long_name_does_not_run_into_the_kind() -> None:
+    model = alexnet()
+    first = replace(model.layers[1], parent=None, depth=0, name="x" * 200, kind="Conv", group=False)
+    line = line_text(tree_line(TreeModel((first,)), 0, model.info.totals, 80, False))
+    assert " Conv " in line
+
+
 def test_a_layer_shows_shapes_with_names_and_dtypes_its_formula_and_its_share() -> None:
     model = alexnet()
     page = said(layer_page((model.layers[1],), model.info.totals, 60, exact=True))

@@ -128,7 +128,8 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
     number_width = min(_EXACT_NUMBER if exact else _NUMBER, max(6, width // 3))
     bar_width = 14 if width >= 64 else 8 if width >= 46 else 5 if width >= 36 else 0
     kind_width = min(18, width // 5) if width >= 56 else 0
-    name_width = max(4, width - number_width - bar_width - kind_width - 2)
+    gap = " " if kind_width else ""
+    name_width = max(4, width - number_width - bar_width - kind_width - len(gap) - 2)
     # one step for the whole tree: where levels differ by it, names line up under their parent's
     indent = ("  " if name_width - 2 * model.deepest >= _NAME else " ") * model.depth(row)
 
@@ -152,7 +153,7 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
         (name, name_role),
         (times, "accent"),
         (fit(tail, max(0, room - cell_len(name))), "dim"),
-        (fit(kind, kind_width), "dim"),
+        (gap + fit(kind, kind_width), "dim"),
         (" ", "text"),
         filled,
         track,
