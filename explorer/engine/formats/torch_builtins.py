@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["DTYPES", "LIBRARIES", "Unknown", "call", "tensors"]
 
@@ -117,9 +118,11 @@ def _sized(found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
     taken = sum(a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
     try:
-        made = found(
-            *(without_values(a) for a in args), **{name: without_values(a) for name, a in kwargs.items()}
-        )
+        # nobody who counts operators may see it: it is not part of the model
+        with _disable_current_modes():
+            made = found(
+                *(without_values(a) for a in args), **{name: without_values(a) for name, a in kwargs.items()}
+            )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
         made = None  # it fails, or what it makes depends on the values, of which it makes no more
     made_of = made if isinstance(made, (list, tuple)) else [made]

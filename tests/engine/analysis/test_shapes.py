@@ -237,12 +237,12 @@ def test_one_node_that_inference_refuses_does_not_blank_the_rest(build: Build) -
 def test_a_model_that_inference_refuses_keeps_what_is_declared(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onnx import shape_inference
+    from explorer.engine.analysis.shapes import onnx_apart
 
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("no")
+    def refuse(_: bytes) -> None:
+        raise onnx_apart.Refused("no")
 
-    monkeypatch.setattr(shape_inference, "infer_shapes", refuse)
+    monkeypatch.setattr(onnx_apart, "infer", refuse)
     nodes = [Node("Det", ["x"], ["y"]), Node("Relu", ["x"], ["z"])]
     declared = [Value("y", "float32", (5,))]
     model = build(nodes, inputs={"x": (5, 3, 3)}, outputs=["y", "z"], values=declared)

@@ -131,18 +131,22 @@ def test_opening_touches_no_weight(tmp_path: Path) -> None:
         file.write(front)
         file.truncate(len(front) + payload)
     code = (
-        "import resource, sys\n"
+        "import sys\n"
         "from explorer import Session\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        # not ru_maxrss, which begins at that of the process that started this one
+        "def peak():\n"
+        "    return int(next(x for x in open('/proc/self/status') if x.startswith('VmHWM')).split()[1])\n"
+        "before = peak()\n"
         "session = Session(sys.argv[1])\n"
-        "print(session.outline().file_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+        "assert session.info().totals.params\n"
+        "print(session.outline().file_bytes, peak() - before)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(inner)], capture_output=True, text=True, check=True
     )
     size, grown = map(int, done.stdout.split())
     assert size == os.path.getsize(inner)
-    assert grown < 20_000
+    assert 0 < grown < 60_000
 
 
 def _varint(value: int) -> bytes:
