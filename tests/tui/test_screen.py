@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
@@ -135,6 +136,15 @@ async def test_a_letter_typed_in_the_filter_is_no_command() -> None:
         assert "0/15" in hands.strip(PaneHead, "#tree-head")
         await hands.press("escape")
         assert hands.at() == "features"
+
+
+async def test_keys_that_come_together_take_effect_in_their_order() -> None:
+    async with screen() as hands:
+        await hands.press("slash", *"conx")
+        for key in ("backspace", *"vv", "left", "delete", "home", "2"):
+            hands.pilot.app.post_message(Key(key, key if len(key) == 1 else None))
+        await hands.press()
+        assert hands.main.query_one("#filter", Input).value == "2conv"
 
 
 async def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_mended() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from msgspec import Struct
@@ -22,11 +22,39 @@ __all__ = ["AskPath", "Choice", "Confirm", "Dialog", "Message", "Page", "Pick", 
 T = TypeVar("T")
 
 
+_EDITS: Mapping[str, Callable[[Input], None]] = {
+    "backspace": Input.action_delete_left,
+    "delete": Input.action_delete_right,
+    "ctrl+w": Input.action_delete_left_word,
+    "ctrl+u": Input.action_delete_left_all,
+    "left": Input.action_cursor_left,
+    "right": Input.action_cursor_right,
+    "home": Input.action_home,
+    "end": Input.action_end,
+}
+
+
+class Entry(Input):
+    """A one-line entry whose keys take effect in the order in which they are typed.
+
+    Textual's own hands what is no letter up to the screen first: of keys that come together, as over a slow
+    line, the letters are then in before the backspace that was typed ahead of them.
+    """
+
+    def on_key(self, event: events.Key) -> None:
+        """Edits at once."""
+        edit = _EDITS.get(event.key)
+        if edit is not None:
+            event.stop()
+            event.prevent_default()
+            edit(self)
+
+
 def text_input(
     value: str = "", *, placeholder: str = "", blink: bool = False, id: str | None = None
 ) -> Input:
     """A one-line entry; its cursor blinks only where that costs nothing."""
-    entry = Input(value=value, placeholder=placeholder, compact=True, id=id, select_on_focus=False)
+    entry = Entry(value=value, placeholder=placeholder, compact=True, id=id, select_on_focus=False)
     entry.cursor_blink = blink
     return entry
 

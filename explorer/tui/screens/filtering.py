@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.errors import ExplorerError
@@ -79,7 +80,9 @@ class Filtering(Changing):
     async def on_input_changed(self, event: object) -> None:
         """The filter follows what is typed."""
         text: str = event.value  # type: ignore[attr-defined]
-        self.run_worker(self._filter_soon(text), group="filter", exclusive=True, exit_on_error=False)
+        # not begun before its turn: of keys that come together only the last one's is
+        soon: Callable[[], Awaitable[None]] = partial(self._filter_soon, text)
+        self.run_worker(soon, group="filter", exclusive=True, exit_on_error=False)
 
     async def on_input_submitted(self, event: object) -> None:
         """Enter keeps the filter and goes back to the tree; what cannot be read stays to be mended."""
