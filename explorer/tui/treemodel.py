@@ -70,6 +70,7 @@ class TreeModel:
     Attributes:
         matches: Of a filter, those that are shown; None without one.
         found: How many layers it has found so far.
+        growing: Rows are still being read, so that a group may hold more than is known of it.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -78,6 +79,7 @@ class TreeModel:
         self.end = self.structure.end
         self.count = len(self.end)
         self.deepest = self.structure.deepest
+        self.growing = False
         self._chosen = False
         self.metric = self._first_metric()
         self.by_cost = False
@@ -175,14 +177,14 @@ class TreeModel:
         """The row's figure in a column, and '≤' or '≥' if it is a bound only.
 
         The sum over a run counts a parameter that its blocks share once for each block: an upper bound.
-        A group with an unknown part sums what is known: a lower one.
+        A group with an unknown part, or of which parts are still being read, sums what is known: a lower one.
         """
         flags, column = self.structure.flags, self.structure.columns[metric.of]
         members = self.members(row)
         stored = metric.id in ("params", "weights")
         flag = flags[members[0]] if members else 0
         bound = ""
-        if not stored and flag & GROUP and flag & UNKNOWN:
+        if flag & GROUP and (self.growing if stored else flag & UNKNOWN):
             bound = "≥"
         elif flag & BOUND and metric.id == "macs":
             bound = "≤"
@@ -202,7 +204,9 @@ class TreeModel:
             bound = "≥"
         elif self.is_range(row) and not stored and any(mark & UNKNOWN for mark in marks):
             bound = "≥"
-        if stored and any(mark & SHARED for mark in marks):
+        if stored and self.growing and any(mark & GROUP for mark in marks):
+            bound = "≥"
+        elif stored and any(mark & SHARED for mark in marks):
             bound = "≤"
         return sum(known), bound
 

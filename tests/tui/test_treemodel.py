@@ -47,6 +47,20 @@ def test_parameters_that_blocks_share_make_their_sum_an_upper_bound() -> None:
     assert model.value(model.rows[0]) == (10, "≤")
 
 
+def test_a_sum_over_rows_that_are_still_being_read_is_a_lower_bound() -> None:
+    model = TreeModel(blocks().layers)
+    model.growing = True
+    params = METRICS[1]
+    group = next(i for i, layer in enumerate(model.layers) if layer.group)
+    leaf = next(i for i, layer in enumerate(model.layers) if not layer.group)
+    run = next(row for row in model.rows if row < 0)
+    assert model.figure(group, params)[1] == "≥"
+    assert model.figure(run, params)[1] == "≥"
+    assert model.figure(leaf, params)[1] == ""
+    model.growing = False
+    assert model.figure(group, params)[1] == ""
+
+
 def test_an_unknown_cost_is_not_zero_and_sorts_last() -> None:
     model = TreeModel(blocks(2).layers)
     assert model.value(model.rows[-1]) == (None, "")

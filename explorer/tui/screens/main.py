@@ -128,6 +128,7 @@ class MainScreen(Converting):
             self.outlined = seen
             tree = self.query_one(LayerTree)
             before, model = tree.model, TreeModel(seen.rows)
+            model.growing = not seen.whole
             if before.count:
                 model.grow_from(before)
             tree.set_model(model, preview_totals(model), keep_cursor=True)
