@@ -36,8 +36,12 @@ _OFF = {
 """Functions of torch's own that answer otherwise here: a fast path would hide what it does."""
 
 
-def load(path: str) -> LoadedModule:
-    """Opens a TorchScript file; its weights stay where they are.
+def load(path: str, *, trust: bool = False) -> LoadedModule:
+    """Opens a TorchScript file; its weights stay where they are, and nothing in it is run as code.
+
+    Args:
+        path: The file.
+        trust: Its loops may take minutes.
 
     Raises:
         BadModel: It is broken, or holds what a TorchScript file does not.
@@ -47,7 +51,7 @@ def load(path: str) -> LoadedModule:
     constants = unpickle(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
     if not isinstance(constants, (list, tuple)):
         raise BadModel("the constants of its code are no list", where=path, hint="save the model again")
-    code = Code(lambda name: archive.text(name) if name in archive else None, path)
+    code = Code(lambda name: archive.text(name) if name in archive else None, path, trust)
     made = code.class_of(root.qualname) if isinstance(root, Record) else None
     if not isinstance(root, Record) or made is None or made.base != "Module":
         raise BadModel("it holds no TorchScript module", where=path)

@@ -33,7 +33,7 @@ def _open(source: str, options: OpenOptions) -> Opened:
     from explorer.engine.formats import torch_script
     from explorer.engine.formats.torch_model import RebuiltModule
 
-    return RebuiltModule(FORMAT.name, source, options, torch_script.load(source))
+    return RebuiltModule(FORMAT.name, source, options, torch_script.load(source, trust=options.trust))
 
 
 def _described(source: str, options: OpenOptions, missing: Exception) -> Opened:

@@ -175,6 +175,32 @@ def test_code_that_makes_lists_or_numbers_without_end_is_stopped(
         assert any("without an end" in note for note in Session(evil).info().model.notes)
 
 
+class Repeated(nn.Module):
+    """A product that a loop repeats; scripted, its file holds the loop."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            x = torch.relu(x)
+        return self.layer(x)
+
+
+def test_a_long_loop_is_followed_for_who_trusts_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_code, "STEPS", 2_000)
+    path = saved_script(Repeated(100), (), tmp_path / "loop.pt", scripted=True)
+    shapes = {"x": (None, (2, 4))}
+    notes = Session(path, input_shapes=shapes).info().model.notes
+    assert any("without an end" in note and "--trust" in note for note in notes)
+    totals = Session(path, input_shapes=shapes, trust=True).info().totals
+    assert (totals.macs, totals.coverage) == (32, 1)
+
+
 def test_a_frozen_model_counts_the_constants_that_its_weights_became(tmp_path: Path) -> None:
     module = Small().eval()
     frozen = torch.jit.freeze(torch.jit.script(module))
