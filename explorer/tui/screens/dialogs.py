@@ -17,7 +17,7 @@ from textual.widgets import Input
 from explorer.tui.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 
-__all__ = ["AskPath", "Choice", "Confirm", "Dialog", "Message", "Page", "Pick", "text_input"]
+__all__ = ["AskPath", "Choice", "Confirm", "Dialog", "Entry", "Message", "Page", "Pick", "text_input"]
 
 T = TypeVar("T")
 
