@@ -19,10 +19,14 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from explorer.facts.tiling import Edges, Form, Plan, SitePlan, SkippedSite, TileRule, TileSpec
+
 __all__ = [
     "SCHEMA_VERSION",
     "Analysis",
     "Diff",
+    "Edges",
+    "Form",
     "History",
     "HistoryEntry",
     "Info",
@@ -40,6 +44,7 @@ __all__ = [
     "SkippedSite",
     "TensorInfo",
     "TileResult",
+    "TileRule",
     "TileSpec",
     "Totals",
     "Verification",
@@ -51,8 +56,6 @@ SCHEMA_VERSION = 1
 Dim = int | str | None
 Shape = tuple[Dim, ...]
 Status = Literal["exact", "bound", "unknown"]
-Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
-Edges = Literal["ragged", "padded"]
 
 
 class TensorInfo(Struct, frozen=True):
@@ -220,73 +223,6 @@ class OpStat(Struct, frozen=True):
     params: int
     elementwise_ops: int | None
     attributes: Mapping[str, Range]
-
-
-class TileSpec(Struct, frozen=True):
-    """What the user asks of a tiling.
-
-    Attributes:
-        tile: (TM, TK, TN): rows of the left operand, depth, columns of the right operand.
-        sites: Globs over site names; empty means all.
-        edges: 'ragged' leaves the last tile of an axis smaller; 'padded' makes every tile exact.
-        form: How the plan is written as ONNX.
-    """
-
-    tile: tuple[int, int, int] = (64, 64, 64)
-    sites: tuple[str, ...] = ()
-    edges: Edges = "ragged"
-    form: Form = "auto"
-
-
-class SitePlan(Struct, frozen=True):
-    """One matrix product (M,K) x (K,N) and its grid of tiles.
-
-    Attributes:
-        name: The node's name, or its output's when it has none.
-        grid: (m, k, n) = ceil of M/TM, K/TK, N/TN.
-        products: m x k x n tile products.
-        utilisation: M K N / (products x TM TK TN).
-        form: The form chosen for this site ('auto' resolved).
-        output: Name of the site's output value in the graph, the same before and after.
-        weight: Name of the initializer that holds the weight.
-        bias: Whether a bias is added behind the product.
-    """
-
-    name: str
-    op: str
-    M: int
-    K: int
-    N: int
-    grid: tuple[int, int, int]
-    products: int
-    utilisation: float
-    form: str
-    edges: str
-    output: str
-    weight: str = ""
-    bias: bool = False
-
-
-class SkippedSite(Struct, frozen=True):
-    """A matrix product that is left as it was, and why."""
-
-    name: str
-    op: str
-    reason: str
-
-
-class Plan(Struct, frozen=True):
-    """What is tiled and how, whatever graph comes out."""
-
-    tile: tuple[int, int, int]
-    edges: str
-    form: str
-    sites: tuple[SitePlan, ...]
-    products: int
-    macs: int
-    macs_total: int | None
-    skipped: tuple[SkippedSite, ...] = ()
-    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 class OutputEvidence(Struct, frozen=True):

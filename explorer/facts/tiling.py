@@ -1,0 +1,143 @@
+"""What is tiled, how, and what is left: a tiling before and after it is decided.
+
+Re-exported by `explorer.facts`; see there for the conventions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+
+__all__ = ["Edges", "Form", "Grouped", "Plan", "SitePlan", "SkippedSite", "TileRule", "TileSpec"]
+
+Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
+Edges = Literal["ragged", "padded"]
+Grouped = Literal["leave", "pack"]
+
+
+class TileRule(Struct, frozen=True):
+    """What is asked of some sites only: a line of a configuration file, or a choice made by hand.
+
+    A site is meant when every condition that is given holds. What is None is left to the next rule, and at
+    the end to the specification itself.
+
+    Attributes:
+        site: Glob over site names; '' for any.
+        op: Glob over operators; '' for any.
+        shape: Conditions on the sizes, such as 'M>=64 N<=1000'; '' for any.
+        tile, edges, form: For these sites.
+        on: False leaves them as they are.
+        origin: Where it was said: 'npu.toml:12', 'chosen by hand'.
+    """
+
+    site: str = ""
+    op: str = ""
+    shape: str = ""
+    tile: tuple[int, int, int] | None = None
+    edges: Edges | None = None
+    form: Form | None = None
+    on: bool | None = None
+    origin: str = ""
+
+
+class TileSpec(Struct, frozen=True):
+    """What the user asks of a tiling.
+
+    Attributes:
+        tile: (TM, TK, TN): rows of the left operand, depth, columns of the right operand.
+        sites: Globs over site names; empty means all.
+        edges: 'ragged' leaves the last tile of an axis smaller; 'padded' makes every tile exact.
+        form: How the plan is written as ONNX.
+        grouped: Grouped and depthwise convolutions: 'leave' them to the vector unit, or 'pack' groups
+            block-diagonally into tiles.
+        rules: What is asked of some sites only; the first that speaks of a value decides it.
+    """
+
+    tile: tuple[int, int, int] = (64, 64, 64)
+    sites: tuple[str, ...] = ()
+    edges: Edges = "ragged"
+    form: Form = "auto"
+    grouped: Grouped = "leave"
+    rules: tuple[TileRule, ...] = ()
+
+
+class SitePlan(Struct, frozen=True):
+    """One matrix product (M,K) x (K,N), or `batch` of them side by side, and its grid of tiles.
+
+    Attributes:
+        name: The node's name, or its output's when it has none; with the names of the nodes that hold it
+            before it, where it stands in a branch, a loop or a function.
+        grid: (m, k, n) = ceil of M/TM, K/TK, N/TN, of one product.
+        products: batch x m x k x n tile products.
+        utilisation: batch M K N / (products x TM TK TN).
+        form: The form chosen for this site ('auto' resolved).
+        output: Name of the site's output value in the graph, the same before and after.
+        weight: Name of the initializer that holds the weight; '' where both operands are activations.
+        bias: Whether a bias is added behind the product.
+        tile: (TM, TK, TN) of this site.
+        batch: Products of this size: heads of an attention, groups of a convolution.
+        dtype: Of the operands.
+        accumulator: Of the sums: 'float32', 'int32', ...
+        dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only: the graph takes every size, and
+            the figures hold for the plan's `dims`.
+        place: Names of the nodes or functions whose graph holds the site, outermost first; empty for the main
+            graph.
+        calls: How often the site runs in one pass: the trips of its loops, the calls of its function;
+            None where that depends on the data. `products` are of one run.
+    """
+
+    name: str
+    op: str
+    M: int
+    K: int
+    N: int
+    grid: tuple[int, int, int]
+    products: int
+    utilisation: float
+    form: str
+    edges: str
+    output: str
+    weight: str = ""
+    bias: bool = False
+    tile: tuple[int, int, int] = (64, 64, 64)
+    batch: int = 1
+    dtype: str = "float32"
+    accumulator: str = "float32"
+    dynamic: tuple[str, ...] = ()
+    place: tuple[str, ...] = ()
+    calls: int | None = 1
+
+
+class SkippedSite(Struct, frozen=True):
+    """A matrix product that is left as it was, and why. `macs` is None where they are not known."""
+
+    name: str
+    op: str
+    reason: str
+    macs: int | None = None
+
+
+class Plan(Struct, frozen=True):
+    """What is tiled and how, whatever graph comes out.
+
+    Attributes:
+        tile, edges, form: As asked for; a site may have its own.
+        products, macs: Of all sites.
+        macs_total: Of the whole model; None unless every one is known.
+        skipped: What is left as it was.
+        dims: The sizes of symbolic dimensions that the figures are for.
+        free: Those of `dims` that stay open in the tiled graph: it takes every size.
+    """
+
+    tile: tuple[int, int, int]
+    edges: str
+    form: str
+    sites: tuple[SitePlan, ...]
+    products: int
+    macs: int
+    macs_total: int | None
+    skipped: tuple[SkippedSite, ...] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
+    free: tuple[str, ...] = ()
