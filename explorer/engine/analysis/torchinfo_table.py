@@ -17,8 +17,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.engine.formats.torch_module import INSTALL, said
 from explorer.engine.fused import undisturbed
+from explorer.engine.outsiders import TORCH, said
 from explorer.errors import BadModel, ExplorerError, MissingExtra
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
@@ -55,7 +55,7 @@ def table(
         import torchinfo
     except ImportError as error:
         raise MissingExtra(
-            "this needs torchinfo, which is not installed", where=loaded.source, hint=f"type: {INSTALL}"
+            "this needs torchinfo, which is not installed", where=loaded.source, hint=f"type: {TORCH}"
         ) from error
 
     bound = loaded.bind(input_shapes, dims)

@@ -177,7 +177,7 @@ def _no_module(format: str, source: str) -> None:
         Misuse: The source is a checkpoint, whose code did not run.
     """
     if format != "checkpoint":
-        from explorer.engine.formats.torch_module import require
+        from explorer.engine.outsiders import require
 
         require("torch", source)
     raise Misuse(

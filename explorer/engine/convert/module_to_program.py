@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Job, Made
-from explorer.engine.formats.torch_module import said
+from explorer.engine.outsiders import said
 from explorer.errors import BadModel, ExplorerError
 
 if TYPE_CHECKING:

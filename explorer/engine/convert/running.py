@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.convert.job import Job
-from explorer.engine.formats.torch_module import said
+from explorer.engine.outsiders import said
 from explorer.engine.verify import outputs
 from explorer.engine.verify.inputs import Drawn, draw
 from explorer.engine.verify.proof import verdict_of

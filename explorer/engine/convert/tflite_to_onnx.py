@@ -6,22 +6,18 @@ so both are an extra. The source runs in TensorFlow's own interpreter for the co
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
-import logging
 import math
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from explorer.engine.convert import running
 from explorer.engine.convert.job import Job, Made
-from explorer.engine.formats.torch_module import said
-from explorer.errors import BadModel, MissingExtra
+from explorer.engine.outsiders import require, said, silence
+from explorer.errors import BadModel
 from explorer.facts import TensorInfo, Verification
 
 if TYPE_CHECKING:
@@ -50,9 +46,11 @@ def convert(job: Job) -> Made:
     from explorer.engine.validate import validate
 
     job.tell("loading TensorFlow")
-    with _quiet():
-        tf2onnx = _required("tf2onnx.convert", job.source)
-        tensorflow = _required("tensorflow", job.source)
+    # its C++ side is silenced by this alone
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with silence():
+        tf2onnx = require("tf2onnx.convert", job.source, install=INSTALL)
+        tensorflow = require("tensorflow", job.source, install=INSTALL)
         job.tell("converting (tf2onnx)")
         try:
             tf2onnx.from_tflite(job.source, opset=job.asked.opset or _OPSET, output_path=job.path)
@@ -65,7 +63,7 @@ def convert(job: Job) -> Made:
     evidence = None
     notes: tuple[str, ...] = ()
     if job.verify:
-        with _quiet():
+        with silence():
             before = _interpreter(tensorflow, job)
         quantized = any(map(_is_quantized, before.get_tensor_details()))
         evidence = _compare(job, before, model, quantized)
@@ -83,41 +81,6 @@ def convert(job: Job) -> Made:
 
 def _infos(values: Sequence[Any]) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
-
-
-def _required(package: str, source: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        name = (error.name or package).partition(".")[0]
-        raise MissingExtra(
-            f"this needs {name}, which is not installed", where=source, hint=f"type: {INSTALL}"
-        ) from error
-    except Exception as error:
-        # a TensorFlow that does not fit its numpy or protobuf raises whatever it stumbles over
-        raise MissingExtra(
-            f"{package.partition('.')[0]} is installed but cannot be imported ({said(error)})",
-            where=source,
-            hint=f"repair it, for instance with: {INSTALL}",
-        ) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Nothing that TensorFlow says reaches the terminal."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    level = logging.root.manager.disable
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            logging.disable(level)
 
 
 # the comparison

@@ -104,25 +104,26 @@ def _trusted(source: str, options: OpenOptions, found: Checkpoint) -> Opened:
 
     from explorer.engine.formats import torch_module
     from explorer.engine.formats.torch_model import RebuiltModule
+    from explorer.engine.outsiders import require, said, silence
 
-    torch = torch_module.require("torch", source)
+    torch = require("torch", source)
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)
     path, qualname = found.whole[0]
     try:
-        with torch_module.silence():
+        with silence():
             # weights of an archive stay in the file until somebody wants them
             mapped = found.form == "zip"
             loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
     except (ModuleNotFoundError, AttributeError) as error:
         raise BadModel(
-            f"a class that it was saved with cannot be imported here ({torch_module.said(error)})",
+            f"a class that it was saved with cannot be imported here ({said(error)})",
             where=source,
             hint=f"{qualname} must be importable from the current folder or an installed package",
         ) from error
     except (Exception, SystemExit) as error:
-        raise BadModel(f"torch cannot load it ({torch_module.said(error)})", where=source) from error
+        raise BadModel(f"torch cannot load it ({said(error)})", where=source) from error
     module = _at(loaded, path, torch.nn.Module)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)

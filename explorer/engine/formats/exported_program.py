@@ -27,7 +27,7 @@ def _recognise(probe: Probe) -> bool:
 
 
 def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.formats.torch_module import require
+    from explorer.engine.outsiders import require
     from explorer.errors import MissingExtra
 
     try:

@@ -46,16 +46,16 @@ def open_described(source: str, options: OpenOptions, format: str) -> Opened:
         BadModel: There is no program in it, or it cannot be read.
         Misuse: Other sizes are asked for than those in the file.
     """
-    from explorer.engine.formats.torch_module import INSTALL
+    from explorer.engine.outsiders import TORCH
 
-    refuse_sizes(options, f"type: {INSTALL}")
+    refuse_sizes(options, f"type: {TORCH}")
     found = described(source, format, _WHY, exported=True)
     return DescribedFile(
         found.contents,
         options,
         lambda: _grown(found),
         strides=found.strides,
-        hint=f"type: {INSTALL}",
+        hint=f"type: {TORCH}",
         inputs=_infos(found.inputs),
         outputs=_infos(found.outputs),
         counted=_COUNTED,

@@ -21,8 +21,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.formats.torch_inputs import moved
-from explorer.engine.formats.torch_module import said
 from explorer.engine.fused import without_fastpath
+from explorer.engine.outsiders import said
 from explorer.errors import BadModel, ExplorerError, Misuse
 from explorer.facts import Progress, TensorInfo
 

@@ -13,18 +13,16 @@ import copy
 import importlib
 import importlib.util
 import inspect
-import io
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from explorer.engine.formats import torch_inputs
-from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse, nearest
+from explorer.engine.outsiders import require, said, silence
+from explorer.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.facts import Progress
 
 if TYPE_CHECKING:
@@ -33,9 +31,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_inputs import Bound
 
-__all__ = ["LoadedModule", "export_onnx", "load", "of", "require", "run", "said", "silence"]
-
-INSTALL = "pip install 'explorer-nn[torch]'"
+__all__ = ["LoadedModule", "export_onnx", "load", "of", "run"]
 
 
 class LoadedModule(Struct):
@@ -133,50 +129,6 @@ class LoadedModule(Struct):
         """Nothing that the model's code, torch or an exporter says reaches the terminal."""
         with silence():
             yield
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Nothing that is said inside reaches the terminal."""
-    level = logging.root.manager.disable
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            logging.disable(level)
-
-
-def said(error: BaseException) -> str:
-    """An exception in one line, without a traceback."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-
-
-def require(package: str, source: str) -> Any:
-    """Imports torch or torchvision.
-
-    Raises:
-        MissingExtra: It is not installed, or is broken.
-    """
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        name = (error.name or package).partition(".")[0]
-        raise MissingExtra(
-            f"this needs {name}, which is not installed", where=source, hint=f"type: {INSTALL}"
-        ) from error
-    except (ImportError, OSError) as error:
-        raise MissingExtra(
-            f"{package} is installed but cannot be imported ({said(error)})",
-            where=source,
-            hint=f"repair it, for instance with: {INSTALL}",
-        ) from error
 
 
 def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedModule:

@@ -23,7 +23,7 @@ def _recognise(probe: Probe) -> bool:
 
 
 def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.formats.torch_module import require
+    from explorer.engine.outsiders import require
     from explorer.errors import MissingExtra
 
     try:
@@ -40,11 +40,11 @@ def _described(source: str, options: OpenOptions, missing: Exception) -> Opened:
     """The file by its description, as torch cannot be had."""
     from explorer.engine.formats.described_file import DescribedFile, leaves_of, refuse_sizes
     from explorer.engine.formats.script_parts import script
-    from explorer.engine.formats.torch_module import INSTALL
+    from explorer.engine.outsiders import TORCH
     from explorer.facts import TensorInfo
 
     why = "its code is analysed with torch, which cannot be had here"
-    refuse_sizes(options, f"type: {INSTALL}")
+    refuse_sizes(options, f"type: {TORCH}")
     found = script(source, FORMAT.name, why)
     inputs = tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in found.inputs)
     return DescribedFile(
@@ -52,7 +52,7 @@ def _described(source: str, options: OpenOptions, missing: Exception) -> Opened:
         options,
         lambda: leaves_of(found.parts, why),
         strides=found.strides,
-        hint=f"type: {INSTALL}",
+        hint=f"type: {TORCH}",
         inputs=inputs,
     )
 

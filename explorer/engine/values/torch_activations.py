@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.analysis.module_rows import dtype_name, is_leaf, tensors
-from explorer.engine.formats.torch_module import said
 from explorer.engine.fused import undisturbed
+from explorer.engine.outsiders import said
 from explorer.engine.values.activations import Asked, Given, Ran, Wanted
 from explorer.engine.values.torch_tensors import materialised, numbers_of
 from explorer.engine.values.weights import chosen

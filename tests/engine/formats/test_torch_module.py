@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 
 from explorer.engine.analysis import onnx_model  # noqa: E402
 from explorer.engine.analysis.module import analyse  # noqa: E402
-from explorer.engine.formats import onnx_reader, torch_export, torch_module  # noqa: E402
+from explorer.engine.formats import onnx_reader, torch_export  # noqa: E402
 from explorer.engine.formats.torch_module import LoadedModule, export_onnx, load, of, run  # noqa: E402
 from explorer.errors import BadModel, ExplorerError, MissingExtra, Misuse  # noqa: E402
 
@@ -392,7 +392,6 @@ def test_alexnet_exports_with_the_parameters_that_the_analysis_counts(tmp_path: 
     elements = sum(int(np.prod(t.dims)) for t in model.graph.initializer)
     assert elements == 61_100_840 == analyse(loaded).info.totals.params
     assert [n.op_type for n in model.graph.node].count("Gemm") == 3
-    assert torch_module.said(ValueError("a\nb")) == "ValueError: a b"
 
 
 def test_a_module_and_its_onnx_file_cost_the_same(tmp_path: Path) -> None:
