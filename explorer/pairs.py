@@ -1,0 +1,114 @@
+"""Two models or more side by side: their totals, what changed, whether they compute the same.
+
+Each is opened as a session opens it, so these functions know `explorer.states.States` from inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from explorer.errors import Misuse
+from explorer.facts import Diff, Verification
+from explorer.states import Cancel, OnProgress, States
+
+if TYPE_CHECKING:
+    from explorer.facts.comparison import Comparison
+
+__all__ = ["compare_files", "diff_files", "verify_files"]
+
+
+@contextlib.contextmanager
+def _pair(
+    a: str | os.PathLike[str], b: str | os.PathLike[str], options: Mapping[str, Any]
+) -> Iterator[tuple[States, States]]:
+    """Two sessions with the same options; a dimension need only exist in one of the two models."""
+    from explorer.engine.formats.opening import OpenOptions, check_names
+
+    with States(a, **options) as first, States(b, **options) as second:
+        first._strict = second._strict = False
+        opened = [first._open(None), second._open(None)]
+        check_names(opened, OpenOptions(**first._options))
+        yield first, second
+
+
+def verify_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    draws: int = 3,
+    seed: int = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Verification:
+    """Evidence that the models `a` and `b` compute the same; `options` as for `explorer.session.Session`."""
+    with _pair(a, b, options) as (first, second):
+        evidence = first._verify(
+            first._model(0, on_progress),
+            second._model(0, on_progress),
+            None,
+            draws,
+            seed,
+            on_progress,
+            cancel,
+        )
+        return replace(evidence, before=first.source, after=second.source)
+
+
+def diff_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Diff:
+    """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
+    from explorer.engine.diff import diff
+
+    with _pair(a, b, options) as (first, second):
+        changes = diff(
+            first._model(0, on_progress),
+            second._model(0, on_progress),
+            before_analysis=first._graph_analysis(0, on_progress, cancel),
+            after_analysis=second._graph_analysis(0, on_progress, cancel),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        return replace(changes, before=first.source, after=second.source)
+
+
+def compare_files(
+    *sources: str | os.PathLike[str],
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Comparison:
+    """Totals of two or more models side by side, and their differences from the first.
+
+    Args:
+        sources: As for `explorer.session.Session`.
+        on_progress: Told the phase of each model.
+        cancel: Asked now and then; True stops.
+        options: As for `explorer.session.Session`; a dimension or input need only exist in one of the models.
+
+    Raises:
+        Misuse: There is only one model, or no model has a dimension or input that was named.
+    """
+    from explorer.engine.analysis.comparison import compare
+    from explorer.engine.formats.opening import OpenOptions, check_names
+
+    if len(sources) < 2:
+        raise Misuse("there is nothing to compare with", hint="name two models or more")
+    with contextlib.ExitStack() as stack:
+        sessions = [stack.enter_context(States(source, **options)) for source in sources]
+        for session in sessions:
+            session._strict = False
+        opened = [session._open(on_progress) for session in sessions]
+        check_names(opened, OpenOptions(**sessions[0]._options))
+        return compare([s._examine(0, on_progress, cancel).analysis for s in sessions])

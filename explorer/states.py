@@ -1,0 +1,337 @@
+"""The models of a session: what was opened, what was made of it, and which is current.
+
+The lowest part of `explorer.session.Session`. A state is a file or the opened model; what was found out
+about one (its graph, its analysis, its matrix products) is kept here, so that no question costs twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec.structs import replace
+
+from explorer.errors import Misuse
+from explorer.facts import Analysis, History, HistoryEntry, Info, Layer, Plan, Progress, Verification
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from explorer.engine.analysis.memory import Examined
+    from explorer.engine.analysis.rules import Rules
+    from explorer.engine.formats.opening import Opened
+    from explorer.engine.graph import Model
+    from explorer.engine.transforms.products import Products
+
+__all__ = ["Cancel", "InputShapes", "OnProgress", "States", "stem"]
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+
+class States:
+    """A model and what was made of it; the arguments are those of `explorer.session.Session`."""
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | nn.Module,
+        *,
+        inputs: Any = None,
+        weights: str | None = None,
+        dims: Mapping[str, int] | None = None,
+        input_shapes: InputShapes | None = None,
+        seed: int = 0,
+        trust: bool = False,
+        rules: str | None = None,
+        observe: bool = False,
+        past: int | None = None,
+        workdir: str | None = None,
+    ) -> None:
+        self._module, self._inputs = (None if isinstance(source, (str, os.PathLike)) else source), inputs
+        self.source = os.fspath(source) if isinstance(source, (str, os.PathLike)) else type(source).__name__
+        if self._module is None and inputs is not None:
+            raise Misuse("inputs go with an nn.Module object", hint="for a path or a name: input_shapes=...")
+        self._options: dict[str, Any] = {
+            "weights": weights,
+            "dims": dict(dims or {}),
+            "input_shapes": dict(input_shapes or {}),
+            "seed": seed,
+            "trust": trust,
+            "rules": rules,
+            "observe": observe,
+            "past": past,
+        }
+        self._strict = True
+        self._rules: Rules | None = None
+        self._workdir = workdir
+        self._own_workdir: str | None = None
+        self._opened: Opened | None = None
+        self._history = History((HistoryEntry("original", None, ""),), 0)
+        self._models: dict[int, Model] = {}
+        self._examined: dict[int, Examined] = {}
+        self._original_graph_analysis: Analysis | None = None
+        self._products: dict[int, Products] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forgets the models and removes the session's temporary folder."""
+        self._models.clear()
+        self._examined.clear()
+        self._opened = None
+        if self._own_workdir is not None:
+            self._remove_workdir()
+            self._own_workdir = None
+
+    @property
+    def workdir(self) -> str:
+        """The folder for models that are not saved yet."""
+        if self._workdir is not None:
+            return self._workdir
+        if self._own_workdir is None:
+            import shutil
+            import tempfile
+            import weakref
+
+            self._own_workdir = tempfile.mkdtemp(prefix="explorer-")
+            # who forgets to close a session must not find thousands of folders one day
+            self._remove_workdir = weakref.finalize(self, shutil.rmtree, self._own_workdir, True)
+        return self._own_workdir
+
+    # history
+
+    def history(self) -> History:
+        """All states of the session and which is current."""
+        return self._history
+
+    def undo(self) -> History:
+        """One step back; at the original it stays there."""
+        self._history = replace(self._history, current=max(self._history.current - 1, 0))
+        return self._history
+
+    def redo(self) -> History:
+        """One step forward again; at the newest state it stays there."""
+        last = len(self._history.entries) - 1
+        self._history = replace(self._history, current=min(self._history.current + 1, last))
+        return self._history
+
+    def restore(self, history: History) -> History:
+        """Takes up the history of another session of the same source, whose process ended."""
+        for at in range(1, max(len(self._history.entries), len(history.entries))):
+            self._forget(at)
+        self._history = history
+        return self._history
+
+    # inside
+
+    def _at(self, index: int | None) -> int:
+        at = self._history.current if index is None else index
+        if not 0 <= at < len(self._history.entries):
+            raise Misuse(f"the history has no entry {at}", hint=f"it has {len(self._history.entries)}")
+        return at
+
+    def _unused_name(self) -> str:
+        """A file for a new state: none of the history's, though a step back leaves numbers behind."""
+        number = len(self._history.entries)
+        while os.path.lexists(path := os.path.join(self.workdir, f"{number}-{stem(self.source)}.onnx")):
+            number += 1
+        return path
+
+    def _label(self, at: int) -> str:
+        """What the user calls a state: where it was saved, or what was done to which model."""
+        entry = self._history.entries[at]
+        return entry.saved or (f"{self.source}, {entry.label}" if at else self.source)
+
+    def _open(self, on_progress: OnProgress) -> Opened:
+        if self._opened is None:
+            from explorer.engine.formats import open_model
+            from explorer.engine.formats.opening import OpenOptions, check_names, with_rules
+
+            if on_progress is not None:
+                on_progress(Progress("opening"))
+            options = with_rules(OpenOptions(**self._options))
+            if self._module is None:
+                opened = open_model(self.source, options)
+            else:
+                from explorer.engine.formats.torch_model import ModuleObject
+
+                opened = ModuleObject(self._module, self._inputs, options)
+            if self._strict:
+                check_names([opened], options)
+            self._rules = options.own
+            self._opened = opened
+        return self._opened
+
+    def _model(self, at: int, on_progress: OnProgress = None) -> Model:
+        """The ONNX graph at a place of the history; the original is exported if it is none."""
+        if at not in self._models:
+            if at == 0:
+                self._models[0] = self._open(on_progress).graph(self.workdir, on_progress=on_progress)
+            else:
+                from explorer.engine.formats import onnx_reader
+                from explorer.engine.validate import validate
+
+                path = self._history.entries[at].path
+                if path is None or not os.path.exists(path):
+                    raise Misuse("this state of the session is gone", where=path or "history")
+                self._models[at] = validate(onnx_reader.read(path))
+        return self._models[at]
+
+    def _examine(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """The analysis of the model at a place of the history, and its execution order, made once."""
+        if at not in self._examined:
+            from explorer.engine.analysis.tree import said_of_bounds
+
+            if at == 0:
+                examined = self._open(on_progress).examine(on_progress=on_progress, cancel=cancel)
+            else:
+                examined = self._examine_graph(self._model(at), on_progress, cancel)
+            if self._options["past"] is not None and "decode" not in examined.info.assumptions:
+                raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
+            named = _with_file(examined.info, self._history.entries[at].saved or None)
+            self._examined[at] = examined.with_info(said_of_bounds(named, examined.bounds))
+        return self._examined[at]
+
+    def _ordered(self, index: int | None) -> Examined:
+        """The analysis of a model whose order of execution is known, if only in part.
+
+        Raises:
+            Misuse: It is a file of tensors, which says nothing of the work.
+        """
+        examined = self._examine(self._at(index))
+        why = "" if examined.analysis.info.totals.nodes else examined.schedule.failed
+        if why:
+            raise Misuse(why, where=self.source, hint="open the code or the graph that the weights are for")
+        return examined
+
+    def _rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
+        """The layers of a model; none of a module whose inputs have still to be given, which has values."""
+        try:
+            return self._examine(at, on_progress, cancel).analysis.layers
+        except Misuse:
+            return ()
+
+    def _graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """As `analysis`, but of the ONNX graph even where the original is a module."""
+        if at or self._open(on_progress).format == "onnx":
+            return self._examine(at, on_progress, cancel).analysis
+        if self._original_graph_analysis is None:
+            examined = self._examine_graph(self._model(0), on_progress, cancel)
+            self._original_graph_analysis = examined.analysis
+        return self._original_graph_analysis
+
+    def _comparable_analysis(
+        self, before: int, after: int, on_progress: OnProgress, cancel: Cancel
+    ) -> Analysis:
+        """The analysis of `before` at the sizes that the tilings on the way to `after` took."""
+        known = self._graph_analysis(before, on_progress, cancel)
+        tiled = any(entry.plan is not None for entry in self._history.entries[before + 1 : after + 1])
+        if known.info.totals.coverage == 1 or not tiled:
+            return known
+        return self._examine_graph(self._found(before, on_progress).bound, on_progress, cancel).analysis
+
+    def _examine_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Examined:
+        from explorer.engine.analysis import onnx_model
+        from explorer.engine.formats.opening import dims_of
+
+        dims = dims_of(model, self._options["dims"])
+        self._open(on_progress)
+        analysed = partial(
+            onnx_model.examine,
+            model,
+            rules=self._rules,
+            observe=bool(self._options["observe"]),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        if self._options["past"] is not None:
+            from explorer.engine.analysis.decode import step_of_graph
+
+            return step_of_graph(model, self._options["past"], dims, {}, analysed)
+        return analysed(dims=dims)
+
+    def _found(self, at: int, on_progress: OnProgress) -> Products:
+        """The matrix products of a state."""
+        if at not in self._products:
+            from explorer.engine.formats.opening import dims_of
+            from explorer.engine.transforms.products import find_products
+
+            model = self._model(at, on_progress)
+            dims = dims_of(model, self._options["dims"])
+            self._products[at] = find_products(model, dims, self._options["input_shapes"], self._rules)
+        return self._products[at]
+
+    def _verify(
+        self,
+        before: Model,
+        after: Model,
+        plan: Plan | None,
+        draws: int,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Verification:
+        from explorer.engine.verify import verify
+
+        return verify(
+            before,
+            after,
+            plan=plan,
+            draws=draws,
+            seed=seed,
+            dims=dict(plan.dims) if plan is not None else self._options["dims"],
+            input_shapes=self._options["input_shapes"],
+            torch_run=self._open(on_progress).runner(),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def _append(self, entry: HistoryEntry) -> None:
+        """Adds a state behind the current one; what could have been redone is gone."""
+        kept = self._history.entries[: self._history.current + 1]
+        for at in range(len(kept), len(self._history.entries)):
+            self._forget(at)
+        self._history = History((*kept, entry), len(kept))
+
+    def _amend(self, at: int, **fields: str) -> None:
+        """Says something else of a state."""
+        entries = list(self._history.entries)
+        entries[at] = replace(entries[at], **fields)
+        self._history = replace(self._history, entries=tuple(entries))
+
+    def _forget(self, at: int) -> None:
+        self._models.pop(at, None)
+        self._examined.pop(at, None)
+        self._products.pop(at, None)
+
+    def _check_target(self, path: str, overwrite: bool, *inputs: str) -> None:
+        from explorer.targets import check_target
+
+        models = [self.source, *(e.path for e in self._history.entries if e.path), *inputs]
+        check_target(path, overwrite=overwrite, models=models, weights=self._weight_files())
+
+    def _weight_files(self) -> set[str]:
+        """Files beside the opened model that hold its weights."""
+        if self._open(None).format != "onnx":
+            return set(getattr(self._opened, "files", ()))
+        folder = os.path.dirname(self.source)
+        tensors = self._model(0).graph.initializers.values()
+        return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
+
+
+def stem(source: str) -> str:
+    """A file name for what is made of `source`."""
+    stem = os.path.basename(source).removesuffix(".onnx")
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
+
+
+def _with_file(info: Info, saved: str | None) -> Info:
+    """The facts with the name under which the user knows the model."""
+    return info if saved is None else replace(info, model=replace(info.model, source=saved))
