@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from explorer.errors import ExplorerError
-from explorer.facts import Layer, TensorInfo
+from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 from explorer.rows import GROUP, PAGE, UNKNOWN, Piece, Structure, close, narrow, packed, pieces
 
 if TYPE_CHECKING:
@@ -204,14 +204,8 @@ class _Tree:
             weights=weights,
             params=params,
             weight_bytes=size,
-            macs=None,
-            elementwise_ops=None,
-            bytes_read=None,
-            bytes_written=None,
-            activation_bytes=None,
-            weight_bytes_read=None,
-            status="unknown",
             reason=f"{PENDING}; {note}" if note else PENDING,
+            **NOTHING_KNOWN,
         )
 
     def structure(self, count: int) -> Structure:

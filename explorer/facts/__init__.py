@@ -22,6 +22,7 @@ from msgspec import Struct, field
 from explorer.facts.tiling import Edges, Form, Plan, SitePlan, SkippedSite, TileRule, TileSpec
 
 __all__ = [
+    "NOTHING_KNOWN",
     "SCHEMA_VERSION",
     "Analysis",
     "Diff",
@@ -128,6 +129,18 @@ class Layer(Struct, frozen=True):
     weight_bytes_read: int | None = 0
     counted: bool = True
     kv_cache_bytes: int | None = None
+
+
+NOTHING_KNOWN: Mapping[str, Any] = {
+    "macs": None,
+    "elementwise_ops": None,
+    "bytes_read": None,
+    "bytes_written": None,
+    "activation_bytes": None,
+    "weight_bytes_read": None,
+    "status": "unknown",
+}
+"""The fields of a `Layer` of whose cost nothing is known."""
 
 
 class Totals(Struct, frozen=True):

@@ -33,7 +33,7 @@ from explorer.engine.analysis.module_trace import trace
 from explorer.engine.analysis.packed_weights import is_packed
 from explorer.engine.collecting import uncollected
 from explorer.errors import Cancelled
-from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
+from explorer.facts import NOTHING_KNOWN, Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.training_torch import Gradients
@@ -426,17 +426,7 @@ def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[tree.Scope, .
 
 def _blank(layer: Layer) -> Layer:
     """A layer that did not run to its end: nothing of its cost is known."""
-    return replace(
-        layer,
-        macs=None,
-        elementwise_ops=None,
-        bytes_read=None,
-        bytes_written=None,
-        activation_bytes=None,
-        weight_bytes_read=None,
-        formula="",
-        status="unknown",
-    )
+    return replace(layer, formula="", **NOTHING_KNOWN)
 
 
 def _failing(leaves: list[tree.Leaf], seen: Trace, scopes: _Scopes, named: Mapping[str, nn.Module]) -> None:

@@ -261,7 +261,7 @@ def _row(
     attributes: Mapping[str, Any],
     role: str,
 ) -> Layer:
-    from explorer.facts import Layer, TensorInfo
+    from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
     if role:
         size = sum(tensor.nbytes for tensor in tensors)
@@ -281,15 +281,9 @@ def _row(
             )
             for t in tensors
         ),
-        macs=None,
-        elementwise_ops=None,
-        bytes_read=None,
-        bytes_written=None,
-        activation_bytes=None,
-        weight_bytes_read=None,
         attributes=attributes,
-        status="unknown",
         reason=why,
+        **NOTHING_KNOWN,
     )
 
 

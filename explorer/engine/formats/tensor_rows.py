@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
 from explorer.engine.formats.stored import Stored, rows
-from explorer.facts import Layer, TensorInfo
+from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
 if TYPE_CHECKING:
     from explorer.engine.formats.stored import Contents
@@ -156,15 +156,9 @@ class TensorRows(Sequence[Layer]):
             group=True,
             params=self._params[at],
             weight_bytes=self._bytes[at],
-            macs=None,
-            elementwise_ops=None,
-            bytes_read=None,
-            bytes_written=None,
-            activation_bytes=None,
-            weight_bytes_read=None,
-            status="unknown",
             reason=self._why,
             repeat=self._repeat[at],
+            **NOTHING_KNOWN,
         )
 
 
@@ -199,12 +193,6 @@ def leaf_layer(
         weights=(TensorInfo(tensor.name, tensor.dtype, tensor.shape, "declared"),),
         params=params,
         weight_bytes=tensor.nbytes,
-        macs=None,
-        elementwise_ops=None,
-        bytes_read=None,
-        bytes_written=None,
-        activation_bytes=None,
-        weight_bytes_read=None,
-        status="unknown",
         reason=why,
+        **NOTHING_KNOWN,
     )
