@@ -18,7 +18,8 @@ from explorer.engine.convert.job import Job
 from explorer.engine.formats import checkpoint_parts, checkpoint_reader, safetensors_file
 from explorer.engine.formats.described_file import DescribedFile
 from explorer.engine.formats.opening import OpenOptions
-from explorer.engine.formats.stored import Stored, named_few, open_regular
+from explorer.engine.formats.regular import open_regular
+from explorer.engine.formats.stored import Stored, named_few
 from explorer.engine.formats.torch_pickle import TensorSpec
 from explorer.errors import BadModel, Misuse
 from explorer.units import bytes_text, printable

@@ -12,7 +12,7 @@ import mmap
 import os
 
 from explorer.engine.formats.pickle_machine import Broken, Made, Span
-from explorer.engine.formats.stored import open_regular
+from explorer.engine.formats.regular import open_regular
 from explorer.engine.formats.torch_pickle import BYTES, StorageRef, broken, lenient
 from explorer.engine.formats.zip_archive import Archive
 from explorer.errors import BadModel

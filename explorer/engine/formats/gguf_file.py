@@ -12,11 +12,11 @@ import os
 import struct
 
 from explorer.engine.formats.probe import Format, Probe
+from explorer.engine.formats.regular import open_regular
 from explorer.engine.formats.stored import (
     Contents,
     Stored,
     named_few,
-    open_regular,
     outlined,
     part_of,
     shortened,

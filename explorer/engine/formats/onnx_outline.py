@@ -10,10 +10,10 @@ Field numbers are those of onnx.proto (IR version 13).
 from __future__ import annotations
 
 import mmap
-import os
 
 from explorer.engine.dtypes import ELEMENT_TYPES
 from explorer.engine.formats.outline import Outline, OutlineRow
+from explorer.engine.formats.regular import mapped
 from explorer.engine.wire import fields, packed_varints, signed
 from explorer.errors import BadModel
 
@@ -57,18 +57,9 @@ def outline(source: str) -> Outline:
     Raises:
         BadModel: It is not an ONNX model, or ends where it should not.
     """
+    data = mapped(source)
     try:
-        with open(source, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if not size:
-                raise BadModel("the file is empty", where=source)
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise BadModel(f"cannot be read: {error.strerror or error}", where=source) from None
-    # read-ahead would pull in weights around every header that we hop to
-    data.madvise(mmap.MADV_RANDOM)
-    try:
-        facts, graph, ir = _model(data, size)
+        facts, graph, ir = _model(data, len(data))
         if graph is None:
             raise BadModel("this is not an ONNX model", hint="it holds no graph")
     except BadModel as error:
@@ -76,7 +67,7 @@ def outline(source: str) -> Outline:
 
         said = not_onnx(data[:1]) or error
         raise BadModel(said.what, where=source, hint=said.hint) from None
-    return Outline("onnx", source, size, facts, _rows(source, data, graph, ir))
+    return Outline("onnx", source, len(data), facts, _rows(source, data, graph, ir))
 
 
 def _model(data: Buffer, size: int) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:

@@ -11,12 +11,12 @@ import gc
 import os
 
 from explorer.engine.formats.probe import Format, Probe
+from explorer.engine.formats.regular import open_regular
 from explorer.engine.formats.stored import (
     Contents,
     Stored,
     modules_of,
     named_few,
-    open_regular,
     outlined,
     part_of,
     shortened,

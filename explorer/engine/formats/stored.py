@@ -8,9 +8,6 @@ printed before any of the engine is.
 
 from __future__ import annotations
 
-import os
-import stat
-
 from explorer.errors import BadModel
 from explorer.units import printable
 
@@ -27,7 +24,6 @@ __all__ = [
     "TreeRow",
     "modules_of",
     "named_few",
-    "open_regular",
     "outlined",
     "part_of",
     "rows",
@@ -203,27 +199,6 @@ def _types(tensors: Sequence[Stored]) -> str:
     for tensor in tensors:
         counts[tensor.dtype] = counts.get(tensor.dtype, 0) + 1
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda x: -x[1]))
-
-
-def open_regular(path: str) -> tuple[int, int]:
-    """Opens a file for reading, unbuffered: every byte that is read was asked for.
-
-    Returns:
-        Its descriptor, which the caller closes, and its size in bytes.
-
-    Raises:
-        BadModel: It is missing, may not be read, or is no regular file (a pipe would wait for a writer).
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadModel(f"cannot be read: {reason}", where=path) from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise BadModel("is not a regular file", where=path)
-    return descriptor, found.st_size
 
 
 def unused_bytes(tensors: Iterable[Stored], start: int, size: int) -> int:

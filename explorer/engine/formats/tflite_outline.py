@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-
 from explorer.engine.dtypes import ELEMENT_TYPES
 from explorer.engine.formats.outline import Outline, OutlineRow
+from explorer.engine.formats.regular import mapped
 from explorer.engine.formats.tflite_reader import File, Operator, Subgraph, Tensor
 from explorer.errors import BadModel
 
@@ -26,21 +24,12 @@ def outline(source: str) -> Outline:
         BadModel: It is no TensorFlow Lite model, or contradicts itself.
         MissingExtra: The schema's package is not installed.
     """
-    try:
-        with open(source, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if not size:
-                raise BadModel("the file is empty", where=source)
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise BadModel(f"cannot be read: {error.strerror or error}", where=source) from None
-    # read-ahead would pull in weights around the structure
-    data.madvise(mmap.MADV_RANDOM)
+    data = mapped(source)
     try:
         found = File(data)
     except BadModel as error:
         raise BadModel(error.what, where=source, hint=error.hint) from None
-    return Outline("tflite", source, size, _facts(found), _rows(source, found))
+    return Outline("tflite", source, len(data), _facts(found), _rows(source, found))
 
 
 def _facts(file: File) -> Sequence[tuple[str, str]]:
