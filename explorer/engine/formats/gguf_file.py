@@ -17,6 +17,7 @@ from explorer.engine.formats.stored import (
     Contents,
     Stored,
     named_few,
+    opened_by,
     outlined,
     part_of,
     shortened,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from explorer.engine.formats.opening import Opened, OpenOptions
-    from explorer.engine.formats.outline import Outline
 
 __all__ = ["FORMAT", "TYPES", "Header", "contents", "read"]
 
@@ -470,23 +469,13 @@ def _recognise(probe: Probe) -> bool:
     return probe.head.startswith(_MAGIC)
 
 
-def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.formats.tensor_file import TensorFile
-
-    return TensorFile(contents(source), options)
-
-
-def _outline(source: str) -> Outline:
-    return outlined(contents(source))
-
-
 FORMAT = Format(
     "gguf",
     "a GGUF file of llama.cpp's (.gguf)",
     label="GGUF",
     recognise=_recognise,
-    open=_open,
-    outline=_outline,
+    open=opened_by(contents),
+    outline=lambda source: outlined(contents(source)),
     endings=(".gguf",),
     recognised="its first four bytes",
     shows="tensors by module: quantization, shapes, bytes, values; metadata",

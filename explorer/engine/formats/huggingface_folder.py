@@ -17,6 +17,7 @@ from explorer.engine.formats.stored import (
     Contents,
     Stored,
     named_few,
+    opened_by,
     outlined,
     part_of,
     shortened,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from explorer.engine.formats.opening import Opened, OpenOptions
-    from explorer.engine.formats.outline import Outline
 
 __all__ = ["FORMAT", "contents"]
 
@@ -443,23 +442,13 @@ def _is_index(probe: Probe) -> bool:
     return probe.head.lstrip()[:1] == b"{" and (named or b'"weight_map"' in probe.head)
 
 
-def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.formats.tensor_file import TensorFile
-
-    return TensorFile(contents(source), options)
-
-
-def _outline(source: str) -> Outline:
-    return outlined(contents(source))
-
-
 FORMAT = Format(
     "huggingface",
     "a Hugging Face folder (config.json and weights), or its index of shards",
     label="Hugging Face folder",
     recognise=_recognise,
-    open=_open,
-    outline=_outline,
+    open=opened_by(contents),
+    outline=lambda source: outlined(contents(source)),
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
     recognised="config.json or an index beside the weights",
     shows="the shards as one model: tensors by module, what config.json says",

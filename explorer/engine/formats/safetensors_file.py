@@ -17,6 +17,7 @@ from explorer.engine.formats.stored import (
     Stored,
     modules_of,
     named_few,
+    opened_by,
     outlined,
     part_of,
     shortened,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any, NoReturn
 
-    from explorer.engine.formats.opening import Opened, OpenOptions
     from explorer.engine.formats.outline import Outline
 
 __all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "Header", "contents", "packing_notes", "read", "tied_notes"]
@@ -392,12 +392,6 @@ def _recognise(probe: Probe) -> bool:
     return len(probe.head) > 9 and 2 <= length <= HEADER_BYTES and probe.head[8:].lstrip()[:1] == b"{"
 
 
-def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.formats.tensor_file import TensorFile
-
-    return TensorFile(contents(source), options)
-
-
 def _outline(source: str) -> Outline:
     header, text = _begun(source)
     return outlined(_said(_whole(header, text))) if len(text) <= LARGE else _streamed(header, text)
@@ -430,7 +424,7 @@ FORMAT = Format(
     "safetensors",
     "a safetensors file (.safetensors)",
     recognise=_recognise,
-    open=_open,
+    open=opened_by(contents),
     outline=_outline,
     endings=(".safetensors",),
     recognised="the length of a JSON header, and the header",

@@ -13,8 +13,9 @@ from explorer.units import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
+    from explorer.engine.formats.opening import Opened, OpenOptions
     from explorer.engine.formats.outline import Outline, OutlineRow
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "TreeRow",
     "modules_of",
     "named_few",
+    "opened_by",
     "outlined",
     "part_of",
     "rows",
@@ -191,6 +193,17 @@ def outlined(contents: Contents) -> Outline:
         *(("note", note) for note in contents.notes),
     ]
     return Outline(contents.format, contents.source, contents.file_bytes, facts, made())
+
+
+def opened_by(read: Callable[[str], Contents]) -> Callable[[str, OpenOptions], Opened]:
+    """What opens a format of which `read` reads the header."""
+
+    def opened(source: str, options: OpenOptions) -> Opened:
+        from explorer.engine.formats.tensor_file import TensorFile
+
+        return TensorFile(read(source), options)
+
+    return opened
 
 
 def _types(tensors: Sequence[Stored]) -> str:
