@@ -11,18 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from explorer.engine.convert import bytewise
-from explorer.engine.convert.bundle import (
-    VERSIONS,
-    Bundle,
-    Files,
-    Piece,
-    check_room,
-    copied,
-    count_of,
-    gather,
-    of_safetensors,
-)
+from explorer.engine.convert import tensors
+from explorer.engine.convert.bundle import VERSIONS, Bundle, Piece, count_of, of_safetensors
 from explorer.engine.convert.job import Job, Made
 from explorer.engine.formats.safetensors_file import DTYPES, HEADER_BYTES
 from explorer.engine.formats.stored import named_few
@@ -42,10 +32,8 @@ def convert(job: Job) -> Made:
         Misuse: The disk has no room for it.
         Cancelled: `job.cancel` said so.
     """
-    job.tell("reading the header")
-    with Files() as files:
-        bundle = gather(job, files)
-        check_room(job, bundle.pieces)
+
+    def write(bundle: Bundle) -> Sequence[str]:
         kept, metadata, notes = _once(bundle)
         if bundle.versions is not None:
             metadata[VERSIONS] = json.dumps(bundle.versions)
@@ -58,14 +46,9 @@ def convert(job: Job) -> Made:
                 for part in piece.read():
                     job.tell("writing tensors", at, len(kept))
                     out.write(part)
-        evidence = None
-        if job.verify:
-            evidence = bytewise.compare(job, bundle, of_safetensors(job.path, files))
-    return Made(
-        how=copied(bundle.pieces),
-        stored=evidence,
-        notes=(*bundle.notes, *notes),
-    )
+        return notes
+
+    return tensors.convert(job, write, of_safetensors)
 
 
 def _once(bundle: Bundle) -> tuple[list[Piece], dict[str, str], list[str]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from explorer.engine.convert import bytewise, torch_zip
-from explorer.engine.convert.bundle import Files, check_room, copied, gather, of_checkpoint
+from collections.abc import Sequence
+
+from explorer.engine.convert import tensors, torch_zip
+from explorer.engine.convert.bundle import Bundle, of_checkpoint
 from explorer.engine.convert.job import Job, Made
 from explorer.errors import BadModel
 from explorer.units import printable
@@ -19,10 +21,8 @@ def convert(job: Job) -> Made:
         Misuse: The disk has no room for it.
         Cancelled: `job.cancel` said so.
     """
-    job.tell("reading the header")
-    with Files() as files:
-        bundle = gather(job, files)
-        check_room(job, bundle.pieces)
+
+    def write(bundle: Bundle) -> Sequence[str]:
         for piece in bundle.pieces:
             if piece.dtype not in torch_zip.TYPES:
                 raise BadModel(
@@ -36,11 +36,6 @@ def convert(job: Job) -> Made:
             bundle.metadata,
             lambda done: job.tell("writing tensors", done, len(bundle.pieces)),
         )
-        evidence = None
-        if job.verify:
-            evidence = bytewise.compare(job, bundle, of_checkpoint(job.path, files))
-    return Made(
-        how=copied(bundle.pieces),
-        stored=evidence,
-        notes=tuple(bundle.notes),
-    )
+        return ()
+
+    return tensors.convert(job, write, of_checkpoint)
