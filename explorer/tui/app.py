@@ -11,12 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explorer.resuming import Kept, Saved, View
-    from explorer.tui.jobs import Door
-    from explorer.tui.program import ExplorerApp
-    from explorer.tui.screens.remembering import Keeper
+    from explorer.resuming import Kept, Saved
 
-__all__ = ["is_remote", "make_app", "run"]
+__all__ = ["is_remote", "run"]
 
 
 def is_remote(environment: Mapping[str, str]) -> bool:
@@ -45,9 +42,10 @@ def run(
         The exit code.
     """
     from explorer.tui.lifeline import Lifeline
+    from explorer.tui.program import ExplorerApp
 
     lifeline = Lifeline(source, dict(engine_options or {}), memory, resumed)
-    app = make_app(
+    app = ExplorerApp(
         source,
         lifeline.engine,
         remote=remote or is_remote(os.environ),
@@ -61,18 +59,3 @@ def run(
     finally:
         lifeline.close(properly=code == 0)
     return code if code is not None else app.return_code or 0
-
-
-def make_app(
-    source: str,
-    engine: Door,
-    *,
-    opening: Any = None,
-    remote: bool = False,
-    keeper: Keeper | None = None,
-    view: View | None = None,
-) -> ExplorerApp:
-    """The program, not yet running; the tests give it an engine of their own."""
-    from explorer.tui.program import ExplorerApp
-
-    return ExplorerApp(source, engine, opening=opening, remote=remote, keeper=keeper, view=view)

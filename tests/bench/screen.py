@@ -68,7 +68,7 @@ def stall(model: str) -> dict[str, float]:
 async def _stall(model: str) -> dict[str, float]:
     import gc
 
-    from explorer.tui.app import make_app
+    from explorer.tui.program import ExplorerApp
     from explorer.worker import Engine, Job
 
     asked: list[str] = []
@@ -85,7 +85,7 @@ async def _stall(model: str) -> dict[str, float]:
 
     engine = Watched(model)
     engine.start()
-    app = make_app(model, engine)
+    app = ExplorerApp(model, engine)
 
     async def heartbeat() -> None:
         last = time.perf_counter()

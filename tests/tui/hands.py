@@ -9,8 +9,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from explorer.tui.app import make_app
 from explorer.tui.lines import line_text
+from explorer.tui.program import ExplorerApp
 from explorer.tui.screens.main import MainScreen
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.layer_tree import LayerTree
@@ -84,7 +84,7 @@ async def screen(
     engine: ScriptedEngine | None = None, size: tuple[int, int] = (80, 24), **kwargs: Any
 ) -> AsyncIterator[Hands]:
     engine = engine or ScriptedEngine()
-    app = make_app("models/alexnet.onnx", engine, **kwargs)
+    app = ExplorerApp("models/alexnet.onnx", engine, **kwargs)
     async with app.run_test(size=size) as pilot:
         hands = Hands(pilot, engine)
         await hands.rest()

@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from explorer.tui.app import make_app
+from explorer.tui.program import ExplorerApp
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks
 
 SMALL, LARGE = (80, 24), (120, 40)
@@ -31,7 +31,7 @@ SCENES = {
 def test_scene(snap_compare: Any, scene: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPLORER_CONFIG", "/nowhere/config.toml")
     keys, model = SCENES[scene]
-    app = make_app("alexnet.onnx", ScriptedEngine(model()))
+    app = ExplorerApp("alexnet.onnx", ScriptedEngine(model()))
 
     async def play(pilot: Pilot[Any]) -> None:
         for entry in keys:
