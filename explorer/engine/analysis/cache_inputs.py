@@ -8,12 +8,13 @@ that appends to it or attends over it), never from names alone where the graph s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.analysis.frames import nbytes
+from explorer.engine.analysis.tree import whole
 from explorer.engine.graph import Graph, Model, Node, Value, subgraphs
 from explorer.errors import Misuse
 from explorer.facts import Analysis, Dim, Layer, Shape, TensorInfo
@@ -344,8 +345,8 @@ def with_cache(analysis: Analysis, cache: Cache, step: Step, past: int) -> Analy
         for tensor in layer.inputs:
             if tensor.name in left:
                 held.setdefault(layer.id, []).append(left.pop(tensor.name))
-    layers = _summed(analysis.layers, {at: _total(parts) for at, parts in held.items()})
-    totals = replace(analysis.info.totals, kv_cache_bytes=_total(sizes.values()))
+    layers = _summed(analysis.layers, {at: whole(parts) for at, parts in held.items()})
+    totals = replace(analysis.info.totals, kv_cache_bytes=whole(sizes.values()))
     kind = "buffers, written in place" if step.buffers else "one token longer when they come out"
     how = (
         f"{len(sizes):,} cache inputs with {past:,} tokens each ({kind}; {checked:,} checked), one new token"
@@ -361,11 +362,6 @@ def _held(info: TensorInfo, positions: int, past: int) -> int | None:
     if size is None or positions == past:
         return size
     return size // positions * past if positions else 0
-
-
-def _total(sizes: Iterable[int | None]) -> int | None:
-    found = list(sizes)
-    return None if None in found else sum(size or 0 for size in found)
 
 
 def _summed(layers: Sequence[Layer], held: Mapping[int, int | None]) -> tuple[Layer, ...]:

@@ -17,7 +17,7 @@ from explorer.engine.analysis.memory import Step
 from explorer.engine.analysis.rules import tflite
 from explorer.engine.analysis.scopes import Place, relative
 from explorer.engine.analysis.shapes import Shapes
-from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
+from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, whole
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
 from explorer.facts import Dim, TensorInfo
@@ -313,10 +313,10 @@ def traffic(
             sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
     stored = [size for name, size in sizes.items() if name in frame.stored or name in constants]
     made = [(frame.key(info.name), info, size) for info, size in zip(outputs, written, strict=True)]
-    read = _sum(sizes.values())
+    read = whole(sizes.values())
     # a part of what is not known would add up to more than the whole
-    weights = None if read is None else _sum(stored)
-    return Traffic(read, weights, _sum(written), made, sizes)
+    weights = None if read is None else whole(stored)
+    return Traffic(read, weights, whole(written), made, sizes)
 
 
 def view_of(node: Node) -> str:
@@ -364,15 +364,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_plain(v) for v in value)
     return value if isinstance(value, (int, float, str, bytes, type(None))) else str(type(value).__name__)
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
 
 
 def scaled(value: int | None, trips: int | None) -> int | None:

@@ -13,11 +13,11 @@ model's and not counted.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from msgspec import Struct
 
-from explorer.engine.analysis.tree import summed
+from explorer.engine.analysis.tree import summed, whole
 from explorer.engine.graph import DTYPES, dtype_code
 from explorer.errors import Misuse, nearest
 from explorer.facts import Analysis, Status, TensorInfo
@@ -127,7 +127,7 @@ def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
             )
         )
     inputs = step.analysis.info.model.inputs
-    input_bytes = _whole(_nbytes(info) for info in inputs)
+    input_bytes = whole(_nbytes(info) for info in inputs)
     activations = summed(row.activation_bytes for row in rows)
     stored = [sum(getattr(row, name) for row in rows) for name in _STORED]
     known = None if input_bytes is None and activations is None else (input_bytes or 0) + (activations or 0)
@@ -166,15 +166,6 @@ def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:
         " (as torch.optim.Adam does)",
     }
     return (kept[optimizer],) if kept[optimizer] else ()
-
-
-def _whole(values: Iterable[int | None]) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
 
 
 def _nbytes(info: TensorInfo) -> int | None:

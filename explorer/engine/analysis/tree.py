@@ -34,6 +34,7 @@ __all__ = [
     "said_of_bounds",
     "summed",
     "totals",
+    "whole",
 ]
 
 SHARERS = 16
@@ -151,6 +152,16 @@ def summed(values: Iterable[int | None]) -> int | None:
         else:
             result += value
     return None if missing and not result else result
+
+
+def whole(values: Iterable[int | None]) -> int | None:
+    """Sum of all; None when one of them is unknown."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 class _Group:
