@@ -20,6 +20,7 @@ __all__ = [
     "InputShape",
     "opening_words",
     "parse_choice",
+    "parse_conditions",
     "parse_count",
     "parse_dims",
     "parse_dynamic",
@@ -35,6 +36,8 @@ _SEPARATOR = re.compile(r"\s*[xX×,]\s*")
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_CONDITION = re.compile(r"([MKN])\s*(>=|<=|!=|==|=|>|<)\s*(\d[\d_]{0,17})", re.ASCII)
+_CONDITIONS_HINT = "write conditions such as M>=64 N<=1000; sizes are M, K and N"
 _LEAST_MEMORY = 64 << 20
 _TILE_HINT = "write one size (64) or three (64x64x64: rows x depth x columns)"
 _SHAPE_HINT = "write x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224"
@@ -90,6 +93,26 @@ def parse_choice(text: str, known: Sequence[str], where: str) -> str:
         return text
     hint = nearest(text, known) or f"one of {', '.join(known)}"
     raise Misuse(f"'{text}' is not known", where=where, hint=hint)
+
+
+def parse_conditions(text: str, where: str = "shape") -> tuple[tuple[str, str, int], ...]:
+    """Conditions on the sizes of a product, all of which have to hold: 'M>=64 N<=1000'.
+
+    Returns:
+        Of each: 'M', 'K' or 'N', one of '>=', '<=', '!=', '=', '>', '<', and a size.
+
+    Raises:
+        Misuse: Something else stands there.
+    """
+    found, at = [], 0
+    for match in _CONDITION.finditer(text):
+        if text[at : match.start()].strip(" ,\t"):
+            break
+        found.append((match[1], match[2].replace("==", "="), int(match[3])))
+        at = match.end()
+    if rest := text[at:].strip(" ,\t"):
+        raise Misuse(f"'{rest}' is no condition on a shape", where=where, hint=_CONDITIONS_HINT)
+    return tuple(found)
 
 
 def parse_count(text: str, where: str, least: int) -> int:

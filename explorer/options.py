@@ -153,6 +153,7 @@ OPTIONS: dict[str, Option] = {
             default="auto",
             **_one_of("--form", _FORMS),
         ),
+        Option("--config", "a TOML file with tilings by site, operator or shape (see the README)", "FILE"),
         Option("--force", "overwrite FILE if it exists"),
         Option("--no-verify", "write without proving that nothing changed"),
         Option(
@@ -409,6 +410,7 @@ VERBS: dict[str, Verb] = {
                 "--site",
                 "--edges",
                 "--form",
+                "--config",
                 "--force",
                 "--no-verify",
                 "--draws",
@@ -422,6 +424,7 @@ VERBS: dict[str, Verb] = {
             "explorer tile alexnet -o alexnet_tiled.onnx",
             "explorer tile model.onnx -o tiled.onnx --tile 32x64x32 --edges padded",
             "explorer tile model.onnx -o tiled.onnx --site '*classifier*' --form lab",
+            "explorer tile model.onnx -o tiled.onnx --config npu.toml",
         ),
     ),
     "convert": Verb(

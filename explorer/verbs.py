@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-    from explorer.facts import Diff, Info
+    from explorer.facts import Diff, Info, TileSpec
     from explorer.facts.roofline import Machine
     from explorer.progress_line import ProgressLine
     from explorer.report.model import Block
     from explorer.session import Session
     from explorer.words import Given
 
-__all__ = ["DIFFERENT", "DONE", "INSTANT", "RUN", "Answer", "session_options", "tool"]
+__all__ = ["DIFFERENT", "DONE", "INSTANT", "RUN", "Answer", "session_options", "tile_spec", "tool"]
 
 DONE, DIFFERENT = 0, 1
 
@@ -68,6 +68,18 @@ def session_options(given: Given) -> Mapping[str, Any]:
         "observe": given.observe,
         "past": given.past,
     }
+
+
+_ASKED = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form"}
+"""Options of a tiling, and the fields of `TileSpec` that they are."""
+
+
+def tile_spec(given: Given) -> TileSpec:
+    """The tiling that is asked for: by default, in the file of `--config`, by what was typed."""
+    from explorer import tiling_file
+
+    typed = {field: getattr(given, key) for key, field in _ASKED.items() if key in given.typed}
+    return tiling_file.spec_of(given.config, typed)
 
 
 # the verbs
@@ -266,10 +278,10 @@ def _written(
 
 def _tile(given: Given, line: ProgressLine) -> Answer:
     from explorer.arguments import opening_words
-    from explorer.facts import TileResult, TileSpec
+    from explorer.facts import TileResult
     from explorer.session import Session
 
-    spec = TileSpec(tile=given.tile, sites=given.site, edges=given.edges, form=given.form)
+    spec = tile_spec(given)
     source, change, warning = given.models[0], None, ""
     with Session(source, **session_options(given)) as session:
         model = session.open(on_progress=line).model

@@ -26,9 +26,13 @@ _WITH_RESUME = ("--resume", "--trust", "--memory", "--remote", "--quiet", "--ver
 
 
 class Given:
-    """What was typed: `models`, and every option of the verb by its long name, '-' as '_'."""
+    """What was typed: `models`, and every option of the verb by its long name, '-' as '_'.
+
+    `typed` are the names of those that were really typed and are no default.
+    """
 
     models: list[str]
+    typed: set[str]
 
     if TYPE_CHECKING:
 
@@ -62,7 +66,7 @@ def read(words: Sequence[str]) -> tuple[str | None, Given]:
 def _given(words: Sequence[str], verb: Verb) -> tuple[Given, str]:
     """What was typed, unread, and the first word that is no option of this verb."""
     given, unknown = Given(), ""
-    given.models = []
+    given.models, given.typed = [], set()
     options = {}
     for flag in verb.options:
         option = OPTIONS[flag]
@@ -79,7 +83,9 @@ def _given(words: Sequence[str], verb: Verb) -> tuple[Given, str]:
         found = options.get(flag)
         if found is None:
             unknown = unknown or word
-        elif not found.metavar:
+            continue
+        given.typed.add(found.key)
+        if not found.metavar:
             if equals:
                 raise Misuse("takes no value", where=found.flag)
             setattr(given, found.key, True)

@@ -53,6 +53,8 @@ class TileSpec(Struct, frozen=True):
         grouped: Grouped and depthwise convolutions: 'leave' them to the vector unit, or 'pack' groups
             block-diagonally into tiles.
         rules: What is asked of some sites only; the first that speaks of a value decides it.
+        origins: Who said the values above, by their names: 'npu.toml:3', 'command line'; a value that is not
+            among them is the default.
     """
 
     tile: tuple[int, int, int] = (64, 64, 64)
@@ -61,6 +63,7 @@ class TileSpec(Struct, frozen=True):
     form: Form = "auto"
     grouped: Grouped = "leave"
     rules: tuple[TileRule, ...] = ()
+    origins: tuple[tuple[str, str], ...] = ()
 
 
 class SitePlan(Struct, frozen=True):
