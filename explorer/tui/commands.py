@@ -13,20 +13,22 @@ from msgspec import Struct
 
 __all__ = ["COMMANDS", "TABS", "Command", "Tab", "in_scope", "key_table"]
 
-Scope = Literal["screen", "list", "plot"]
+Scope = Literal["screen", "list", "plot", "tiles"]
 
 
 class Command(Struct, frozen=True):
     """Something that a user can do.
 
     Attributes:
-        id: The action as Textual spells it; `action_<id>` on the main screen, the list or the plot runs it.
+        id: The action as Textual spells it; `action_<id>` on the main screen, the list, the plot or the tile
+            view runs it.
         keys: Names of keys as Textual spells them.
         shown: The keys as a user reads them.
         title: What the palette and the help call it.
         tip: One sentence more.
         group: Heading in the help.
-        scope: 'screen' acts everywhere, 'list' in the focused list, 'plot' in the focused plot.
+        scope: 'screen' acts everywhere, 'list' in the focused list, 'plot' in the focused plot, 'tiles' in
+            the tile view.
         footer: Label in the footer, empty if it is not there.
         menu: Whether the action menu offers it.
     """
@@ -53,6 +55,7 @@ class Tab(Struct, frozen=True):
 
 
 LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
+TILES = "In the tile view"
 
 TABS: tuple[Tab, ...] = (
     Tab("layer", "1", "Layer", "Lay", "What is known of the chosen layer"),
@@ -167,6 +170,15 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "machine", ("m",), "m", "Machine…", "Peak MACs/s and bandwidth for the Roofline tab", LOOK, menu=True
     ),
+    Command(
+        "blocks",
+        ("i",),
+        "i",
+        "Into the tiles",
+        "The chosen product as a grid of blocks, and which tile products make each",
+        LOOK,
+        menu=True,
+    ),
     Command("peak", ("p",), "p", "Peak of the memory", "Show the step at which most is alive", LOOK),
     Command("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK),
     Command(
@@ -235,6 +247,41 @@ COMMANDS: tuple[Command, ...] = (
     ),
 )
 
+_WALK: tuple[tuple[str, tuple[str, ...], str, str, str], ...] = (
+    ("tile_step('col', -1)", ("left", "h"), "← h", "Block to the left", "One column of blocks back"),
+    ("tile_step('col', 1)", ("right", "l"), "→ l", "Block to the right", "One column of blocks on"),
+    ("tile_step('row', -1)", ("up", "k"), "↑ k", "Block above", "One row of blocks up"),
+    ("tile_step('row', 1)", ("down", "j"), "↓ j", "Block below", "One row of blocks down"),
+    ("tile_page(-1)", ("pageup",), "PgUp", "A tenth back", "Of the rows, or of the columns of one row"),
+    (
+        "tile_page(1)",
+        ("pagedown", "space"),
+        "PgDn",
+        "A tenth on",
+        "Of the rows, or of the columns of one row",
+    ),
+    ("tile_edge('col', 0)", ("home",), "Home", "First block of the row", "To the left edge"),
+    ("tile_edge('col', 1)", ("end",), "End", "Last block of the row", "To the right edge"),
+    ("tile_edge('row col', 0)", ("g",), "g", "First block", "To the upper left"),
+    ("tile_edge('row col', 1)", ("G",), "G", "Last block", "To the lower right, where edges meet"),
+    (
+        "tile_step('depth', -1)",
+        ("left_square_bracket",),
+        "[",
+        "Slice before",
+        "One product of the block back",
+    ),
+    ("tile_step('depth', 1)", ("right_square_bracket",), "]", "Next slice", "One product of the block on"),
+    ("tile_jump('depth', -1)", ("left_curly_bracket",), "{", "A tenth less deep", "Of the block's products"),
+    ("tile_jump('depth', 1)", ("right_curly_bracket",), "}", "A tenth deeper", "Of the block's products"),
+    ("tile_step('batch', -1)", ("comma",), ",", "Product before", "Of a site with several: heads, groups"),
+    ("tile_step('batch', 1)", ("full_stop",), ".", "Next product", "Of a site with several: heads, groups"),
+    ("tile_site(1)", ("n",), "n", "Next site", "Of those that are tiled together"),
+    ("tile_site(-1)", ("p",), "p", "Site before", "Of those that are tiled together"),
+    ("tile_copy", ("y",), "y", "Copy", "Send the chosen product, in words, to the terminal"),
+)
+COMMANDS += tuple(Command(*words, TILES, "tiles") for words in _WALK)
+
 
 def in_scope(scope: Scope) -> tuple[Command, ...]:
     """The commands that act in one scope."""
@@ -243,5 +290,5 @@ def in_scope(scope: Scope) -> tuple[Command, ...]:
 
 def key_table() -> list[tuple[str, str]]:
     """Keys and what they do, for the README; in the order of the help."""
-    ordered = sorted(COMMANDS, key=lambda c: (LOOK, CHANGE, MOVE, PROGRAM).index(c.group))
+    ordered = sorted(COMMANDS, key=lambda c: (LOOK, CHANGE, MOVE, TILES, PROGRAM).index(c.group))
     return [(c.shown, f"{c.title}: {c.tip}") for c in ordered]

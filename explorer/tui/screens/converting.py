@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from explorer.errors import ExplorerError
 from explorer.tui.pages.conversion import conversion_lines
-from explorer.tui.screens.remembering import Remembering
+from explorer.tui.screens.tiles import Tiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Converting"]
 
 
-class Converting(Remembering):
+class Converting(Tiles):
     """The part of the main screen that converts."""
 
     def action_convert(self) -> None:

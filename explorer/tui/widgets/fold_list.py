@@ -74,6 +74,16 @@ class FoldList(LineList):
         glyph = "  " if row.body is None else "▾ " if entry in self._opened else "▸ "
         return ((glyph, "dim"), *row.head(width - 2))
 
+    @property
+    def entry_count(self) -> int:
+        """How many entries there are, open or not."""
+        return len(self._entries)
+
+    @property
+    def current_entry(self) -> int:
+        """The entry under the cursor, or in whose lines it is; -1 without one."""
+        return self._rows[self.cursor][0] if self._rows else -1
+
     def first_foldable(self) -> int:
         """The first row that opens."""
         folds = (i for i, (entry, line) in enumerate(self._rows) if line < 0 and self._entries[entry].body)

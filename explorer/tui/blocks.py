@@ -1,0 +1,147 @@
+"""The tiles of a site, counted without drawing them: which rows, columns and depths make which block.
+
+Pure arithmetic on a `SitePlan`, so that what the tile view shows is tested by counting, without a screen. One
+product of tiles is (m, n, k): the block of the output in row m and column n of the grid takes one from each
+of the k slices of the depth. A site of several products side by side (heads, groups) has a grid for each.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.facts import SitePlan
+
+__all__ = ["Axis", "Block", "Blocks", "Place", "Product", "Scale"]
+
+Span = tuple[int, int]
+
+
+class Axis(Struct, frozen=True):
+    """One side of a product, cut into tiles."""
+
+    size: int
+    tile: int
+
+    @property
+    def count(self) -> int:
+        """Tiles of the axis."""
+        return -(-self.size // self.tile)
+
+    def span(self, index: int, stop: int | None = None) -> Span:
+        """First and one past the last element of tile `index`, or of the tiles `index` to before `stop`."""
+        last = index + 1 if stop is None else stop
+        return index * self.tile, min(last * self.tile, self.size)
+
+    @property
+    def rest(self) -> int:
+        """Elements of the last tile; the tile's own size where it is a whole one."""
+        return self.size - (self.count - 1) * self.tile
+
+    def used(self, index: int, stop: int | None = None) -> float:
+        """Share of the tiles `index` to before `stop` (one, if not given) that is filled."""
+        first, last = self.span(index, stop)
+        return (last - first) / (((stop or index + 1) - index) * self.tile)
+
+
+class Place(Struct, frozen=True):
+    """What is chosen: which product of the batch, which block of its output, which slice of the depth."""
+
+    batch: int = 0
+    row: int = 0
+    col: int = 0
+    depth: int = 0
+
+
+class Block(Struct, frozen=True):
+    """A block of the output: its elements, and the share of the matrix unit's arithmetic that it needs."""
+
+    rows: Span
+    cols: Span
+    used: float
+
+
+class Product(Struct, frozen=True):
+    """One tile product: A[rows, depth] times B[depth, cols]."""
+
+    index: int
+    rows: Span
+    depth: Span
+    cols: Span
+    used: float
+
+
+class Scale(Struct, frozen=True):
+    """How a count of tiles is drawn on so many cells: `per` tiles on each of `cells` cells."""
+
+    count: int
+    per: int
+
+    @property
+    def cells(self) -> int:
+        """Cells that are drawn."""
+        return -(-self.count // self.per)
+
+    def tiles(self, cell: int) -> tuple[int, int]:
+        """The first tile of a cell, and the one behind its last."""
+        return cell * self.per, min((cell + 1) * self.per, self.count)
+
+    @classmethod
+    def of(cls, count: int, room: int) -> Scale:
+        """The finest that fits."""
+        return cls(count, max(1, -(-count // max(1, room))))
+
+
+class Blocks(Struct, frozen=True):
+    """A site as a grid of blocks.
+
+    Attributes:
+        m, k, n: The three sides.
+        batch: Products of this size side by side.
+    """
+
+    m: Axis
+    k: Axis
+    n: Axis
+    batch: int = 1
+
+    @classmethod
+    def of(cls, site: SitePlan) -> Blocks:
+        """The grid of a site."""
+        tm, tk, tn = site.tile
+        return cls(Axis(site.M, tm), Axis(site.K, tk), Axis(site.N, tn), max(1, site.batch))
+
+    @property
+    def products(self) -> int:
+        """Tile products of the site."""
+        return self.batch * self.m.count * self.k.count * self.n.count
+
+    @property
+    def used(self) -> float:
+        """Share of the arithmetic of all tiles that the site needs."""
+        return self.cell(0, self.m.count, 0, self.n.count)
+
+    def block(self, place: Place) -> Block:
+        """The chosen block of the output."""
+        row, col = place.row, place.col
+        return Block(self.m.span(row), self.n.span(col), self.cell(row, row + 1, col, col + 1))
+
+    def product(self, place: Place, index: int) -> Product:
+        """The product of the slice `index` of the depth for the chosen block."""
+        used = self.m.used(place.row) * self.k.used(index) * self.n.used(place.col)
+        return Product(index, self.m.span(place.row), self.k.span(index), self.n.span(place.col), used)
+
+    def cell(self, row: int, row_stop: int, col: int, col_stop: int) -> float:
+        """Share of the arithmetic of some blocks, all of their products together, that is needed."""
+        depth = self.k.used(0, self.k.count)
+        return self.m.used(row, row_stop) * depth * self.n.used(col, col_stop)
+
+    def moved(self, place: Place, **by: int) -> Place:
+        """Another place, `by` so much further along an axis, held at the edges."""
+        to = {axis: max(0, min(getattr(place, axis) + by[axis], self.count(axis) - 1)) for axis in by}
+        return replace(place, **to)
+
+    def count(self, axis: str) -> int:
+        """How many places an axis of a `Place` has."""
+        counts = {"batch": self.batch, "row": self.m.count, "col": self.n.count, "depth": self.k.count}
+        return counts[axis]

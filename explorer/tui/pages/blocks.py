@@ -1,0 +1,339 @@
+"""The tile view of a site as lines: the grid of output blocks on the left, the chosen block on the right.
+
+How much of the matrix unit a block needs is told by a sign and by a colour, the same step each, so that
+nothing is lost on a terminal without colours. Where there are more blocks than cells a cell stands for
+several, which is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from explorer import units
+from explorer.tui.blocks import Blocks, Place, Scale
+from explorer.tui.lines import BLANK, Line, Span, bar, ending, fit, flow, line_width, safe, wrap
+
+if TYPE_CHECKING:
+    from explorer.facts import SitePlan
+
+__all__ = ["BESIDE", "block_at", "block_page", "grid_page", "keys_line", "product_text", "site_lines"]
+
+_SHADES: Sequence[tuple[float, str, str, str]] = (
+    (1.0, "█", "good", "all"),
+    (0.75, "▓", "accent", "¾"),
+    (0.5, "▒", "number", "½"),
+    (0.25, "░", "warn", "¼"),
+    (0.0, "·", "bad", "less"),
+)
+"""From which share of a tile's arithmetic on which sign and colour stand, and their word in the legend."""
+
+BESIDE = 56
+"""Cells from which on the chosen block stands beside the grid, and not below."""
+
+
+def _shade(used: float) -> tuple[str, str]:
+    """Sign and role of a share; one that is all but 1 is not 1."""
+    return next((sign, role) for least, sign, role, _ in _SHADES if used >= least)
+
+
+def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Line]:
+    """The two lines above: which site of how many, and how it is cut."""
+    site = sites[at]
+    blocks = Blocks.of(site)
+    number = f"site {at + 1:,} of {len(sites):,} " if len(sites) > 1 else ""
+    room = max(8, width - len(number) - 2)
+    batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
+    size = f"{batch}{site.M:,} × {site.K:,} × {site.N:,}"
+    name = ending(safe(site.name), max(8, room - len(size) - len(site.op) - 3))
+    first: list[Span] = [(" " + name, "strong"), (f"  {safe(site.op)} ", "accent"), (size, "number")]
+    gap = width - line_width(first) - len(number)
+    first.append((" " * max(1, gap) + number, "dim"))
+    tile = "×".join(str(t) for t in site.tile)
+    grid = f"{blocks.m.count:,} × {blocks.k.count:,} × {blocks.n.count:,}"
+    said: list[Line] = [
+        ((f"{grid} tiles", "number"),),
+        ((f"of {tile}", "number"),),
+        ((_many(blocks.products, "product"), "number"),),
+        ((f"{_percent(blocks.used)} used", _shade(blocks.used)[1]),),
+        ((site.edges, "dim"),),
+        ((f"form {site.form}", "dim"),),
+    ]
+    if site.dynamic:
+        said.append(((f"{', '.join(site.dynamic)} known at run time only", "warn"),))
+    return tuple(first), (flow(said, width) or [BLANK])[0]
+
+
+def keys_line(many_sites: bool, batch: bool, width: int) -> Line:
+    """What the keys do here, as many as fit; the way back always."""
+    words = [("←↑↓→", "block"), ("[ ]", "depth")]
+    words += [(", .", "product")] if batch else []
+    words += [("n p", "site")] if many_sites else []
+    words += [("PgUp PgDn Home End", "jump"), ("y", "copy")]
+    back: Line = (("Esc", "key"), (" back", "dim"))
+    spans: list[Span] = [(" ", "text")]
+    for key, word in words:
+        piece: Line = ((key, "key"), (f" {word}  ", "dim"))
+        if line_width((*spans, *piece, *back)) <= width:
+            spans += piece
+    return (*spans, *back)
+
+
+# the grid
+
+
+class _Frame:
+    """Where the grid lies in its pane: the same for drawing it and for finding what was clicked."""
+
+    def __init__(self, blocks: Blocks, width: int, height: int) -> None:
+        self.brief = height < 12
+        self.margin = len(f"{blocks.m.count - 1:,}") + 2
+        room = max(1, width - self.margin - 1)
+        # under the grid: its edges, a blank, the depth and its strip, the legend
+        self.rows = Scale.of(blocks.m.count, max(1, height - (5 if self.brief else 8)))
+        self.cols = Scale.of(blocks.n.count, room)
+        self.depths = Scale.of(blocks.k.count, room)
+        self.across = max(1, min(4, room // self.cols.cells))
+        self.deep = max(1, min(4, room // self.depths.cells))
+        self.top = 2
+
+
+def grid_page(site: SitePlan, place: Place, width: int, height: int) -> list[Line]:
+    """The blocks of the output, and the depth of the chosen one."""
+    blocks = Blocks.of(site)
+    frame = _Frame(blocks, width, height)
+    lines = [_title(blocks, place, frame, width), _columns(blocks, place, frame)]
+    here = place.row // frame.rows.per
+    for row in range(frame.rows.cells):
+        first, stop = frame.rows.tiles(row)
+        label = fit(f"{first:,}", frame.margin - 1, right=True) + " "
+        spans: list[Span] = [(label, "accent" if row == here else "dim")]
+        for col in range(frame.cols.cells):
+            start, end = frame.cols.tiles(col)
+            sign, role = _shade(blocks.cell(first, stop, start, end))
+            _put(spans, sign, role, frame.across, row == here and col == place.col // frame.cols.per)
+        lines.append(tuple(spans))
+    lines += wrap(_edges(site, blocks), width - 1, 1)[: 1 if frame.brief else 2]
+    if not frame.brief:
+        lines.append(BLANK)
+    return [*lines, *_depth(blocks, place, frame, width), _legend(width)]
+
+
+def _put(spans: list[Span], sign: str, role: str, across: int, chosen: bool) -> None:
+    """A cell: its sign, with a gap behind it where cells are wide."""
+    filled = across - (across > 1)
+    # without colours the cursor is no more than the sign turned round, which of a full block is a blank
+    spans.append(("◆" * filled, "mark") if chosen else (sign * filled, role))
+    if across > 1:
+        spans.append((" ", "text"))
+
+
+def _title(blocks: Blocks, place: Place, frame: _Frame, width: int) -> Line:
+    counts = f"{blocks.m.count:,} × {blocks.n.count:,}"
+    said: list[Span] = [(" Output ", "head"), (f"{counts} blocks", "text")]
+    if blocks.batch > 1:
+        said.append((f"  product {place.batch + 1:,} of {blocks.batch:,}", "accent"))
+    if frame.rows.per > 1 or frame.cols.per > 1:
+        said.append((f"  {frame.rows.per:,} × {frame.cols.per:,} a cell", "warn"))
+    return _shorter(said, width)
+
+
+def _shorter(spans: Sequence[Span], width: int) -> Line:
+    """The spans, cut where the line ends."""
+    kept: list[Span] = []
+    for piece, role in spans:
+        room = width - line_width(kept)
+        kept.append((fit(piece, min(room, len(piece))), role))
+    return tuple(kept)
+
+
+def _columns(blocks: Blocks, place: Place, frame: _Frame) -> Line:
+    """Above the grid: the first and the last column, and the chosen one."""
+    cells = frame.cols.cells
+    line = [" "] * (cells * frame.across)
+    here = place.col // frame.cols.per * frame.across
+    marks: list[tuple[int, str]] = [(here, f"{place.col:,}"), (0, "0")]
+    marks.append(((cells - 1) * frame.across, f"{blocks.n.count - 1:,}"))
+    spans: list[Span] = []
+    lit = range(0)
+    for at, word in marks:
+        at = max(0, min(at, len(line) - len(word)))
+        if all(c == " " for c in line[max(0, at - 1) : at + len(word) + 1]):
+            line[at : at + len(word)] = word
+            lit = lit or range(at, at + len(word))
+    spans = [(" " * frame.margin, "text")]
+    spans += [
+        ("".join(line[: lit.start]), "dim"),
+        ("".join(line[lit.start : lit.stop]), "accent"),
+        ("".join(line[lit.stop :]), "dim"),
+    ]
+    return tuple(spans)
+
+
+def _edges(site: SitePlan, blocks: Blocks) -> list[Span]:
+    """How large the last tile of each axis is, where it is not a whole one."""
+    short = [
+        f"last {word} {axis.rest:,} of {axis.tile:,}"
+        for word, axis in (("row", blocks.m), ("column", blocks.n), ("depth", blocks.k))
+        if axis.rest != axis.tile
+    ]
+    if not short:
+        return [(" every tile is full", "dim")]
+    made = "filled up with zeros" if site.edges == "padded" else "ragged"
+    return [(f" {made}: ", "dim"), (" · ".join(short), "warn")]
+
+
+def _depth(blocks: Blocks, place: Place, frame: _Frame, width: int) -> list[Line]:
+    """The slices of the depth that are summed up, as a strip."""
+    per = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
+    said = f"{_many(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
+    title = [(" Depth ", "head"), (said, "text"), (f"  k {place.depth:,}", "accent"), (per, "warn")]
+    spans: list[Span] = [(" " * frame.margin, "text")]
+    for cell in range(frame.depths.cells):
+        first, stop = frame.depths.tiles(cell)
+        sign, role = _shade(blocks.k.used(first, stop))
+        _put(spans, sign, role, frame.deep, cell == place.depth // frame.depths.per)
+    return [_shorter(title, width), tuple(spans)]
+
+
+def _legend(width: int) -> Line:
+    pieces: list[Line] = [((" used:", "dim"),)]
+    pieces += [((f"{sign} ", role), (word, "dim")) for _, sign, role, word in _SHADES]
+    return (flow(pieces, width, 0) or [BLANK])[0]
+
+
+def block_at(site: SitePlan, place: Place, x: int, y: int, width: int, height: int) -> Place | None:
+    """What a click at a column and a row of the grid's page chooses; None beside the grid and its strip."""
+    blocks = Blocks.of(site)
+    frame = _Frame(blocks, width, height)
+    row, col = y - frame.top, (x - frame.margin) // frame.across
+    if 0 <= row < frame.rows.cells and 0 <= col < frame.cols.cells:
+        return Place(place.batch, frame.rows.tiles(row)[0], frame.cols.tiles(col)[0], place.depth)
+    return None
+
+
+# the chosen block
+
+
+def block_page(
+    site: SitePlan, place: Place, width: int, height: int, given: Mapping[str, str] | None = None
+) -> list[Line]:
+    """The chosen block: where it lies, how much of it is used, and the products that make it.
+
+    Args:
+        site: Its site.
+        place: Which block, and which of its products.
+        width: In cells.
+        height: In cells; the list of products is cut to it and follows the chosen one.
+        given: Names of the operands 'A' and 'B', where they are known.
+    """
+    blocks = Blocks.of(site)
+    block, product = blocks.block(place), blocks.product(place, place.depth)
+    width -= 1
+    rows, cols = block.rows, block.cols
+    at = f"{place.batch:,}, " if blocks.batch > 1 else ""
+    lines: list[Line] = [
+        ((f" Block {at}{place.row:,}, {place.col:,}", "head"),),
+        _field("of", ((ending(safe(site.output) or "the output", width - 9), "text"),), width),
+        _field("lies at", ((_range(rows, cols), "number"),), width),
+        _field(
+            "is", ((_size(rows, cols), "number"), (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width
+        ),
+    ]
+    filled, track = bar(block.used, 8 if width >= 40 else 0)
+    share = (f"{_percent(block.used)} ", _shade(block.used)[1])
+    lines.append(_field("used", (share, filled, track, (_idle(site, block.used), "dim")), width))
+    if height >= 14:
+        lines.append(BLANK)
+    names = given or {}
+    left = names.get("A", "")
+    right = site.weight or names.get("B", "")
+    lines.append(((f" Product k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
+    for letter, first, second, name, role in (
+        ("A", product.rows, product.depth, left, "activation"),
+        ("B", product.depth, product.cols, right, "initializer" if site.weight else "activation"),
+    ):
+        where: list[Span] = [(_range(first, second), "number"), (f" {_size(first, second)}", "dim")]
+        lines.append(_field(letter, where, width))
+        if height >= 11:
+            said = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}" if name else f"an {role}"
+            lines.append((("   ", "text"), (said, "text" if name else "dim")))
+    if height >= 17:
+        mnk = f"{place.row},{place.col},{product.index}"
+        lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
+    room = max(1, height - len(lines) - 1)
+    return [*lines, *_products(blocks, place, width, room)]
+
+
+def product_text(site: SitePlan, place: Place) -> str:
+    """The chosen product as an assignment, with the names that the plan knows."""
+    blocks = Blocks.of(site)
+    p = blocks.product(place, place.depth)
+    at = f"[{place.batch}]" if blocks.batch > 1 else ""
+    to = f"{safe(site.output) or 'C'}{at}{_range(p.rows, p.cols)}"
+    right = f"{safe(site.weight) or 'B'}{at}{_range(p.depth, p.cols)}"
+    return f"{to} += A{at}{_range(p.rows, p.depth)} @ {right}"
+
+
+def _products(blocks: Blocks, place: Place, width: int, room: int) -> list[Line]:
+    """The products that are summed up in the block, around the chosen one."""
+    count = blocks.k.count
+    start = max(0, min(place.depth - room // 2, count - room))
+    shown = [blocks.product(place, k) for k in range(start, min(count, start + room))]
+    wide = width >= 58
+    cells: list[tuple[str, ...]] = []
+    for p in shown:
+        a, b = _size(p.rows, p.depth), _size(p.depth, p.cols)
+        if wide:
+            a, b = f"{_range(p.rows, p.depth)} {a}", f"{_range(p.depth, p.cols)} {b}"
+            cells.append((f"{p.index:,}", a, b, _percent(p.used)))
+        else:
+            cells.append((f"{p.index:,}", _part(p.depth), a, b, _percent(p.used)))
+    titles = ("k", "A", "B", "used") if wide else ("k", "depth", "A", "B", "used")
+    widths = [max(len(t), *(len(row[i]) for row in cells)) for i, t in enumerate(titles)]
+    while len(widths) > 3 and sum(widths) + 2 * len(widths) + 1 > width:
+        widths.pop()
+    line = "".join("  " + fit(t, w, right=True) for t, w in zip(titles, widths, strict=False))
+    lines: list[Line] = [((line, "dim"),)]
+    for row, p in zip(cells, shown, strict=True):
+        here = p.index == place.depth
+        pieces = "".join("  " + fit(c, w, right=True) for c, w in zip(row, widths, strict=False))
+        lines.append((("▸" if here else " ", "accent"), (pieces[1:], "strong" if here else "number")))
+    return lines
+
+
+def _field(label: str, value: Sequence[Span], width: int) -> Line:
+    """A label and what it says, in one line: a page that jumps under the arrow keys is not read."""
+    name = f" {fit(label, 8)}" if len(label) > 1 else f" {label} "
+    return _shorter(((name, "dim"), *value), width)
+
+
+def _range(first: tuple[int, int], second: tuple[int, int]) -> str:
+    return f"[{_part(first)}, {_part(second)}]"
+
+
+def _part(span: tuple[int, int]) -> str:
+    return f"{span[0]}:{span[1]}"
+
+
+def _size(first: tuple[int, int], second: tuple[int, int]) -> str:
+    return f"{first[1] - first[0]}×{second[1] - second[0]}"
+
+
+def _idle(site: SitePlan, used: float) -> str:
+    if used >= 1:
+        return ""
+    return f" {_percent(1 - used)} {'zeros' if site.edges == 'padded' else 'idle'}"
+
+
+def _percent(share: float) -> str:
+    """A share; 100 % is all of it, and 0 % nothing."""
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    return f"{100 * share:.0f} %" if share in (0, 1) else f"{100 * share:.1f} %"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{units.exact_text(count)} {noun}{'' if count == 1 else 's'}"

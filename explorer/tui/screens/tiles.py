@@ -1,0 +1,87 @@
+"""The way into the tiles of the chosen layer, from the tree and from the diff."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.tui.screens.remembering import Remembering
+from explorer.tui.widgets.fold_list import FoldList
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from explorer.facts import Layer, Plan, SitePlan, SkippedSite, TileSpec
+
+__all__ = ["Tiles"]
+
+
+class Tiles(Remembering):
+    """The part of the main screen that shows how a product is cut."""
+
+    tile_spec: TileSpec | None = None
+    """What was asked for last; a layer that is not tiled is shown as it would become."""
+
+    def action_blocks(self) -> None:
+        """Show the tiles of the chosen layer, or of the row of the diff."""
+        if not self._ready():
+            return
+        named = self._diff_name()
+        if named:
+            self._start("Tiles", self._show_tiles((), named))
+        else:
+            self.with_layers(*self.chosen_span(), lambda layer: True, self._show_tiles_of)
+
+    def _show_tiles_of(self, chosen: Sequence[Layer]) -> None:
+        if self._ready():
+            self._start("Tiles", self._show_tiles(chosen, ""))
+
+    def _diff_name(self) -> str:
+        """The node of the diff's row under the cursor, if that is where the user is."""
+        pane = self.query_one("#diff", FoldList)
+        if self.tab != "diff" or not pane.has_focus or self.changes is None:
+            return ""
+        # the nodes are the last of its entries
+        at = pane.current_entry - (pane.entry_count - len(self.changes.nodes))
+        node = self.changes.nodes[at] if at >= 0 else None
+        return "" if node is None else node.before or node.after or ""
+
+    async def _show_tiles(self, chosen: Sequence[Layer], named: str) -> None:
+        from explorer.tui.screens.tile import sites_of
+        from explorer.tui.screens.tile_view import TileView
+
+        sites, skipped = await self._tiled_sites()
+        assert self.analysis is not None
+        by_value = self.analysis.info.model.format == "onnx"
+        found = (
+            [site for site in sites if named in (site.name, site.output)]
+            if named
+            else sites_of(chosen, sites, by_value=by_value)
+        )
+        if found:
+            self.app.push_screen(TileView(sites, sites.index(found[0]), given=_operands(chosen)))
+            return
+        names = {named} if named else {layer.path for layer in chosen}
+        why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
+        self.say(why or "no matrix product here that can be tiled")
+
+    async def _tiled_sites(self) -> tuple[list[SitePlan], Sequence[SkippedSite]]:
+        """The sites as they are tiled; those of a model that is not, as they would become."""
+        from explorer.facts import TileSpec
+
+        entries = self.history.entries[: self.history.current + 1] if self.history is not None else ()
+        made = {site.output: site for entry in entries if entry.plan for site in entry.plan.sites}
+        if made:
+            return list(made.values()), ()
+        plan: Plan = await self.jobs.run("planning", "plan", self.tile_spec or TileSpec())
+        return list(plan.sites), plan.skipped
+
+
+def _operands(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
+    """What goes into layers, by what comes out of them."""
+    leaves = [layer for layer in layers if not layer.group and layer.inputs]
+    return {
+        made.name: dict(zip("AB", [given.name for given in layer.inputs], strict=False))
+        for layer in leaves
+        for made in layer.outputs
+        if made.name
+    }
