@@ -17,7 +17,7 @@ from explorer.units import bytes_text, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from typing import Any
 
     Shape = tuple[int | str | None, ...]
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DTYPES",
     "EMPTY",
+    "batch_of",
     "SYMBOL",
     "Described",
     "Ran",
@@ -62,6 +63,8 @@ DTYPES = {
 
 SYMBOL = re.compile(r"Symbol\('([^']+)'[^()]*\)")
 
+_INTEGER = re.compile(r"Integer\((-?\d{1,20})\)")
+
 EMPTY = "_empty_nn_module_stack_from_metadata_hook"
 """How a node says that it ran in no module."""
 
@@ -77,6 +80,17 @@ def symbol_of(text: str) -> str:
     """The name of a symbol: "Symbol('s77', positive=True)" -> 's77'."""
     found = SYMBOL.fullmatch(text)
     return found.group(1) if found else text
+
+
+def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | None:
+    """The symbol that a user calls 'batch': the first dimension that all inputs have in common.
+
+    Args:
+        firsts: First dimensions of the inputs; None for one that is a number.
+        names: Symbols that the program leaves open.
+    """
+    common = next(iter(firsts)) if len(set(firsts)) == 1 else None
+    return common if common in names and "batch" not in names else None
 
 
 def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
@@ -199,6 +213,8 @@ def described(path: str, format: str, why: str, *, exported: bool = False, place
         found = json.loads(archive.text(name))
         if exported:
             _settle(found["graph_module"]["graph"]["tensor_values"])
+        else:
+            _name_batch(found)
         return _described(archive, found, format, why, places)
     except RecursionError as error:
         raise BadModel("its graph is nested deeper than any model's", where=path) from error
@@ -279,6 +295,26 @@ def _settle(known: Mapping[str, Any]) -> None:
             hint = (size.get("as_expr") or {}).get("hint") if isinstance(size, dict) else None
             if isinstance(hint, dict) and type(hint.get("as_int")) is int:
                 meta["sizes"][at] = {"as_int": hint["as_int"]}
+
+
+def _name_batch(found: dict[str, Any]) -> None:
+    """Calls the batch what it is called everywhere else."""
+    graph, signature = found["graph_module"]["graph"], found["graph_module"]["signature"]
+    known, ranges = graph["tensor_values"], found.get("range_constraints") or {}
+    given = Described()
+    _signature(given, signature, known)
+    shapes = [shape for _, _, shape in given.inputs if shape]
+    names = {symbol_of(str(symbol)): symbol for symbol in ranges}
+    symbol = batch_of([first if isinstance(first, str) else None for first, *_ in shapes], names)
+    if symbol is None:
+        return
+    for meta in known.values():
+        for size in meta["sizes"]:
+            expression = size.get("as_expr") if isinstance(size, dict) else None
+            if expression:
+                text = str(expression["expr_str"])
+                expression["expr_str"] = text.replace(f"Symbol('{symbol}'", "Symbol('batch'")
+    found["range_constraints"] = {"batch" if k == names[symbol] else k: v for k, v in ranges.items()}
 
 
 def _opsets(found: Mapping[str, Any]) -> str:
@@ -362,8 +398,13 @@ def _shape(sizes: Any) -> Shape:
                 raise ValueError("a size that no tensor has")
             found.append(number)
         else:
-            found.append(symbol_of(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
+            found.append(_spoken(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
     return tuple(found)
+
+
+def _spoken(text: str) -> str:
+    """An expression of sizes: "Mul(Integer(2), Symbol('s77', positive=True))" -> 'Mul(2, s77)'."""
+    return _INTEGER.sub(r"\1", SYMBOL.sub(r"\1", text))
 
 
 def _plain(arg: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from explorer.engine.formats.program_parts import batch_of
 from explorer.engine.formats.torch_archive import Archive, StorageRef, Storages, TensorSpec
 from explorer.engine.formats.torch_graph import DTYPES, LARGEST, SYMBOL, Program, read, symbol_of
 from explorer.engine.formats.torch_inputs import Bound
@@ -112,8 +113,8 @@ def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
                 firsts.add(symbol)
             if symbol is not None and not isinstance(size, int) and symbol.isidentifier():
                 found.setdefault(symbol, (symbol, size[1]))
-    common = next(iter(firsts)) if len(firsts) == 1 else None
-    if common is not None and common in found and "batch" not in found:
+    common = batch_of(firsts, found)
+    if common is not None:
         found = {"batch": found[common], **{n: s for n, s in found.items() if n != common}}
     return found
 

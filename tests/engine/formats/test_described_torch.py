@@ -155,10 +155,32 @@ def test_an_open_dimension_stands_by_its_name(tmp_path: Path) -> None:
     )
     torch.export.save(program, tmp_path / "open.pt2")
     path = str(tmp_path / "open.pt2")
-    first = of_kind(path, "input")["image"].shape
+    assert of_kind(path, "input")["image"].shape == ("batch", 1, 8, 8)
+    assert ("dimension batch", "2 to 64") in list(outline(path).facts)
+
+
+class Meeting(torch.nn.Module):
+    """Two inputs, whose first dimensions may differ."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.cat([a, b, b])
+
+
+def test_dimensions_that_inputs_do_not_share_keep_their_symbols(tmp_path: Path) -> None:
+    sizes = {name: {0: torch.export.Dim(name * 3, min=2, max=64)} for name in "ab"}
+    program = torch.export.export(Meeting(), (torch.zeros(4, 2), torch.zeros(5, 2)), dynamic_shapes=sizes)
+    torch.export.save(program, tmp_path / "open.pt2")
+    path = str(tmp_path / "open.pt2")
+    inputs = of_kind(path, "input")
+    first, second = inputs["a"].shape, inputs["b"].shape
     assert first is not None
-    assert isinstance(first[0], str)
-    assert (f"dimension {first[0]}", "2 to 64") in list(outline(path).facts)
+    assert second is not None
+    assert "batch" not in (first[0], second[0])
+    ((rows, _),) = (row.shape or () for row in of_kind(path, "output").values())
+    for symbol in (first[0], second[0]):
+        assert (f"dimension {symbol}", "2 to 64") in list(outline(path).facts)
+        assert str(symbol) in str(rows)
+    assert "Symbol" not in str(rows)
 
 
 def test_a_dimension_open_to_above_says_so(tmp_path: Path) -> None:
