@@ -206,9 +206,9 @@ class States:
             Misuse: It is a file of tensors, which says nothing of the work.
         """
         examined = self._examine(self._at(index))
-        why = "" if examined.analysis.info.totals.nodes else examined.schedule.failed
-        if why:
-            raise Misuse(why, where=self.source, hint="open the code or the graph that the weights are for")
+        order = examined.schedule
+        if order.failed and not examined.analysis.info.totals.nodes:
+            raise Misuse(order.failed, where=self.source, hint=order.hint)
         return examined
 
     def _rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:

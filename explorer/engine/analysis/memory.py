@@ -126,12 +126,14 @@ class Schedule(Struct, frozen=True):
         keep: Keys that are never freed: the model's outputs.
         rows: For every step the id of its row in `Analysis.layers`, None where it has none of its own.
         failed: Why the order ends early; empty if it does not.
+        hint: What to do about it.
     """
 
     steps: Sequence[Step]
     keep: Collection[Hashable]
     rows: Sequence[int | None]
     failed: str = ""
+    hint: str = "open the code or the graph that the weights are for"
 
 
 class Examined:

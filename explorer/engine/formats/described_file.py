@@ -80,7 +80,8 @@ class DescribedFile(TensorFile):
         else:
             totals = replace(totals, nodes=0, coverage=0.0)
         info = replace(examined.info, totals=totals, model=model)
-        order = memory.Schedule((), (), (), f"{self.contents.why}: the order of execution is not known")
+        why = f"{self.contents.why}: the order of execution is not known"
+        order = memory.Schedule((), (), (), why, self._hint)
         return memory.Examined(info, lambda: (layers, order))
 
     def _activations(self, leaves: Sequence[Leaf]) -> dict[str, int | None]:

@@ -27,6 +27,7 @@ from explorer.engine.formats import recognise  # noqa: E402
 from explorer.engine.formats.checkpoint import contents  # noqa: E402
 from explorer.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
+from explorer.facts.roofline import Machine  # noqa: E402
 from explorer.session import Session  # noqa: E402
 from tests.engine.formats.torch_nets import Small, Transformer, rewritten  # noqa: E402
 
@@ -524,6 +525,9 @@ def test_what_needs_the_model_to_run_says_why_it_cannot(tmp_path: Path) -> None:
     whole = Session(saved(Small(), tmp_path / "whole.pt"))
     with pytest.raises(Misuse, match=r"code was not run.*--trust"):
         whole.plan(TileSpec())
+    for ask in (whole.memory, lambda: whole.roofline(Machine("x", 1.0, 1.0))):
+        with pytest.raises(Misuse, match=r"code was not run.*--trust"):
+            ask()
 
 
 # -- the instant look
