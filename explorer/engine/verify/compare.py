@@ -158,6 +158,11 @@ class Comparison(Struct):
         return max(-1.0, min(1.0, self._squares["dot"] / (math.sqrt(old) * math.sqrt(new))))
 
     @property
+    def scale(self) -> float | None:
+        """RMS of `before`."""
+        return self._rms("old")
+
+    @property
     def rms_before(self) -> float | None:
         """RMS error of `before` against float64."""
         return self._rms("error old")

@@ -85,17 +85,24 @@ class Session:
         except Exception as error:  # onnxruntime's own classes share no base below Exception
             raise BadModel(f"onnxruntime cannot load {what}: {one_line(error)}") from None
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Outputs by name.
+
+        Args:
+            feeds: Inputs by name.
+            names: Of the outputs wanted; None: all. What only others need is not run.
 
         Raises:
             BadModel: onnxruntime fails while running.
         """
+        wanted = list(self.outputs if names is None else names)
+        options = onnxruntime.RunOptions()
+        options.only_execute_path_to_fetches = names is not None
         try:
-            results = self._session.run(list(self.outputs), dict(feeds))
+            results = self._session.run(wanted, dict(feeds), options)
         except Exception as error:
             raise BadModel(f"onnxruntime cannot run {self.what}: {one_line(error)}") from None
-        return dict(zip(self.outputs, results, strict=True))
+        return dict(zip(wanted, results, strict=True))
 
     def types(self) -> dict[str, str | None]:
         """Element type of every output in numpy's spelling; None for what is no tensor of numbers."""
