@@ -1,0 +1,404 @@
+"""Where two graphs part: the layer that begins it, and how the error grows from there.
+
+Both models run on the same inputs with their common values exposed. That shows where the error is, not where
+it comes from: behind a fault every value is off. So each layer of the second model also runs on the first
+one's own values. What is off then was introduced there; what is not was inherited. Both questions are put to
+the judge of the proof (`compare`): the error must be beyond the noise that the original itself has against
+float64. Where the second model's layer works in coarser number types, it may be off by their rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.engine.graph import DTYPES, Model, Node, Tensor, subgraphs
+from explorer.engine.verify.compare import Comparison, unit_roundoff
+from explorer.engine.verify.inputs import InputShapes, check_names, draw, plan_inputs
+from explorer.engine.verify.outputs import Mismatch, pair_inputs
+from explorer.engine.verify.probes import Pair, Region, Wiring
+from explorer.engine.verify.probing import BUDGET, Cancel, OnProgress, Place, Probing, Trial
+from explorer.engine.verify.proof import depth_of
+from explorer.engine.verify.recovery import recover_plan
+from explorer.errors import Misuse
+from explorer.facts.blame import Blame, BlameKind, Probe, ProbeState
+from explorer.units import printable
+
+__all__ = ["CRITERION", "blame"]
+
+CRITERION = (
+    "every layer of the second model is run on the first one's own values, as they are and with their zeros"
+    " filled: it introduces error if it is farther from float64 on them than the first model's own layer is,"
+    " by more than chance and than its number types round; what is off otherwise is inherited"
+)
+
+_NAMED = 16
+"""Unpaired values that are named."""
+
+_IN_A_ROW = 256
+"""Terms that a runtime's own kernel adds in a row."""
+
+_COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+_QUANTISED = math.inf
+
+
+def blame(
+    before: Model,
+    after: Model,
+    *,
+    draws: int = 1,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+    budget: int = BUDGET,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Blame:
+    """The first layer in which `after` departs from `before`, and the error at every value that both have.
+
+    Args:
+        before: The original.
+        after: The other model.
+        draws: How many random inputs the models are run on.
+        seed: Of the first draw; draw i has seed + i.
+        dims: Sizes of symbolic dimensions; one that neither this nor `after`'s plan fixes is 1.
+        input_shapes: Shapes and types in place of the declared ones.
+        budget: Bytes of values that are held together (a value above it is looked at alone).
+        on_progress: Told where the work stands.
+        cancel: Asked between runs and between layers; True stops.
+
+    Returns:
+        The figures. That the models differ is a result, not an error.
+
+    Raises:
+        Misuse: An option does not fit the model, or no input can be drawn.
+        BadModel: onnxruntime cannot load or run one of the models.
+        Cancelled: `cancel` said so.
+    """
+    started = time.perf_counter()
+    if draws < 1:
+        raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
+    plan = recover_plan(after)
+    if plan is None:
+        check_names(before, dims or {}, input_shapes or {})
+    seeds = tuple(seed + i for i in range(draws))
+    try:
+        inputs, ends = pair_inputs(before, after), _ends(before, after)
+    except Mismatch as why:
+        return _unlike(before, after, str(why), time.perf_counter() - started)
+    drawn = plan_inputs(before, {**(plan.dims if plan is not None else {}), **(dims or {})}, input_shapes)
+    probing = Probing(
+        before,
+        after,
+        inputs,
+        ends,
+        drawn,
+        [draw(drawn, s) for s in seeds],
+        budget=budget,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
+    probing.run()
+    # small tiles of deep products make longer rows of additions; roundings grow with the square root
+    rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
+    probes = tuple(_Judge(probing, rows).probes({end.before for end in ends}))
+    return _answer(probing, probes, seeds, tuple(d.text() for d in drawn), time.perf_counter() - started)
+
+
+def _ends(before: Model, after: Model) -> list[Pair]:
+    """Outputs by name, or by position where they are called otherwise.
+
+    Raises:
+        Mismatch: There are more of them in one model.
+    """
+    first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
+    if len(first) != len(second):
+        raise Mismatch(f"one model has {len(first)} outputs, the other {len(second)}")
+    return [Pair(a, b) for a, b in zip(first, first if set(first) == set(second) else second, strict=True)]
+
+
+class _Judge:
+    """Makes what was measured into what it means."""
+
+    def __init__(self, probing: Probing, rows: Mapping[str, float]) -> None:
+        self.one, self.other = probing.one, probing.other
+        self.places = probing.places
+        self.rows = rows
+        self.depth = depth_of(self.one.model)
+        self.coarse: dict[tuple[str, str, str], tuple[float, str]] = {}
+
+    def probes(self, ends: set[str]) -> Iterator[Probe]:
+        """One for every place, in order."""
+        growth = 1.0
+        for place in self.places:
+            nodes = [self.other.nodes[at] for at in place.after.nodes]
+            here = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
+            growth = max(growth, here)
+            departs = self._excess(place, place.whole, self.depth, growth, None) != ""
+            state, reason = self._state(place, here)
+            if state == "rounding":
+                state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
+            yield self._probe(place, departs, state, reason, place.pair.before in ends)
+
+    def _state(self, place: Place, growth: float) -> tuple[ProbeState, str]:
+        """What the layer alone does: 'introduced', 'coarser', or 'rounding' for neither."""
+        part = replace(
+            self.one.model,
+            graph=replace(
+                self.one.model.graph,
+                nodes=tuple(self.one.nodes[at] for at in place.before.nodes),
+                initializers={n: self.one.model.graph.initializers[n] for n in place.before.stored},
+            ),
+        )
+        depth = max(depth_of(part), 1)
+        was, now = self._coarsest(self.one, place.before), self._coarsest(self.other, place.after)
+        coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))
+        found: tuple[ProbeState, str] = ("rounding", "")
+        for trial in place.alone:
+            reason = self._excess(place, trial, depth, growth, None)
+            if not reason:
+                continue
+            sound = coarser and not trial.fault and not trial.figures.nonfinite
+            if not sound or (now[0] != _QUANTISED and self._excess(place, trial, depth, growth, now[0])):
+                return "introduced", reason
+            found = "coarser", f"computed in {now[1]}"
+        return found
+
+    def _excess(self, place: Place, trial: Trial, depth: int, growth: float, roundoff: float | None) -> str:
+        """Why the difference is more than rounding explains; '' if it is not."""
+        figures = trial.figures
+        if trial.fault:
+            return trial.fault
+        if not place.float:
+            return f"{trial.differing:,} of {trial.elements:,} elements differ" if trial.differing else ""
+        own = unit_roundoff(place.dtypes[0])
+        figures.roundoff = own
+        judged = figures.judged and figures.plausible
+        figures.growth = growth
+        if roundoff is not None:
+            figures.roundoff, figures.growth = roundoff, growth * roundoff / own
+        return figures.judge() if judged else figures.judge_by_depth(depth)
+
+    def _coarsest(self, wiring: Wiring, region: Region) -> tuple[float, str]:
+        """The largest unit roundoff among the number types of a region, and its type."""
+        stored = wiring.model.graph.initializers
+        kinds = [_coarseness(stored[name].dtype) for name in region.stored]
+        kinds += [self._of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
+        return max(kinds, default=(0.0, ""))
+
+    def _of_node(self, model: Model, node: Node) -> tuple[float, str]:
+        """The same of a node, its bodies included."""
+        function = model.functions.get(node.key)
+        if function is not None:
+            if node.key not in self.coarse:
+                self.coarse[node.key] = 0.0, ""
+                self.coarse[node.key] = max(self._of_node(model, inner) for inner in function.nodes)
+            return self.coarse[node.key]
+        found = [(0.0, "")]
+        if "quantize" in node.op.lower() or node.op.startswith("QLinear") or node.op.endswith("Integer"):
+            found.append((_QUANTISED, "integers"))
+        elif node.op.startswith("MatMulNBits"):
+            found.append((_QUANTISED, "few bits"))
+        if node.op == "Cast":
+            code = node.attributes.get("to")
+            found += [_coarseness(DTYPES[code].name)] if isinstance(code, int) and code in DTYPES else []
+        if node.op == "Constant" and isinstance(value := node.attributes.get("value"), Tensor):
+            found.append(_coarseness(value.dtype))
+        for _, graph in subgraphs(node):
+            found += [self._of_node(model, inner) for inner in graph.nodes]
+            found += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
+        return max(found)
+
+    def _probe(self, place: Place, departs: bool, state: ProbeState, reason: str, output: bool) -> Probe:
+        at = self.one.producer[place.pair.before]
+        node, twin = self.one.nodes[at], self.other.nodes[self.other.producer[place.pair.after]]
+        figures = place.whole.figures
+        seen = bool(figures.elements)
+        relative = _relative(figures) if place.float else None
+        alone = [t.figures for t in place.alone if place.float and not t.fault]
+        worst = max(alone, key=lambda f: _relative(f) or 0.0, default=None)
+        live = [i for i in place.before.nodes if not self.one.live.isdisjoint(self.one.nodes[i].outputs)]
+        return Probe(
+            step=at,
+            layer=printable(node.label),
+            op=node.op,
+            layer_after=printable(twin.metadata.get("tile_hw.site") or twin.label),
+            value=printable(place.pair.before),
+            value_after=printable(place.pair.after),
+            layers=len(live),
+            dtype=place.dtypes[0],
+            dtype_after=place.dtypes[1],
+            shape=place.shape,
+            max_abs=figures.max_abs if seen else None,
+            rms=math.sqrt(figures.mse) if place.float and figures.mse is not None else None,
+            relative=relative,
+            snr_db=-20 * math.log10(relative) if relative else None,
+            cosine=figures.cosine if place.float else None,
+            nonfinite=figures.nonfinite,
+            noise=_noise(figures),
+            introduced=_relative(worst) if worst is not None else None,
+            introduced_noise=_noise(worst) if worst is not None else None,
+            departs=departs,
+            state=state,
+            reason=printable(reason),
+            output=output,
+        )
+
+
+def _coarseness(dtype: str) -> tuple[float, str]:
+    if dtype.startswith(("float8", "float4", "float6")):
+        return _QUANTISED, dtype
+    return (_COARSE[dtype], dtype) if dtype in _COARSE else (0.0, "")
+
+
+def _relative(figures: Comparison) -> float | None:
+    """RMS error / RMS of the value."""
+    if not figures.elements or figures.mse is None or not figures.scale:
+        return 0.0 if figures.equal and figures.elements else None
+    return math.sqrt(figures.mse) / figures.scale
+
+
+def _noise(figures: Comparison) -> float | None:
+    """The original's own error against float64, relative."""
+    if not figures.judged or not figures.plausible or not figures.scale:
+        return None
+    return (figures.rms_before or 0.0) / figures.scale
+
+
+def _unlike(before: Model, after: Model, why: str, seconds: float) -> Blame:
+    return Blame(
+        kind="unlike",
+        same=False,
+        verdict=f"different: {why}",
+        criterion=CRITERION,
+        before=before.path,
+        after=after.path,
+        first=None,
+        worst=None,
+        most=None,
+        probes=(),
+        unpaired=(),
+        unpaired_count=0,
+        seeds=(),
+        inputs=(),
+        chunks=0,
+        held_bytes=0,
+        seconds=seconds,
+    )
+
+
+def _answer(
+    probing: Probing,
+    probes: tuple[Probe, ...],
+    seeds: tuple[int, ...],
+    inputs: tuple[str, ...],
+    seconds: float,
+) -> Blame:
+    at_fault = [i for i, p in enumerate(probes) if p.state == "introduced"]
+    coarser = [i for i, p in enumerate(probes) if p.state == "coarser"]
+    weighted = [i for i, place in enumerate(probing.places) if _weighted(probing.one, place.before)]
+    kind = _kind(probes, at_fault, coarser, len(weighted))
+    first = next(iter(at_fault or coarser), None)
+    worst = _largest(probes, [(i, p.relative) for i, p in enumerate(probes)])
+    most = _largest(probes, [(i, probes[i].introduced) for i in at_fault or coarser])
+    return Blame(
+        kind=kind,
+        same=kind in ("equal", "rounding"),
+        verdict=_verdict(kind, probes, at_fault, coarser, len(weighted), most),
+        criterion=CRITERION,
+        before=probing.one.model.path,
+        after=probing.other.model.path,
+        first=first,
+        worst=worst,
+        most=most,
+        probes=probes,
+        unpaired=tuple((printable(n), why) for n, why in list(probing.unpaired.items())[:_NAMED]),
+        unpaired_count=len(probing.unpaired),
+        seeds=seeds,
+        inputs=inputs,
+        chunks=probing.chunks,
+        held_bytes=probing.held,
+        seconds=seconds,
+    )
+
+
+def _largest(probes: Sequence[Probe], figures: Sequence[tuple[int, float | None]]) -> int | None:
+    known = [(value, -i) for i, value in figures if value]
+    return -max(known)[1] if known else None
+
+
+def _weighted(wiring: Wiring, region: Region) -> bool:
+    """Whether a region multiplies by stored weights."""
+    stored = wiring.model.graph.initializers
+    return any(len(stored[name].shape) > 1 and stored[name].elements > 1 for name in region.stored)
+
+
+def _kind(
+    probes: Sequence[Probe], at_fault: Sequence[int], coarser: Sequence[int], weighted: int
+) -> BlameKind:
+    if not probes:
+        return "unlike"
+    if at_fault:
+        # one layer of one is a fault; when most layers that have weights add error, no single one is at fault
+        return "spread" if len(at_fault) > 1 and 2 * len(at_fault) > weighted else "fault"
+    if coarser:
+        return "coarser"
+    if any(p.departs for p in probes):
+        return "amplified"
+    return "equal" if all(p.state == "equal" for p in probes) else "rounding"
+
+
+def _verdict(
+    kind: BlameKind,
+    probes: Sequence[Probe],
+    at_fault: Sequence[int],
+    coarser: Sequence[int],
+    weighted: int,
+    most: int | None,
+) -> str:
+    count = "1 value" if len(probes) == 1 else f"{len(probes):,} values"
+    if kind == "unlike":
+        return "different: the two models have no value in common that could be compared"
+    if kind == "equal":
+        return f"equal bit for bit at {count}"
+    if kind == "rounding":
+        return f"equal within rounding at {count}"
+    if kind == "amplified":
+        off = next(p for p in probes if p.departs)
+        return (
+            f"departs, though no layer introduces more than rounding: first beyond the original's noise at"
+            f" {_named(off)}; the model amplifies it"
+        )
+    top = "" if most is None else f", most in {_named(probes[most])} ({_percent(probes[most].introduced)})"
+    if kind == "coarser":
+        why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
+        share = f"{len(coarser):,} of {count}"
+        return f"departs by its number types: {share} {why}{top}; no single layer is at fault"
+    first = probes[at_fault[0]]
+    if kind == "spread":
+        return (
+            f"departs in {len(at_fault):,} layers ({weighted:,} have weights), first in"
+            f" {_named(first)}{top}; no single layer is at fault"
+        )
+    more = len(at_fault) - 1
+    others = (
+        f"; {more:,} more layer{'s' if more > 1 else ''} introduce{'' if more > 1 else 's'} error"
+        if more
+        else ""
+    )
+    ends = [p for p in probes if p.output]
+    hidden = (
+        "" if any(p.departs for p in ends) or not ends else "; the outputs do not show it on these inputs"
+    )
+    return f"departs first in {_named(first)}: {first.reason}{others}{hidden}"
+
+
+def _named(probe: Probe) -> str:
+    return f"{probe.op} '{probe.layer}'"
+
+
+def _percent(relative: float | None) -> str:
+    return "?" if relative is None else f"{100 * relative:.2g} % of its size"
