@@ -1,0 +1,233 @@
+"""What a tiling costs on a machine: traffic, buffers, cycles, before a single node is written.
+
+Everything here is of the plan, not of a graph: it holds for every form. Sizes are bytes, cycles whole ones.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+__all__ = [
+    "ORDERS",
+    "Bound",
+    "Dataflow",
+    "Formula",
+    "Hardware",
+    "OrderCost",
+    "OrderTotal",
+    "PlanCost",
+    "SiteCost",
+    "Systolic",
+]
+
+Bound = Literal["compute", "memory", ""]
+Dataflow = Literal["output-stationary", "weight-stationary", "input-stationary"]
+
+ORDERS: dict[str, Dataflow] = {
+    "mnk": "output-stationary",
+    "nmk": "output-stationary",
+    "knm": "weight-stationary",
+    "nkm": "weight-stationary",
+    "mkn": "input-stationary",
+    "kmn": "input-stationary",
+}
+"""Every order of the three loops over tiles, outermost first, and whose tile stays in place while the
+innermost one turns: that of C (the output), of B (the weight) or of A (the input)."""
+
+
+class Hardware(Struct, frozen=True):
+    """A machine as a cost is counted for it; what is None is not known, and what follows from it neither.
+
+    Attributes:
+        name: What the user calls it.
+        macs_per_cycle: Multiply-accumulates that the matrix unit does in a cycle.
+        bytes_per_cycle: Bytes between memory and buffer in a cycle, both ways together.
+        clock: Cycles per second.
+        buffer: Bytes for the tiles that are being worked on.
+        array: (rows, columns) of a systolic array.
+        double_buffered: The next tiles arrive while these are worked on: a site takes the longer of computing
+            and moving, and twice the buffer; otherwise it takes the sum of both.
+        peak_macs, bandwidth: The two rates per second, as a roofline has them.
+        origin: Where the numbers came from.
+    """
+
+    name: str = ""
+    macs_per_cycle: float | None = None
+    bytes_per_cycle: float | None = None
+    clock: float | None = None
+    buffer: int | None = None
+    array: tuple[int, int] | None = None
+    double_buffered: bool = True
+    peak_macs: float | None = None
+    bandwidth: float | None = None
+    origin: str = ""
+
+
+class OrderCost(Struct, frozen=True):
+    """One run of a site with its loops in one order.
+
+    Attributes:
+        order: Loops from the outermost in: 'mnk'.
+        a_bytes, b_bytes: Read of the left and the right operand.
+        c_read_bytes, c_write_bytes: Of the sums, in the accumulator's type, the last write too.
+        traffic: The four together.
+        intensity: FLOPs (2 x MACs) per byte of traffic; None where no byte moves.
+        compute_cycles, memory_cycles: Of all products, and of all bytes.
+        cycles: The longer of both; their sum without double buffering.
+        bound: Which of the two is longer; '' where that is not known.
+    """
+
+    order: str
+    dataflow: Dataflow
+    a_bytes: int
+    b_bytes: int
+    c_read_bytes: int
+    c_write_bytes: int
+    traffic: int
+    intensity: float | None
+    compute_cycles: int | None
+    memory_cycles: int | None
+    cycles: int | None
+    bound: Bound
+    seconds: float | None
+
+
+class Systolic(Struct, frozen=True):
+    """Cycles that a systolic array computes, every operand waiting in its buffer.
+
+    Attributes:
+        dataflow: What stays in the array.
+        cycles: Tile after tile, as the plan cuts it.
+        whole: The product in one go, folded to the array's size only.
+        seconds: Of `cycles`.
+    """
+
+    dataflow: Dataflow
+    cycles: int
+    whole: int
+    seconds: float | None
+
+
+class Formula(Struct, frozen=True):
+    """How a figure comes about: `rule` in letters, `filled` with the site's numbers, and the `value`.
+
+    `unit` is 'bytes', 'cycles', 'seconds', 'FLOPs per byte', 'share', 'times' or '' for a plain count.
+    """
+
+    name: str
+    rule: str
+    filled: str
+    value: float
+    unit: str = ""
+
+
+class SiteCost(Struct, frozen=True):
+    """What one run of a site costs, all of its batch together.
+
+    Attributes:
+        name, op, M, K, N, batch, tile, grid, edges, dtype, accumulator, calls: As in `SitePlan`.
+        macs: batch M K N.
+        products: batch m k n.
+        utilisation: Of the arithmetic of all tile products, the share that the product needs.
+        padded_share: Of the bytes of both operands and the output, each counted once, the share that fills up
+            tiles; 0 with ragged edges.
+        traffic_without_reuse: Every tile product fetches its operands and its sum, and writes the sum.
+        compulsory: Each operand read once and the output written once, without filling.
+        orders: The six, in the order of `ORDERS`.
+        order: The chosen one: the one asked for, or that with the least traffic.
+        buffer, buffer_double: One tile of each operand and of the sum; twice that.
+        fits: Whether what the machine needs of the two is in its buffer.
+        lower_bound: Bytes that no order and no tile size can go below with `bound_buffer` bytes.
+        bound_buffer: The machine's buffer, or `buffer` where that is more or the machine's is not known.
+        ratio: Traffic of the chosen order, in lower bounds.
+        systolic: By dataflow; empty for a machine whose array is not known.
+        formulas: Empty unless asked for.
+    """
+
+    name: str
+    op: str
+    M: int
+    K: int
+    N: int
+    batch: int
+    tile: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    edges: str
+    dtype: str
+    accumulator: str
+    calls: int | None
+    macs: int
+    products: int
+    utilisation: float
+    padded_share: float
+    traffic_without_reuse: int
+    compulsory: int
+    orders: tuple[OrderCost, ...]
+    order: str
+    buffer: int
+    buffer_double: int
+    fits: bool | None
+    lower_bound: int
+    bound_buffer: int
+    ratio: float
+    systolic: tuple[Systolic, ...] = ()
+    formulas: tuple[Formula, ...] = ()
+
+    @property
+    def chosen(self) -> OrderCost:
+        """What the site costs in its chosen order."""
+        return next(one for one in self.orders if one.order == self.order)
+
+
+class OrderTotal(Struct, frozen=True):
+    """All sites one after the other, every call of each.
+
+    Attributes:
+        order: 'mnk': every site in this order; 'best': each in the one with the least traffic.
+        memory_bound: Sites that moving bounds; None where that is not known.
+    """
+
+    order: str
+    traffic: int
+    intensity: float | None
+    compute_cycles: int | None
+    memory_cycles: int | None
+    cycles: int | None
+    seconds: float | None
+    memory_bound: int | None
+
+
+class PlanCost(Struct, frozen=True):
+    """What a plan costs. Sums are over all sites and all calls of each; what is left untiled is in none.
+
+    Attributes:
+        hardware: The machine, with what follows from the numbers that were given.
+        order: What was asked for: 'best', an order, or a dataflow (then the better of its two).
+        buffer, buffer_double: The most that a site needs.
+        fits: Every site fits; None where the machine's buffer is not known.
+        total: In the order that was asked for.
+        orders: Every site in the same order, for each of the six; then the best of each.
+        systolic: By dataflow, summed over all sites.
+        assumptions: What was taken for granted, in words.
+    """
+
+    hardware: Hardware
+    order: str
+    sites: tuple[SiteCost, ...]
+    macs: int
+    products: int
+    utilisation: float
+    padded_share: float
+    traffic_without_reuse: int
+    compulsory: int
+    lower_bound: int
+    ratio: float
+    buffer: int
+    buffer_double: int
+    fits: bool | None
+    total: OrderTotal
+    orders: tuple[OrderTotal, ...]
+    systolic: tuple[Systolic, ...] = ()
+    assumptions: tuple[str, ...] = ()
