@@ -11,12 +11,14 @@ Importing this module is cheap; onnx, numpy and torch are imported by the method
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from explorer import scripts
 from explorer.arguments import opening_words
 from explorer.errors import Misuse
 from explorer.facts import Diff, HistoryEntry, Plan, TileResult, TileSpec, Verification
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from explorer.engine.graph import Model
     from explorer.engine.transforms.sites import Site
     from explorer.facts.conversion import Conversion
+    from explorer.facts.cost import Hardware, PlanCost
+    from explorer.facts.settings import Settings
+    from explorer.facts.sweep import Sweep, SweepSpec
 
 __all__ = ["Session", "compare_files", "diff_files", "verify_files"]
 
@@ -60,6 +65,34 @@ class Session(Looking):
             Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
         """
         return self._plan(spec, on_progress)[0]
+
+    def cost(
+        self,
+        spec: TileSpec,
+        hardware: Hardware | None = None,
+        *,
+        order: str = "best",
+        formulas: bool = False,
+        on_progress: OnProgress = None,
+    ) -> PlanCost:
+        """What a tiling of the current model would cost on a machine, without doing it.
+
+        Args:
+            spec: See `plan`.
+            hardware: The machine (see `explorer.machines.hardware`); None leaves out cycles and time.
+            order: 'best' for the loop order with the least traffic at each site, or the one for all: 'mnk',
+                'output-stationary'.
+            formulas: Say at every site how its figures come about.
+            on_progress: Told where the job stands.
+
+        Raises:
+            Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
+        """
+        from explorer.engine.transforms.cost import plan_cost
+        from explorer.engine.transforms.formulas import explained
+
+        cost = plan_cost(self.plan(spec, on_progress=on_progress), hardware, order=order)
+        return explained(cost) if formulas else cost
 
     def tile(
         self,
@@ -121,10 +154,67 @@ class Session(Looking):
                 plan=plan,
                 verification=evidence,
                 saved=output or "",
+                spec=spec,
             )
             self._append(entry)
         seconds = time.perf_counter() - started
         return TileResult(plan, (output or target) if kept else "", evidence, seconds, command)
+
+    def sweep(
+        self,
+        spec: SweepSpec,
+        *,
+        hardware: Hardware | None = None,
+        order: str = "best",
+        verify: bool = False,
+        draws: int = 3,
+        seed: int = 0,
+        output: str | None = None,
+        scheduler: str | None = None,
+        workers: int | None = None,
+        layers: bool = False,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Sweep:
+        """A row for every combination of `spec`, of the current model; `sweep_files` takes several models.
+
+        Args:
+            spec: Tiles, edges and forms to combine.
+            hardware: The machine; without one there are no cycles.
+            order: Of the loops over tiles, as for `cost`.
+            verify: Tile, write and prove each combination, too; the tiled files do not stay.
+            draws: Random inputs for each proof.
+            seed: Of the first draw.
+            output: A file that keeps the rows as they are made: what it holds already is not done again.
+            scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
+            workers: Processes on this machine; 1 is this one, None as many as there are processors where
+                that saves time and Dask is installed.
+            layers: Whether the answer lists the products of the model, too.
+            on_progress: Told how many rows are done.
+            cancel: Asked now and then; True stops, and what is done is kept.
+
+        Raises:
+            Misuse: No combination can be tiled, or `output` is no file of results.
+            MissingExtra: `scheduler` or `workers` need Dask, which is not installed.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.sweeping import sweep_session
+
+        return sweep_session(
+            self,
+            spec,
+            hardware=hardware,
+            order=order,
+            verify=verify,
+            draws=draws,
+            seed=seed,
+            output=output,
+            scheduler=scheduler,
+            workers=workers,
+            layers=layers,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
 
     def verify(
         self,
@@ -271,25 +361,93 @@ class Session(Looking):
         return replace(fact, command=shlex.join([*words, *opening_words(self._options)]))
 
     def command(self, spec: TileSpec, output: str | None = None) -> str:
-        """The command that does headless what `tile` does; '' for an nn.Module object, which has no name."""
-        if self._module is not None:
+        """The command that does headless what `tile` does to the opened model.
+
+        '' where no command can: an nn.Module object has no name, rules that stand in no file no option.
+        """
+        words = scripts.tiling_words(spec)
+        if self._module is not None or words is None:
             return ""
         import shlex
 
-        words = ["explorer", "tile", self.source, "-o", output or f"{stem(self.source)}_tiled.onnx"]
-        words += ["--tile", "x".join(map(str, spec.tile))]
-        for site in spec.sites:
-            words += ["--site", site]
-        words += ["--edges", spec.edges, "--form", spec.form]
-        return shlex.join([*words, *opening_words(self._options)])
+        head = ["explorer", "tile", self.source, "-o", output or f"{stem(self.source)}_tiled.onnx"]
+        return shlex.join([*head, *words, *opening_words(self._options)])
+
+    def script(self, path: str, *, index: int | None = None, overwrite: bool = False) -> str:
+        """Writes the commands that make a state, and those before it, as a shell script.
+
+        Run in an empty folder it makes files that are the session's, byte for byte.
+
+        Args:
+            path: Of the script.
+            index: Which state of the history; None is the current one.
+            overwrite: Whether an existing file may be replaced.
+
+        Returns:
+            The path.
+
+        Raises:
+            Misuse: Nothing was done yet, no command can open the model, or `path` cannot be written.
+        """
+        at = self._at(index)
+        if at == 0:
+            raise Misuse("nothing was done to the model yet", where="script", hint="tile it first")
+        if self._module is not None:
+            raise Misuse("no command opens an nn.Module object", where=self.source, hint="save it as ONNX")
+        if self._options["seed"]:
+            raise Misuse("no option asks for weights of another seed", where=self.source)
+        import explorer
+
+        steps = [scripts.Step(self._history.entries[i], self._reopening(i - 1)) for i in range(1, at + 1)]
+        tool = f"explorer {explorer.__version__}"
+        text = scripts.as_script(self.source, steps, stem=stem(self.source), tool=tool)
+        self._write(path, text, overwrite)
+        os.chmod(path, os.stat(path).st_mode | (os.stat(path).st_mode & 0o444) >> 2)
+        return path
+
+    def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
+        """What `spec` asks of every site of the current model, and who said so.
+
+        Raises:
+            Misuse: See `plan`.
+        """
+        from explorer.engine.transforms.settings import in_force
+
+        every = self._plan(TileSpec(grouped=spec.grouped), on_progress)[0].sites
+        chosen = self._plan(replace(spec, rules=()), on_progress)[0].sites if spec.sites else every
+        return in_force(spec, every, chosen)
+
+    def keep_choices(self, path: str, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
+        """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name.
+
+        Returns:
+            The path.
+
+        Raises:
+            Misuse: Nothing was tiled yet, or `path` cannot be written.
+        """
+        from explorer import tiling_file
+
+        plans = [entry.plan for entry in self._history.entries[1 : self._history.current + 1] if entry.plan]
+        if not plans:
+            raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
+        every = [site.name for site in self._plan_of(0, TileSpec(), on_progress)[0].sites]
+        spec = tiling_file.chosen_by_hand(plans, every)
+        said = [f"What was tiled of {self.source}, and how: explorer tile MODEL --config THIS"]
+        self._write(path, tiling_file.as_toml(spec, said), overwrite)
+        return path
 
     # inside
 
     def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
+        """As `_plan_of`, of the current model."""
+        return self._plan_of(self._history.current, spec, on_progress)
+
+    def _plan_of(self, at: int, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
         from explorer.engine.transforms.plan import make_plan
 
-        found = self._found(self._history.current, on_progress)
+        found = self._found(at, on_progress)
         plan, chosen = make_plan(
             found.sites,
             found.skipped,
@@ -299,6 +457,25 @@ class Session(Looking):
             dims=found.dims,
         )
         return plan, found.bound, chosen
+
+    def _reopening(self, at: int) -> Mapping[str, Any]:
+        """With which options a state has to be opened for a transform to come out the same."""
+        if at == 0:
+            return self._options
+        from explorer.engine.formats.opening import dims_of
+
+        kept = {name: self._options[name] for name in ("input_shapes", "rules")}
+        trust = self._options["trust"] and self._options["rules"] is not None
+        return {**kept, "trust": trust, "dims": dims_of(self._model(at), self._options["dims"])}
+
+    def _write(self, path: str, text: str, overwrite: bool) -> None:
+        """Writes a file of text."""
+        from explorer import targets
+
+        self._check_target(path, overwrite)
+        with targets.replacing(path, overwrite=overwrite) as temporary:
+            with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
 
 
 class _Disproved(Exception):

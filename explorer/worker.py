@@ -57,13 +57,14 @@ _LONG: Mapping[str, tuple[str, ...]] = {
 _PAGES = 16
 """Pages of rows a message."""
 
-_STAGES = frozenset(
-    {"open", "analysis", "plan", "tile", "verify", "diff", "save", "convert", "weights", "activations"}
-)
+_STAGES = frozenset({
+    "open", "analysis", "plan", "cost", "tile", "verify", "diff", "save", "convert", "weights", "activations",
+})  # fmt: skip
 """Methods that take long and say where they stand."""
 
 _METHODS = _STAGES | {
-    "info", "ops", "search", "history", "undo", "redo", "command",
+    "info", "ops", "search", "history", "undo", "redo", "go", "name", "script", "command",
+    "settings", "keep_choices",
     "memory", "roofline", "training", "torchinfo", "locate", "conversions",
 }  # fmt: skip
 
