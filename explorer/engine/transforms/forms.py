@@ -8,7 +8,7 @@
 - `batched`: one batched MatMul over blocks, for tools that know neither functions nor Scan.
 
 The arithmetic is the same in all of them: every product (m, n, k) once, summed over k in order, then
-alpha, bias, and the shape of the original output.
+what the site's kind does with the sum: scale, bias, the shape of the original output.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.engine.graph import Function, Graph, Node, Tensor, Value, dtype_code, tensor_from_array
-from explorer.engine.transforms import weights
-from explorer.engine.transforms.operators import concat2d, split2d, tile_operator
+from explorer.engine.graph import Function, Node, Tensor, Value, dtype_code, tensor_from_array
+from explorer.engine.transforms.operands import Operand, flowing, stored
+from explorer.engine.transforms.operators import concat2d, cut, tile_operator
 from explorer.engine.transforms.region import DOMAIN, Emission, Region
 from explorer.engine.transforms.sites import Site
 from explorer.facts import SitePlan
@@ -30,6 +30,9 @@ __all__ = ["emit"]
 
 _SCAN_BODY = 2048
 """Products in one Scan body; with more, the rows are scanned too."""
+
+_SMALL = 64
+"""Products of one matrix of a stack up to which a Scan over the stack holds them side by side."""
 
 
 def _extents(size: int, tile: int, padded: bool) -> list[int]:
@@ -45,13 +48,13 @@ class _Geometry(Struct, frozen=True):
     ms: list[int]
     ks: list[int]
     ns: list[int]
-    padded: bool
 
     @classmethod
-    def of(cls, site: Site, tile: tuple[int, int, int], padded: bool) -> _Geometry:
-        sizes = (site.M, site.K, site.N)
-        ms, ks, ns = (_extents(s, t, padded) for s, t in zip(sizes, tile, strict=True))
-        return cls(tile, ms, ks, ns, padded)
+    def of(cls, plan: SitePlan) -> _Geometry:
+        sizes = (plan.M, plan.K, plan.N)
+        padded = plan.edges == "padded"
+        ms, ks, ns = (_extents(s, t, padded) for s, t in zip(sizes, plan.tile, strict=True))
+        return cls(plan.tile, ms, ks, ns)
 
     @property
     def M(self) -> int:  # noqa: N802 - the field's letter
@@ -65,87 +68,77 @@ class _Geometry(Struct, frozen=True):
     def N(self) -> int:  # noqa: N802
         return sum(self.ns)
 
+    @property
+    def products(self) -> int:
+        return len(self.ms) * len(self.ks) * len(self.ns)
 
-def emit(site: Site, plan: SitePlan, tile: tuple[int, int, int], emission: Emission) -> list[Node]:
+
+def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
     """The nodes that take the place of `site`.
 
     Args:
         site: The product.
         plan: Its plan; `plan.form` is one of 'lab', 'scan', 'unrolled', 'batched'.
-        tile: (TM, TK, TN).
         emission: Where weights and functions go.
 
     Returns:
         Nodes whose last one gives the site's output.
     """
-    geometry = _Geometry.of(site, tile, plan.edges == "padded")
+    geometry = _Geometry.of(plan)
     region = Region(emission, emission.unique(f"{site.output}/tiled") + "/", site.name)
     if plan.form == "lab":
         _emit_lab(region, site, geometry)
         return region.nodes
-    x = _prepare(region, site, geometry, site.x)
-    if plan.form == "batched":
-        z = _batched(region, site, geometry, x)
-    elif plan.form == "scan":
-        z = _scan(region, site, geometry, x)
-    else:
-        z = _unrolled(region, site, geometry, x)
-    _finish(region, site, geometry, z, site.bias, site.output)
+    z = _written(region, site, geometry, plan.form, site.inputs, "")
+    last = region.nodes[-1]
+    assert last.outputs == (z,), "the site's last node gives its output"
+    last.outputs = (site.output,)
     return region.nodes
 
 
-def _prepare(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
-    """X as an (M, K) matrix, padded if the plan pads."""
-    if site.transpose_x and len(site.x_shape) > 1:
-        x = region.transpose(x, (1, 0), "x_transposed")
-    elif len(site.x_shape) != 2:
-        x = region.reshape(x, (site.M, site.K), "x_matrix")
-    if (geometry.M, geometry.K) != (site.M, site.K):
-        x = region.pad(x, geometry.M - site.M, geometry.K - site.K, "x_padded")
-    return x
+def _written(
+    region: Region, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], weight: str
+) -> str:
+    """The whole site: operands, products, what comes behind them.
 
-
-def _finish(region: Region, site: Site, geometry: _Geometry, z: str, bias: str, output: str) -> None:
-    """From the sum of products to the site's output: crop, turn, scale, bias, shape."""
-    wide = site.dtype == "float16"
+    Args:
+        region: Where it is written.
+        site: The product.
+        geometry: How it is cut.
+        form: The form.
+        inputs: What stands for the site's inputs here.
+        weight: Value name of the whole constant operand, padded, where a function is handed it.
+    """
+    x = _padded(region, site, site.left(region, inputs), geometry.M - site.M, geometry.K - site.K, "x", 0)
+    right: Operand
+    if weight:
+        right = flowing(weight, site.batch, (geometry.K, geometry.N))
+    elif site.weight is not None:
+        right = stored(site.weight, geometry.K, site.fill[1])
+    else:
+        assert not isinstance(site.right, Struct)
+        w = site.right(region, inputs)
+        w = _padded(region, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
+        right = flowing(w, site.batch, (geometry.K, geometry.N))
+    z = _FORMS[form](region, site, geometry, x, right)
     if (geometry.M, geometry.N) != (site.M, site.N):
-        z = region.slice(z, (0, 0), (site.M, site.N), "cropped")
-    if site.swapped:
-        z = region.transpose(z, (1, 0), "turned")
-    working = "float32" if wide else site.dtype
-    if site.alpha != 1.0:
-        z = region.add("Mul", (z, _scalar(region, site.alpha, working, "alpha")), "scaled")
-    if bias:
-        if wide:
-            bias = region.add("Cast", (bias,), "bias32", attributes={"to": dtype_code("float32")})
-        if site.beta != 1.0:
-            bias = region.add("Mul", (bias, _scalar(region, site.beta, working, "beta")), "bias_scaled")
-        z = region.add("Add", (z, bias), "biased")
-    if wide:
-        z = region.add("Cast", (z,), "narrowed", attributes={"to": dtype_code("float16")})
-    rows_cols = (site.N, site.M) if site.swapped else (site.M, site.N)
-    if site.y_shape != rows_cols:
-        z = region.reshape(z, site.y_shape, "shaped")
-    last = region.nodes[-1]
-    assert last.outputs == (z,), "the site's last node gives its output"
-    last.outputs = (output,)
+        lead = (site.batch,) if site.stacked else ()
+        z = region.slice(z, (0,) * (len(lead) + 2), (*lead, site.M, site.N), "cropped")
+    return site.finish(region, z, inputs)
 
 
-def _scalar(region: Region, value: float, dtype: str, label: str) -> str:
-    return region.constant(tensor_from_array("", np.asarray(value, dtype)), label)
-
-
-def _cut(
-    region: Region, x: str, rows: list[int], cols: list[int], tile: tuple[int, int], label: str
-) -> list[list[str]]:
-    """The blocks of a matrix as value names; a matrix of one block stays what it is."""
-    if len(rows) == len(cols) == 1:
-        return [[x]]
-    function = split2d(region.emission, rows, cols, tile)
-    names = [[region.value(f"{label}_{i}_{j}") for j in range(len(cols))] for i in range(len(rows))]
-    flat = [name for row in names for name in row]
-    region.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
-    return names
+def _padded(region: Region, site: Site, x: str, rows: int, columns: int, label: str, side: int) -> str:
+    """An operand with as many rows and columns more behind it."""
+    if not rows and not columns:
+        return x
+    lead = (0,) if site.stacked else ()
+    fill = ""
+    if site.fill[side]:
+        fill = region.constant(
+            tensor_from_array("", np.asarray(site.fill[side], site.dtype)), f"{label}_fill"
+        )
+    pads = (*lead, 0, 0, *lead, rows, columns)
+    return region.pad(x, pads, f"{label}_padded", fill)
 
 
 def _products(
@@ -168,7 +161,7 @@ def _products(
                 label = f"p_{i}{tag}_{k}"
                 term = region.add(operator, (block, ws[k][j]), label, domain=DOMAIN, mnk=f"{i},{column},{k}")
                 terms.append(term)
-            line.append(terms[0] if len(terms) == 1 else region.add("Sum", terms, f"c_{i}{tag}"))
+            line.append(region.total(terms, f"c_{i}{tag}", site.accumulator))
         out.append(line)
     return out
 
@@ -182,51 +175,28 @@ def _join(region: Region, blocks: list[list[str]], label: str) -> str:
     return region.add(function, flat, label, domain=DOMAIN)
 
 
-def _unrolled(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
-    tm, tk, tn = geometry.tile
-    xs = _cut(region, x, geometry.ms, geometry.ks, (tm, tk), "x")
-    ws = []
-    for k, height in enumerate(geometry.ks):
-        row = []
-        for n, width in enumerate(geometry.ns):
-            key = (site.weight.name, site.weight.transposed, "tile", geometry.tile[1:], geometry.padded, k, n)
-            row.append(
-                region.emission.store(
-                    key,
-                    f"{site.weight.name}/tile_{k}_{n}",
-                    lambda name, k=k, n=n, height=height, width=width: weights.single(
-                        name, site.weight, k * tk, n * tn, height, width
-                    ),
-                )
-            )
-        ws.append(row)
+def _unrolled(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+    if not site.stacked:
+        return _side_by_side(region, site, geometry, x, right)
+    xs = [region.value(f"x_{b}") for b in range(site.batch)]
+    region.split(x, [1] * site.batch, 0, xs, "x_split")
+    rights = right.each(region)
+    parts = []
+    for b, (one, operand) in enumerate(zip(xs, rights, strict=True)):
+        inner = region.inner(str(b))
+        matrix = inner.reshape(one, (geometry.M, geometry.K), "x")
+        z = _side_by_side(inner, site, geometry, matrix, operand)
+        parts.append(inner.reshape(z, (1, geometry.M, geometry.N), "y_each"))
+        region.nodes += inner.nodes
+    return region.concat(parts, 0, "y_stack")
+
+
+def _side_by_side(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+    """Every product of one matrix, a node each."""
+    xs = cut(region, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
+    ws = right.tiles(region, geometry.ks, geometry.ns, geometry.tile[1:])
     labels = [str(n) for n in range(len(geometry.ns))]
     return _join(region, _products(region, site, geometry, xs, ws, labels), "y")
-
-
-def _stored_matrix(region: Region, site: Site, geometry: _Geometry, first: int, width: int) -> str:
-    """Name of the initializer with columns first ... first+width of the weight, (K padded, width)."""
-    weight = site.weight
-    whole = (first, width, geometry.K) == (0, weight.N, weight.K)
-    if whole and not weight.transposed and weight.tensor.shape == (weight.K, weight.N):
-        # it lies as it is needed: the stored tensor serves
-        same = Tensor(weight.name, weight.tensor.dtype, weight.tensor.shape, weight.tensor.payload)
-        if not weight.chain or weight.chain[-1].op != "Constant":
-            # an initializer, however many Identity nodes lead to it: other sites share it
-            return weight.name
-        return region.emission.store(
-            (weight.name, "as stored"), f"{weight.name}/matrix", lambda name: _renamed(same, name)
-        )
-    key = (weight.name, weight.transposed, "matrix", geometry.K, first, width)
-    return region.emission.store(
-        key,
-        f"{weight.name}/matrix_{geometry.K}x{width}",
-        lambda name: weights.dense(name, weight, geometry.K, width, first),
-    )
-
-
-def _renamed(tensor: Tensor, name: str) -> Tensor:
-    return Tensor(name, tensor.dtype, tensor.shape, tensor.payload)
 
 
 def _column(
@@ -234,104 +204,121 @@ def _column(
 ) -> str:
     """One column of output tiles, (M, width), from the (K, width) matrix `w`."""
     tag = "" if n == "*" else f"_{n}"
-    ws = _cut(region, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
+    ws = cut(region, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
     return _join(region, _products(region, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
-def _scan(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
+def _scan(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+    return (_scan_stack if site.stacked else _scan_matrix)(region, site, geometry, x, right)
+
+
+def _scan_stack(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+    """A Scan over the matrices of the stack, each in scan form or, if it is small, side by side."""
+    body = region.inner("matrix")
+    given = body.value("x")
+    inputs = [Value(given, site.dtype, (geometry.M, geometry.K))]
+    small = geometry.products <= _SMALL
+    stacks, operand = right.handed(region, body, geometry.ns, geometry.tile[2], site.dtype, whole=small)
+    inputs += [value for _, value in stacks]
+    form = _side_by_side if small else _scan_matrix
+    made = form(body, site, geometry, given, operand)
+    return region.scan(
+        "matrices",
+        body,
+        inputs=inputs,
+        outputs=[Value(made, site.accumulator, (geometry.M, geometry.N))],
+        over=[x, *(name for name, _ in stacks)],
+    )
+
+
+def _scan_matrix(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
     tm, tk, _ = geometry.tile
     if len(geometry.ms) > 1 and len(geometry.ms) * len(geometry.ks) > _SCAN_BODY:
-        return _scan_rows(region, site, geometry, x)
-    xs = _cut(region, x, geometry.ms, geometry.ks, (tm, tk), "x")
-    return _scan_columns(region, site, geometry, xs)
+        return _scan_rows(region, site, geometry, x, right)
+    xs = cut(region, x, geometry.ms, geometry.ks, (tm, tk), "x")
+    return _scan_columns(region, site, geometry, xs, right)
 
 
-def _scan_columns(region: Region, site: Site, geometry: _Geometry, xs: list[list[str]]) -> str:
+def _scan_columns(
+    region: Region, site: Site, geometry: _Geometry, xs: list[list[str]], right: Operand
+) -> str:
     """(M, N) from the row blocks: whole columns by a Scan, a ragged last one beside it."""
     tn = geometry.tile[2]
     full = sum(width == tn for width in geometry.ns)
     parts = []
     if full:
-        key = (site.weight.name, site.weight.transposed, "columns", geometry.K, tn, full)
-        stacked = region.emission.store(
-            key,
-            f"{site.weight.name}/columns_{tn}",
-            lambda name: weights.columns(name, site.weight, full, geometry.K, tn),
-        )
-        body = Region(region.emission, region.prefix + "column/", site.name, region.place + "column/")
+        stacked = right.columns(region, full, tn)
+        body = region.inner("column")
         given = body.value("w")
         made = _column(body, site, geometry, xs, given, tn, "*")
-        accumulated = "float32" if site.dtype == "float16" else site.dtype
-        graph = Graph(
-            name="column",
-            nodes=tuple(body.nodes),
-            inputs=(Value(given, site.dtype, (geometry.K, tn)),),
-            outputs=(Value(made, accumulated, (geometry.M, tn)),),
-            initializers={},
-        )
         # the Scan stacks columns along axis 1: (M, n, TN), which reads as (M, n * TN)
-        attributes = {"body": graph, "num_scan_inputs": 1, "scan_output_axes": (1,)}
-        scanned = region.add("Scan", (stacked,), "columns", attributes=attributes)
+        scanned = region.scan(
+            "columns",
+            body,
+            inputs=[Value(given, site.dtype, (geometry.K, tn))],
+            outputs=[Value(made, site.accumulator, (geometry.M, tn))],
+            over=[stacked],
+            output_axis=1,
+        )
         parts.append(region.add("Flatten", (scanned,), "y_full", attributes={"axis": 1}))
     if full < len(geometry.ns):
         width = geometry.ns[-1]
-        rest = _stored_matrix(region, site, geometry, full * tn, width)
+        rest = right.matrix(region, full * tn, width)
         parts.append(_column(region, site, geometry, xs, rest, width, str(full)))
     return region.concat(parts, 1, "y")
 
 
-def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
-    """As `_scan`, with the whole blocks of rows scanned too, so that the body stays small."""
+def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+    """As `_scan_matrix`, with the whole blocks of rows scanned too, so that the body stays small."""
     tm, tk, _ = geometry.tile
     full = sum(height == tm for height in geometry.ms)
     rest = geometry.M - full * tm
+    right = right.prepared(region, geometry.ns, geometry.tile[2])
     parts = []
     top = region.slice(x, (0, 0), (full * tm, geometry.K), "x_rows") if rest else x
     blocks = region.reshape(top, (full, tm, geometry.K), "x_blocks")
-    body = Region(region.emission, region.prefix + "row/", site.name, region.place + "row/")
-    one = _Geometry(geometry.tile, [tm], geometry.ks, geometry.ns, geometry.padded)
+    body = region.inner("row")
+    one = _Geometry(geometry.tile, [tm], geometry.ks, geometry.ns)
     given = body.value("x")
-    made = _scan_columns(body, site, one, _cut(body, given, [tm], geometry.ks, (tm, tk), "x"))
-    accumulated = "float32" if site.dtype == "float16" else site.dtype
-    graph = Graph(
-        name="row",
-        nodes=tuple(body.nodes),
-        inputs=(Value(given, site.dtype, (tm, geometry.K)),),
-        outputs=(Value(made, accumulated, (tm, geometry.N)),),
-        initializers={},
+    made = _scan_columns(body, site, one, cut(body, given, [tm], geometry.ks, (tm, tk), "x"), right)
+    scanned = region.scan(
+        "rows",
+        body,
+        inputs=[Value(given, site.dtype, (tm, geometry.K))],
+        outputs=[Value(made, site.accumulator, (tm, geometry.N))],
+        over=[blocks],
     )
-    scanned = region.add("Scan", (blocks,), "rows", attributes={"body": graph, "num_scan_inputs": 1})
     parts.append(region.reshape(scanned, (full * tm, geometry.N), "y_rows"))
     if rest:
         tail = region.slice(x, (full * tm, 0), (geometry.M, geometry.K), "x_rest")
-        last = _Geometry(geometry.tile, [rest], geometry.ks, geometry.ns, geometry.padded)
-        beside = Region(region.emission, region.prefix + "rest/", site.name, region.place + "rest/")
-        xs = _cut(beside, tail, [rest], geometry.ks, (tm, tk), "x")
-        parts.append(_scan_columns(beside, site, last, xs))
+        last = _Geometry(geometry.tile, [rest], geometry.ks, geometry.ns)
+        beside = region.inner("rest")
+        xs = cut(beside, tail, [rest], geometry.ks, (tm, tk), "x")
+        parts.append(_scan_columns(beside, site, last, xs, right))
         region.nodes += beside.nodes
     return region.concat(parts, 0, "y")
 
 
-def _batched(region: Region, site: Site, geometry: _Geometry, x: str) -> str:
-    """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k."""
+def _batched(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+    """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k; a stack has an axis more."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
-    key = (site.weight.name, site.weight.transposed, "blocks", tk, tn)
-    tiles = region.emission.store(
-        key,
-        f"{site.weight.name}/blocks_{tk}x{tn}",
-        lambda name: weights.blocks(name, site.weight, (k, n), tk, tn),
-    )
-    x = region.reshape(x, (m, tm, 1, k, tk), "x_blocks")
-    x = region.transpose(x, (0, 2, 3, 1, 4), "x_tiles")
-    if site.dtype == "float16":
-        to = {"to": dtype_code("float32")}
+    lead = (site.batch,) if site.stacked else ()
+    d = len(lead)
+    tiles = right.blocks(region, (k, n), tk, tn)
+    x = region.reshape(x, (*lead, m, tm, 1, k, tk), "x_blocks")
+    x = region.transpose(x, (*range(d), d, d + 2, d + 3, d + 1, d + 4), "x_tiles")
+    if site.accumulator != site.dtype:
+        to = {"to": dtype_code(site.accumulator)}
         x = region.add("Cast", (x,), "x32", attributes=to)
         tiles = region.add("Cast", (tiles,), "w32", attributes=to)
     products = region.add("MatMul", (x, tiles), "products", mnk="*,*,*")
-    summed = region.reduce_sum(products, 2, "sums")
-    turned = region.transpose(summed, (0, 2, 1, 3), "y_blocks")
-    return region.reshape(turned, (geometry.M, geometry.N), "y")
+    summed = region.reduce_sum(products, d + 2, "sums")
+    turned = region.transpose(summed, (*range(d), d, d + 2, d + 1, d + 3), "y_blocks")
+    return region.reshape(turned, (*lead, geometry.M, geometry.N), "y")
+
+
+_FORMS = {"unrolled": _unrolled, "lab": _unrolled, "scan": _scan, "batched": _batched}
 
 
 def _emit_lab(region: Region, site: Site, geometry: _Geometry) -> None:
@@ -339,19 +326,26 @@ def _emit_lab(region: Region, site: Site, geometry: _Geometry) -> None:
     tm, tk, tn = geometry.tile
     emission = region.emission
     body = Region(emission, "", "")
-    x = _prepare(body, site, geometry, "X")
-    xs = _cut(body, x, geometry.ms, geometry.ks, (tm, tk), "x")
-    ws = _cut(body, "W", geometry.ks, geometry.ns, (tk, tn), "w")
-    labels = [str(n) for n in range(len(geometry.ns))]
-    z = _join(body, _products(body, site, geometry, xs, ws, labels), "y")
-    _finish(body, site, geometry, z, "C" if site.bias else "", "Y")
+    formal = ["X", *(f"X{i + 2}" for i in range(len(site.inputs) - 1))]
+    if site.bias:
+        formal[-1] = "C"
+    given = list(site.inputs)
+    if site.weight is not None:
+        whole = stored(site.weight, geometry.K, site.fill[1]).matrix(region, 0, geometry.N)
+        formal.insert(1, "W")
+        given.insert(1, whole)
+        here = [name for name in formal if name != "W"]
+        z = _written(body, site, geometry, "lab", here, "W")
+    else:
+        z = _written(body, site, geometry, "lab", formal, "")
+    assert body.nodes[-1].outputs == (z,), "the function's last node gives its output"
+    body.nodes[-1].outputs = ("Y",)
     by = str(tm) if tm == tk == tn else f"{tm}x{tk}x{tn}"
-    name = _lab_name(f"Linear_{site.M}x{site.K}x{site.N}_by_{by}", body.nodes, emission)
-    inputs = ("X", "W", "C") if site.bias else ("X", "W")
+    stack = f"{site.batch}x" if site.stacked else ""
+    name = _lab_name(f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{by}", body.nodes, emission)
     opsets = {"": emission.opset, DOMAIN: 1}
+    inputs = tuple(formal)
     emission.function(name, lambda name: Function(DOMAIN, name, inputs, ("Y",), tuple(body.nodes), opsets))
-    w = _stored_matrix(region, site, geometry, 0, geometry.N)
-    given = (site.x, w, site.bias) if site.bias else (site.x, w)
     region.add(name, given, "lab", outputs=(site.output,), domain=DOMAIN)
     region.nodes[-1].name = site.name
 

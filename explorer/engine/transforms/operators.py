@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from explorer.engine.graph import Function, dtype_code
 from explorer.engine.transforms.region import DOMAIN, Emission, Region
 
-__all__ = ["concat2d", "split2d", "tile_operator"]
+__all__ = ["concat2d", "cut", "split2d", "tile_operator"]
 
 
 def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]) -> str:
@@ -35,6 +35,19 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
         )
 
     return emission.function(name, make)
+
+
+def cut(
+    region: Region, x: str, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int], label: str
+) -> list[list[str]]:
+    """The blocks of a matrix as value names; a matrix of one block stays what it is."""
+    if len(rows) == len(cols) == 1:
+        return [[x]]
+    function = split2d(region.emission, rows, cols, tile)
+    names = [[region.value(f"{label}_{i}_{j}") for j in range(len(cols))] for i in range(len(rows))]
+    flat = [name for row in names for name in row]
+    region.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
+    return names
 
 
 def concat2d(emission: Emission, m: int, n: int) -> str:

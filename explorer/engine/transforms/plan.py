@@ -9,7 +9,9 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 
-from explorer.engine.transforms.sites import NOT_MATRIX, Site
+from explorer.engine.transforms.choice import Choice, choose
+from explorer.engine.transforms.kinds.left_alone import NOT_MATRIX
+from explorer.engine.transforms.sites import Site
 from explorer.errors import Misuse, nearest
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 
@@ -63,7 +65,7 @@ def make_plan(
     Raises:
         Misuse: The tile size is impossible, a glob matches no site, or no site is left.
     """
-    tm, tk, tn = check_tile(spec.tile)
+    tile = check_tile(spec.tile)
     if spec.form not in ("auto", "lab", "scan", "unrolled", "batched"):
         raise Misuse(
             f"there is no form '{spec.form}'",
@@ -74,48 +76,70 @@ def make_plan(
         raise Misuse(f"there are no '{spec.edges}' edges", where="--edges", hint="ragged or padded")
     if spec.form == "scan" and opset < 9:
         raise Misuse(f"opset {opset} has no Scan", where="--form scan", hint="use lab, unrolled or batched")
-    chosen = _choose(sites, skipped, spec.sites)
+    chosen: list[Site] = []
     plans = []
-    for site in chosen:
-        grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
-        products = grid[0] * grid[1] * grid[2]
-        form = spec.form
-        if form == "auto":
-            form = "lab" if products <= LAB_TILES or opset < 9 else "scan"
-        if form in ("lab", "unrolled") and products > MAX_UNROLLED:
-            raise Misuse(
-                f"'{site.name}' would become {products:,} nodes", where=f"--form {form}", hint="use scan"
-            )
-        plans.append(
-            SitePlan(
-                name=site.name,
-                op=site.node.op,
-                M=site.M,
-                K=site.K,
-                N=site.N,
-                grid=grid,
-                products=products,
-                utilisation=site.M * site.K * site.N / (products * tm * tk * tn),
-                form=form,
-                # blocks of one batched product have one shape: there is nothing ragged about them
-                edges="padded" if form == "batched" else spec.edges,
-                output=site.output,
-                weight=site.weight.name,
-                bias=bool(site.bias),
-            )
-        )
+    left = list(skipped)
+    for site in _choose(sites, skipped, spec.sites):
+        choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
+        if not choice.on:
+            said = choice.origins.get("on") or "the specification"
+            left.append(SkippedSite(site.name, site.node.op, f"switched off by {said}", _macs(site)))
+            continue
+        chosen.append(site)
+        plans.append(_site_plan(site, choice, opset))
+    if not chosen:
+        raise Misuse("every matrix product is switched off", hint="switch one on in the rules")
     plan = Plan(
-        tile=(tm, tk, tn),
+        tile=tile,
         edges=spec.edges,
         form=spec.form,
         sites=tuple(plans),
         products=sum(p.products for p in plans),
-        macs=sum(p.M * p.K * p.N for p in plans),
+        macs=sum(_macs(site) for site in chosen),
         macs_total=macs_total,
-        skipped=tuple(skipped),
+        skipped=tuple(left),
         dims=dict(dims or {}),
     )
     return plan, chosen
+
+
+def _macs(site: Site) -> int:
+    return site.batch * site.M * site.K * site.N
+
+
+def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
+    tm, tk, tn = tile = check_tile(choice.tile)
+    grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
+    products = site.batch * grid[0] * grid[1] * grid[2]
+    form: str = choice.form
+    if form == "auto":
+        form = "lab" if products <= LAB_TILES or opset < 9 else "scan"
+    if form in ("lab", "unrolled") and products > MAX_UNROLLED:
+        raise Misuse(
+            f"'{site.name}' would become {products:,} nodes", where=f"--form {form}", hint="use scan"
+        )
+    return SitePlan(
+        name=site.name,
+        op=site.node.op,
+        M=site.M,
+        K=site.K,
+        N=site.N,
+        grid=grid,
+        products=products,
+        utilisation=_macs(site) / (products * tm * tk * tn),
+        form=form,
+        # blocks of one batched product have one shape: there is nothing ragged about them
+        edges="padded" if form == "batched" else choice.edges,
+        output=site.output,
+        weight=site.weight.name if site.weight is not None else "",
+        bias=site.bias,
+        tile=tile,
+        batch=site.batch,
+        dtype=site.dtype,
+        accumulator=site.accumulator,
+        dynamic=site.dynamic,
+        place=site.place,
+    )
 
 
 def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], globs: Sequence[str]) -> list[Site]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from explorer.engine.graph import Function, Node, Tensor, int64_tensor
+from explorer.engine.graph import Function, Graph, Node, Tensor, Value, int64_tensor
 
 __all__ = ["DOMAIN", "MNK_KEY", "SITE_KEY", "Emission", "Region"]
 
@@ -75,6 +75,10 @@ class Region:
         self.place = place
         self.nodes: list[Node] = []
 
+    def inner(self, label: str) -> Region:
+        """A region for a part of this one, or for a body inside it, with names of its own."""
+        return Region(self.emission, f"{self.prefix}{label}/", self.site, f"{self.place}{label}/")
+
     def value(self, label: str) -> str:
         """A value name of this region."""
         return f"{self.prefix}{label}"
@@ -95,7 +99,7 @@ class Region:
         metadata = {SITE_KEY: self.site} if self.site else {}
         if mnk:
             metadata[MNK_KEY] = mnk
-        name = f"{self.site}/{self.place}{label}" if self.site else label
+        name = f"{self.site}/{self.place}{label}" if self.site else f"{self.place}{label}"
         self.nodes.append(
             Node(op, inputs, names, name=name, domain=domain, attributes=attributes, metadata=metadata)
         )
@@ -132,11 +136,23 @@ class Region:
         last = self.integers(ends, f"{label}_ends")
         return self.add("Slice", (x, first, last), label)
 
-    def pad(self, x: str, rows: int, cols: int, label: str) -> str:
-        """The matrix `x` with zeros below and to the right."""
+    def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "") -> str:
+        """`x` with as many elements before and then behind each axis as `pads` says, as ONNX counts them.
+
+        Args:
+            x: What is padded.
+            pads: Elements before every axis, then behind every axis.
+            label: Of the node.
+            fill: Value name of what it is padded with; '' for zero.
+        """
         if self.emission.opset < 11:
-            return self.add("Pad", (x,), label, attributes={"pads": (0, 0, rows, cols)})
-        return self.add("Pad", (x, self.integers((0, 0, rows, cols), f"{label}_sizes")), label)
+            return self.add("Pad", (x,), label, attributes={"pads": tuple(pads)})
+        inputs = (x, self.integers(pads, f"{label}_sizes"))
+        return self.add("Pad", (*inputs, fill) if fill else inputs, label)
+
+    def expand(self, x: str, shape: Sequence[int], label: str) -> str:
+        """`x` repeated along axes of length 1 until it has this shape."""
+        return self.add("Expand", (x, self.integers(shape, f"{label}_shape")), label)
 
     def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:
         """`x` cut along an axis into pieces of the given sizes."""
@@ -153,3 +169,46 @@ class Region:
             return self.add("ReduceSum", (x,), label, attributes={"axes": (axis,), "keepdims": 0})
         axes = self.integers((axis,), f"{label}_axes")
         return self.add("ReduceSum", (x, axes), label, attributes={"keepdims": 0})
+
+    def total(self, terms: Sequence[str], label: str, dtype: str) -> str:
+        """The terms added up in their order; a single one stays what it is."""
+        if len(terms) == 1:
+            return terms[0]
+        if dtype.startswith("float"):
+            return self.add("Sum", terms, label)
+        made = terms[0]  # Sum adds up floats only
+        for at, term in enumerate(terms[1:], 1):
+            made = self.add("Add", (made, term), label if at == len(terms) - 1 else f"{label}_{at}")
+        return made
+
+    def scan(
+        self,
+        label: str,
+        body: Region,
+        *,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        over: Sequence[str],
+        state: Sequence[str] = (),
+        output_axis: int = 0,
+    ) -> str:
+        """A Scan with `body`; returns its first output.
+
+        Args:
+            label: Of the node.
+            body: The region with the nodes of one step.
+            inputs: What one step gets: states first, then a slice of each value that is run over.
+            outputs: What one step gives: states first.
+            over: Values that are run over along their first axis.
+            state: Values that the states begin with.
+            output_axis: Along which outputs are stacked.
+        """
+        graph = Graph(
+            name=label, nodes=tuple(body.nodes), inputs=tuple(inputs), outputs=tuple(outputs), initializers={}
+        )
+        attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(over)}
+        collected = len(outputs) - len(state)
+        if output_axis:
+            attributes["scan_output_axes"] = (output_axis,) * collected
+        names = [self.value(label if i == 0 else f"{label}_{i}") for i in range(len(outputs))]
+        return self.add("Scan", (*state, *over), label, outputs=names, attributes=attributes)

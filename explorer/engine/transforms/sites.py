@@ -1,48 +1,40 @@
-"""Where the matrix products are: which nodes can be tiled, of what size, and where the weight lies.
+"""Where the matrix products are: which nodes can be tiled, of what size, and where the operands lie.
 
-Exporters hide a weight behind Identity (shared parameters), Transpose (nn.Linear) or Constant nodes:
-the chain is followed to the stored tensor, and only the orientation is remembered.
+What an operator multiplies is told by its kind (`kinds`): a `Site` is a product in one normal form, a stack
+of X (M, K) times W (K, N), with the nodes that lead to it and away from it made by functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from explorer.engine.graph import Graph, Model, Node, Tensor, subgraphs
-from explorer.engine.transforms.region import SITE_KEY
+from explorer.engine.transforms.region import SITE_KEY, Region
 from explorer.facts import Dim, Shape, SkippedSite, TensorInfo
+from explorer.facts.tiling import Grouped
 
-__all__ = ["NOT_MATRIX", "Site", "Weight", "find_sites"]
+if TYPE_CHECKING:
+    from explorer.engine.transforms.kinds import Kind
 
-_FLOATS = ("float32", "float64", "float16")
+__all__ = ["Constants", "Finish", "Look", "Make", "Site", "Weight", "find_sites"]
 
-NOT_MATRIX = {
-    "Conv": "a convolution",
-    "ConvTranspose": "a transposed convolution",
-    "ConvInteger": "an integer convolution",
-    "QLinearConv": "a quantized convolution",
-    "DeformConv": "a deformable convolution",
-    "MatMulInteger": "an integer product",
-    "QLinearMatMul": "a quantized product",
-    "MatMulNBits": "a product with packed weights",
-    "Einsum": "an Einsum",
-    "Attention": "a fused attention",
-    "LSTM": "a recurrent layer",
-    "GRU": "a recurrent layer",
-    "RNN": "a recurrent layer",
-}
-"""Operators that multiply and accumulate, and are left alone: what the reason calls each."""
+Make = Callable[[Region, Sequence[str]], str]
+"""Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
+
+Finish = Callable[[Region, str, Sequence[str]], str]
+"""Writes the nodes from the product, in the accumulator's type, to the site's output; returns its name."""
 
 
 class Weight(Struct, frozen=True):
-    """A constant right-hand operand (K, N) and how it is stored.
+    """A constant right-hand operand (K, N), or a stack of them, and how it is stored.
 
     Attributes:
-        tensor: The stored tensor.
+        tensor: The stored tensor: `batch` matrices one after the other.
         name: What identifies it: the initializer's name, or the value name of the Constant.
-        transposed: The stored tensor is (N, K).
+        transposed: The stored matrices are (N, K).
         K, N: Of the operand, not of the stored tensor.
         chain: Nodes between the stored tensor and the product.
     """
@@ -53,48 +45,61 @@ class Weight(Struct, frozen=True):
     K: int
     N: int
     chain: tuple[Node, ...]
+    batch: int = 1
 
 
 class Site(Struct, frozen=True):
-    """One product Y = alpha X W + beta C, normalised to X (M, K), W (K, N).
+    """A product in normal form: `batch` times X (M, K) W (K, N).
 
     Attributes:
-        node: The Gemm or MatMul.
-        x: Value name of the activation.
-        x_shape: Its shape as it arrives.
-        y_shape: Shape of the node's output.
-        transpose_x: X arrives as (K, M).
-        swapped: The weight is the left operand: the transposed product is computed, and turned back.
-        bias: Value name of C, or ''.
+        node: The operator whose place it takes.
+        label: What functions that stand for such a site are called after: 'Linear', 'Conv'.
+        dtype: Of the operands.
+        inputs: Value names of the activations that it reads: X, then others such as a computed bias.
+        left: Makes X, (M, K), or (batch, M, K) where it is `stacked`.
+        right: The weight, or makes W, (K, N) or (batch, K, N).
+        finish: From the products, (M, N) or (batch, M, N), to the output.
+        bias: Whether `finish` adds one.
+        fill: What X and W are padded with.
+        dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only; the sizes are examples then.
+        place: Names of the nodes or functions that hold it, outermost first.
     """
 
     node: Node
-    x: str
-    x_shape: tuple[int, ...]
-    y_shape: tuple[int, ...]
-    dtype: str
+    label: str
+    batch: int
     M: int
-    weight: Weight
-    transpose_x: bool = False
-    swapped: bool = False
-    bias: str = ""
-    alpha: float = 1.0
-    beta: float = 1.0
+    K: int
+    N: int
+    dtype: str
+    inputs: tuple[str, ...]
+    left: Make
+    right: Weight | Make
+    finish: Finish
+    bias: bool = False
+    fill: tuple[int, int] = (0, 0)
+    dynamic: tuple[str, ...] = ()
+    place: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The node's name, or its output's."""
-        return self.node.label
+        """The node's name, or its output's, behind those of what holds it."""
+        return "/".join((*self.place, self.node.label))
 
     @property
-    def K(self) -> int:  # noqa: N802 - the field's letter
-        """Depth of the product."""
-        return self.weight.K
+    def stacked(self) -> bool:
+        """Whether the operands are stacks of matrices."""
+        return self.batch != 1 or "batch" in self.dynamic
 
     @property
-    def N(self) -> int:  # noqa: N802
-        """Columns of the product."""
-        return self.weight.N
+    def accumulator(self) -> str:
+        """Type of the sums: half precision is added up in single, integers in int32."""
+        return _ACCUMULATORS.get(self.dtype, self.dtype)
+
+    @property
+    def weight(self) -> Weight | None:
+        """The constant operand; None where both are activations."""
+        return self.right if isinstance(self.right, Weight) else None
 
     @property
     def output(self) -> str:
@@ -102,24 +107,32 @@ class Site(Struct, frozen=True):
         return self.node.outputs[0]
 
 
-def find_sites(model: Model, shapes: Mapping[str, TensorInfo]) -> tuple[list[Site], list[SkippedSite]]:
+_ACCUMULATORS = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
+
+
+def find_sites(
+    model: Model, shapes: Mapping[str, TensorInfo], grouped: Grouped = "leave"
+) -> tuple[list[Site], list[SkippedSite]]:
     """The tileable products of the main graph, and those that are left, with the reason.
 
     Args:
         model: The model.
         shapes: Shape and dtype of every value of the main graph, dimensions bound.
+        grouped: What is asked of grouped convolutions.
 
     Returns:
         Sites and skipped sites, both in execution order.
     """
-    constants = _Constants(model.graph)
-    free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
+    from explorer.engine.transforms.kinds import KINDS
+
+    look = Look(model, shapes, grouped)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
-    holders = _Holders(model)
+    holders = _Holders(model, KINDS)
     tiled: set[str] = set()
     for node in model.graph.nodes:
         done = node.metadata.get(SITE_KEY)
+        kind = KINDS.get((node.domain, node.op))
         if done is not None:
             if done not in tiled:
                 skipped.append(SkippedSite(done, node.op, "tiled already"))
@@ -127,15 +140,11 @@ def find_sites(model: Model, shapes: Mapping[str, TensorInfo]) -> tuple[list[Sit
         elif holders.product(node):
             reason = f"a {holders.product(node)} inside a function, a branch or a loop: left as it was"
             skipped.append(SkippedSite(node.label, node.op, reason))
-        elif node.domain not in ("", "com.microsoft"):
-            continue
-        elif node.op in NOT_MATRIX:
-            skipped.append(SkippedSite(node.label, node.op, f"{NOT_MATRIX[node.op]}: left as it was"))
-        elif node.op in ("Gemm", "MatMul") and node.domain == "":
-            found = _site(node, shapes, constants, free)
+        elif kind is not None:
+            found = kind(node, look)
             if isinstance(found, Site):
                 sites.append(found)
-            else:
+            elif found:
                 skipped.append(SkippedSite(node.label, node.op, found))
     return sites, skipped
 
@@ -143,12 +152,13 @@ def find_sites(model: Model, shapes: Mapping[str, TensorInfo]) -> tuple[list[Sit
 class _Holders:
     """Finds the products that are not in the main graph itself."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, kinds: Mapping[tuple[str, str], Kind]) -> None:
         self._functions = model.functions
+        self._kinds = kinds
         self._known: dict[tuple[str, str, str], str] = {}
 
     def product(self, node: Node) -> str:
-        """The first Gemm or MatMul in the function that `node` calls, or in its bodies; '' without one."""
+        """The first product in the function that `node` calls, or in its bodies; '' without one."""
         function = self._functions.get(node.key) if node.domain else None
         if function is None:
             bodies = [graph.nodes for _, graph in subgraphs(node)]
@@ -160,7 +170,7 @@ class _Holders:
 
     def _within(self, nodes: Sequence[Node]) -> str:
         for node in nodes:
-            if not node.domain and node.op in ("Gemm", "MatMul"):
+            if (node.domain, node.op) in self._kinds:
                 return node.op
             inner = self.product(node)
             if inner:
@@ -168,8 +178,12 @@ class _Holders:
         return ""
 
 
-class _Constants:
-    """Finds the stored tensor behind a value."""
+class Constants:
+    """Finds the stored tensor behind a value.
+
+    Exporters hide a weight behind Identity (shared parameters), Transpose (nn.Linear) or Constant nodes: the
+    chain is followed to the stored tensor, and only the orientation is remembered.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.initializers = graph.initializers
@@ -198,6 +212,28 @@ class _Constants:
         tensor = self.initializers[name]
         return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
 
+    def __contains__(self, name: str) -> bool:
+        return self.resolve(name) is not None
+
+    def matrix(self, name: str, flip: bool) -> Weight | str:
+        """The constant operand called `name` as (K, N), or a stack; `flip` when the node transposes it."""
+        found = self.resolve(name)
+        if found is None:
+            return "no operand is constant"
+        tensor, stored, axes, chain = found
+        if tensor.payload is None:
+            return f"the weight '{stored}' carries no data"
+        # leading dimensions of 1 broadcast away: (1, K, N) is a matrix
+        kept = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
+        if len(kept) == 1:
+            return Weight(tensor, stored, False, tensor.shape[kept[0]], 1, chain)
+        if len(kept) != 2:
+            return f"the weight '{stored}' has {len(kept)} dimensions: a product for each of them"
+        if flip:
+            kept.reverse()
+        k, n = tensor.shape[kept[0]], tensor.shape[kept[1]]
+        return Weight(tensor, stored, kept[0] > kept[1], k, n, chain)
+
 
 def _axes(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:
     axes = tuple(range(rank))
@@ -206,101 +242,41 @@ def _axes(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:
     return axes
 
 
-def _weight(name: str, constants: _Constants, flip: bool) -> Weight | str:
-    """The constant operand called `name` as (K, N); `flip` when the node transposes it."""
-    found = constants.resolve(name)
-    if found is None:
-        return "no operand is constant"
-    tensor, stored, axes, chain = found
-    if tensor.payload is None:
-        return f"the weight '{stored}' carries no data"
-    # leading dimensions of 1 broadcast away: (1, K, N) is a matrix
-    kept = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
-    if len(kept) == 1:
-        return Weight(tensor, stored, False, tensor.shape[kept[0]], 1, chain)
-    if len(kept) != 2:
-        return f"the weight '{stored}' has {len(kept)} dimensions: a product for each of them"
-    if flip:
-        kept.reverse()
-    k, n = tensor.shape[kept[0]], tensor.shape[kept[1]]
-    return Weight(tensor, stored, kept[0] > kept[1], k, n, chain)
+class Look:
+    """What a kind needs to know of the graph around a node.
 
+    Attributes:
+        shapes: Of every value.
+        constants: Stored tensors behind values.
+        free: The model's dimensions that are not bound.
+        grouped: What is asked of grouped convolutions.
+        opset: Version of the default operator set.
+    """
 
-def _static(info: TensorInfo | None, free: Sequence[str]) -> tuple[int, ...] | str:
-    """The shape, or why it cannot be used; `free` are the model's dimensions that are not bound."""
-    shape: Shape | None = info.shape if info is not None else None
-    if shape is None and not free:
-        return "the shape of its activation is not known"
-    unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
-    if shape is None or unknown:
-        # inference may have lost the name on the way, in a product or a concatenation
-        names = [d for d in free if d in unknown] or list(free)
-        if not names:
-            return "the shape of its activation depends on the data"
-        options = " ".join(f"--dim {n}=N" for n in names)
-        return f"M depends on {', '.join(repr(n) for n in names)}: bind it with {options}"
-    return tuple(d for d in shape if isinstance(d, int))
+    def __init__(self, model: Model, shapes: Mapping[str, TensorInfo], grouped: Grouped = "leave") -> None:
+        self.shapes = shapes
+        self.constants = Constants(model.graph)
+        self.free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
+        self.grouped = grouped
+        self.opset = model.opset
 
+    def dtype(self, name: str) -> str | None:
+        """Element type of a value; None if it is not known."""
+        info = self.shapes.get(name)
+        return info.dtype if info is not None else None
 
-def _site(
-    node: Node, shapes: Mapping[str, TensorInfo], constants: _Constants, free: Sequence[str]
-) -> Site | str:
-    """The site that `node` is, or the reason why it is none."""
-    attributes = node.attributes
-    gemm = node.op == "Gemm"
-    left, right = node.inputs[0], node.inputs[1]
-    left_constant = constants.resolve(left) is not None
-    right_constant = constants.resolve(right) is not None
-    if left_constant and right_constant:
-        return "both operands are constant: a runtime folds it away"
-    if not left_constant and not right_constant:
-        return "both operands are activations"
-    swapped = left_constant
-    x = right if swapped else left
-    info = shapes.get(x)
-    if info is not None and info.dtype not in _FLOATS:
-        return f"its type is {info.dtype or 'unknown'}, tiled are {', '.join(_FLOATS)}"
-    shape = _static(info, free)
-    if isinstance(shape, str):
-        return shape
-    out = _static(shapes.get(node.outputs[0]), free)
-    if isinstance(out, str):
-        return out
-    trans_x = bool(attributes.get("transB" if swapped else "transA", 0)) if gemm else False
-    trans_w = bool(attributes.get("transA" if swapped else "transB", 0)) if gemm else False
-    # W X = (X^T W^T)^T: with the weight on the left both operands turn
-    weight = _weight(left if swapped else right, constants, trans_w != swapped)
-    if isinstance(weight, str):
-        return weight
-    if swapped and not gemm and len(shape) != 2:
-        return "the weight stands on the left of a product with more or fewer than two dimensions"
-    if swapped:
-        trans_x = not trans_x
-    rows = shape[-1] if trans_x else _product(shape[:-1])
-    depth = shape[-2] if trans_x and len(shape) > 1 else shape[-1]
-    if depth != weight.K:
-        return f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}"
-    if not rows or not weight.K or not weight.N:
-        return "it is empty"
-    bias = node.inputs[2] if gemm and len(node.inputs) > 2 else ""
-    return Site(
-        node=node,
-        x=x,
-        x_shape=shape,
-        y_shape=out,
-        dtype=str(info.dtype) if info is not None else "float32",
-        M=rows,
-        weight=weight,
-        transpose_x=trans_x,
-        swapped=swapped,
-        bias=bias,
-        alpha=float(attributes.get("alpha", 1.0)) if gemm else 1.0,
-        beta=float(attributes.get("beta", 1.0)) if gemm else 1.0,
-    )
-
-
-def _product(dims: tuple[int, ...]) -> int:
-    total = 1
-    for dim in dims:
-        total *= dim
-    return total
+    def static(self, name: str) -> tuple[int, ...] | str:
+        """The shape of a value, or why it cannot be used."""
+        info = self.shapes.get(name)
+        shape: Shape | None = info.shape if info is not None else None
+        if shape is None and not self.free:
+            return "the shape of its activation is not known"
+        unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
+        if shape is None or unknown:
+            # inference may have lost the name on the way, in a product or a concatenation
+            names = [d for d in self.free if d in unknown] or list(self.free)
+            if not names:
+                return "the shape of its activation depends on the data"
+            options = " ".join(f"--dim {n}=N" for n in names)
+            return f"M depends on {', '.join(repr(n) for n in names)}: bind it with {options}"
+        return tuple(d for d in shape if isinstance(d, int))

@@ -42,13 +42,13 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     for node in model.graph.nodes:
         if id(node) in planned:
             site, site_plan = planned[id(node)]
-            made = emit(site, site_plan, plan.tile, emission)
+            made = emit(site, site_plan, emission)
             # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
             made[0].metadata = {**_origin(node), **made[0].metadata}
             nodes += made
         else:
             nodes.append(node)
-    bypassed = {id(n) for s in sites for n in s.weight.chain}
+    bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
     nodes, used = _prune(nodes, model.graph.outputs, bypassed)
     graph = model.graph
     new_graph = Graph(

@@ -6,7 +6,9 @@ slab, no second copy of the weight in memory. Edges that must be padded get zero
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,16 +20,15 @@ __all__ = ["blocks", "columns", "dense", "single"]
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
-def _matrix(weight: Weight) -> Array:
-    """The weight as (K, N), a view of the stored bytes."""
-    stored = weight.tensor.array().reshape(
-        (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
-    )
+def _matrix(weight: Weight, at: int = 0) -> Array:
+    """The weight as (K, N), a view of the stored bytes; of a stack the matrix `at`."""
+    size = (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
+    stored: Array = weight.tensor.array().reshape(weight.batch, *size)[at]
     return stored.T if weight.transposed else stored
 
 
-def _block(matrix: Array, k: int, n: int, height: int, width: int) -> Array:
-    """matrix[k:k+height, n:n+width], contiguous, with zeros where it reaches beyond the matrix."""
+def _block(matrix: Array, k: int, n: int, height: int, width: int, fill: int = 0) -> Array:
+    """matrix[k:k+height, n:n+width], contiguous, with `fill` where it reaches beyond the matrix."""
     part = matrix[k : k + height, n : n + width]
     if part.strides[0] < part.strides[1]:
         # Stored rows a multiple of 4 KiB apart share their cache sets, and reading across them misses
@@ -38,7 +39,7 @@ def _block(matrix: Array, k: int, n: int, height: int, width: int) -> Array:
         part = stage.T
     if part.shape == (height, width):
         return np.ascontiguousarray(part)
-    out = np.zeros((height, width), matrix.dtype)
+    out = np.full((height, width), fill, matrix.dtype)
     out[: part.shape[0], : part.shape[1]] = part
     return out
 
@@ -55,36 +56,47 @@ def _bytes(array: Array) -> memoryview:
 def _forget(weight: Weight, first: int, last: int) -> None:
     """Releases the mapped pages of stored rows first ... last-1."""
     payload = weight.tensor.payload
-    if isinstance(payload, Span):
+    if isinstance(payload, Span) and weight.batch == 1:
         row = payload.size // max(weight.N if weight.transposed else weight.K, 1)
         payload.release(first * row, last * row)
 
 
-def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: _Slabs) -> Tensor:
-    width = weight.tensor.nbytes // max(weight.tensor.elements, 1)
-    size = width
-    for dim in shape:
-        size *= dim
-    return Tensor(name, weight.tensor.dtype, shape, Computed(size, slabs))
+def _tensor(
+    name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[Callable[[], Iterator[memoryview]]]
+) -> Tensor:
+    """A tensor whose bytes are those of `slabs` one after the other."""
+    size = weight.tensor.nbytes // max(weight.tensor.elements, 1) * math.prod(shape)
+    make = slabs[0] if len(slabs) == 1 else lambda: itertools.chain.from_iterable(slab() for slab in slabs)
+    return Tensor(name, weight.tensor.dtype, shape, Computed(size, make))
 
 
 class _Slabs:
-    """Makes the blocks at `corners`, each `height` x `width`, in order."""
+    """Makes the blocks at `corners` of the matrix `at`, each `height` x `width`, in order."""
 
-    def __init__(self, weight: Weight, corners: list[tuple[int, int]], height: int, width: int) -> None:
+    def __init__(
+        self,
+        weight: Weight,
+        corners: list[tuple[int, int]],
+        height: int,
+        width: int,
+        at: int = 0,
+        fill: int = 0,
+    ) -> None:
         self.weight = weight
         self.corners = corners
         self.height = height
         self.width = width
+        self.at = at
+        self.fill = fill
 
     def __call__(self) -> Iterator[memoryview]:
-        matrix = _matrix(self.weight)
+        matrix = _matrix(self.weight, self.at)
         if not self.weight.transposed and matrix.nbytes > _MAPPED and len(self.corners) > 1:
             yield from self.from_bands(matrix)
             return
         done = 0
         for k, n in self.corners:
-            yield _bytes(_block(matrix, k, n, self.height, self.width))
+            yield _bytes(_block(matrix, k, n, self.height, self.width, self.fill))
             if self.weight.transposed and self.height >= self.weight.K:
                 # a whole column is a run of stored rows that nobody needs again
                 _forget(self.weight, done, n + self.width)
@@ -107,41 +119,65 @@ class _Slabs:
                 for row in range(0, matrix.shape[0], rows):
                     band[row : row + rows] = matrix[row : row + rows, first:last]
                     _forget(self.weight, row, min(row + rows, matrix.shape[0]))
-            yield _bytes(_block(band, k, n - first, self.height, self.width))
+            yield _bytes(_block(band, k, n - first, self.height, self.width, self.fill))
 
 
 _MAPPED = 1 << 27
 """Bytes of a weight that may be mapped at once where it is read across its rows."""
 
 
-def dense(name: str, weight: Weight, height: int, width: int, first_column: int = 0) -> Tensor:
-    """The (height, width) matrix that starts at `first_column`, zero-padded; row slabs of 64."""
+def dense(
+    name: str, weight: Weight, height: int, width: int, first: int = 0, at: int | None = 0, fill: int = 0
+) -> Tensor:
+    """The (height, width) matrix that starts at column `first`, padded; row slabs of 64.
+
+    Args:
+        name: Of the tensor.
+        weight: What it is cut from.
+        height: Rows.
+        width: Columns.
+        first: The first column.
+        at: Which matrix of a stack; None for all, (batch, height, width).
+        fill: What it is padded with.
+    """
     step = 64
-    matrix_rows = list(range(0, height - height % step, step))
-    slabs = _Slabs(weight, [(k, first_column) for k in matrix_rows], step, width)
-    rest = _Slabs(weight, [(height - height % step, first_column)], height % step, width)
-
-    def make() -> Iterator[memoryview]:
-        yield from slabs()
-        if height % step:
-            yield from rest()
-
-    itemsize = weight.tensor.nbytes // max(weight.tensor.elements, 1)
-    return Tensor(name, weight.tensor.dtype, (height, width), Computed(height * width * itemsize, make))
+    rest = height % step
+    corners = [(k, first) for k in range(0, height - rest, step)]
+    slabs: list[Callable[[], Iterator[memoryview]]] = []
+    for b in range(weight.batch) if at is None else (at,):
+        slabs.append(_Slabs(weight, corners, step, width, b, fill))
+        if rest:
+            slabs.append(_Slabs(weight, [(height - rest, first)], rest, width, b, fill))
+    shape = (height, width) if at is not None else (weight.batch, height, width)
+    return _tensor(name, weight, shape, slabs)
 
 
-def columns(name: str, weight: Weight, count: int, height: int, width: int) -> Tensor:
-    """[count, height, width]: `count` columns of tiles, each a (K padded to height, TN) matrix."""
+def columns(
+    name: str, weight: Weight, count: int, height: int, width: int, at: int | None = 0, fill: int = 0
+) -> Tensor:
+    """[count, height, width]: `count` columns of tiles, each a (K padded to height, TN) matrix.
+
+    Of a whole stack (`at` is None) [batch, count, height, width].
+    """
     corners = [(0, j * width) for j in range(count)]
-    return _tensor(name, weight, (count, height, width), _Slabs(weight, corners, height, width))
+    each = range(weight.batch) if at is None else (at,)
+    slabs = [_Slabs(weight, corners, height, width, b, fill) for b in each]
+    shape = (count, height, width) if at is not None else (weight.batch, count, height, width)
+    return _tensor(name, weight, shape, slabs)
 
 
-def blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width: int) -> Tensor:
-    """[n, k, TK, TN]: every tile, zero-padded; `grid` is (k, n)."""
+def blocks(
+    name: str, weight: Weight, grid: tuple[int, int], height: int, width: int, fill: int = 0
+) -> Tensor:
+    """[n, k, TK, TN], of a stack [batch, 1, n, k, TK, TN]: every tile, padded; `grid` is (k, n)."""
     corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
-    return _tensor(name, weight, (grid[1], grid[0], height, width), _Slabs(weight, corners, height, width))
+    slabs = [_Slabs(weight, corners, height, width, b, fill) for b in range(weight.batch)]
+    shape = (grid[1], grid[0], height, width)
+    return _tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
 
 
-def single(name: str, weight: Weight, k: int, n: int, height: int, width: int) -> Tensor:
+def single(
+    name: str, weight: Weight, k: int, n: int, height: int, width: int, at: int = 0, fill: int = 0
+) -> Tensor:
     """The tile whose corner is (k, n)."""
-    return _tensor(name, weight, (height, width), _Slabs(weight, [(k, n)], height, width))
+    return _tensor(name, weight, (height, width), [_Slabs(weight, [(k, n)], height, width, at, fill)])

@@ -44,7 +44,7 @@ class Given(Block):
 
 
 class Product(Block):
-    """One matrix product of symbols (tm, tk) and numbers (tk, tn).
+    """One matrix product of symbols (tm, tk) and numbers or symbols (tk, tn).
 
     Attributes:
         label: What the graph says about it: 'm,n,k'.
@@ -52,7 +52,7 @@ class Product(Block):
 
     __slots__ = ("label", "left", "right")
 
-    def __init__(self, base: int, left: Symbol, right: Array, label: str) -> None:
+    def __init__(self, base: int, left: Symbol, right: Symbol | Array, label: str) -> None:
         super().__init__(base, (left.shape[0], right.shape[1]))
         self.left = left
         self.right = right
@@ -151,7 +151,7 @@ class Ledger:
         self.next = block.base + block.size
         return block
 
-    def product(self, left: Symbol, right: Array, label: str) -> Product:
+    def product(self, left: Symbol, right: Symbol | Array, label: str) -> Product:
         """A new product block."""
         block = Product(self.next, left, right, label)
         self._register(block)

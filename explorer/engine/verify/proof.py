@@ -21,7 +21,8 @@ from explorer.engine.graph import DTYPES, Model
 from explorer.engine.verify import outputs
 from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.inputs import Drawn, InputShapes, check_names, draw, plan_inputs
-from explorer.engine.verify.original import Original, find_original
+from explorer.engine.verify.meanings import Original
+from explorer.engine.verify.original import find_original
 from explorer.engine.verify.recovery import recover_plan
 from explorer.engine.verify.runtime import Array, Session, expose
 from explorer.engine.verify.sites import LIMIT, SiteRun, chain_length, run_site
@@ -190,47 +191,36 @@ class _Job:
         """Layers 1 and 2 for every site of the plan that the original has."""
         planned = [s for s in plan.sites if s.output in found]
         made: list[SiteEvidence] = []
-        for group in _groups(planned, found):
+        for group in _groups(planned):
             values = self._observed([found[s.output] for s in group])
             for site in group:
                 self.tell("proving sites", len(made), len(planned))
-                made.append(self._site(site, plan, found[site.output], values))
+                made.append(self._site(site, found[site.output], values))
         failed = (s for s in plan.sites if s.output in self.unresolved)
         return (*made, *(_site_evidence(s, 0, self.unresolved[s.output], None, "") for s in failed))
 
     def _observed(self, originals: Sequence[Original]) -> dict[str, Array]:
         """One run of the original with what goes into and comes out of the sites."""
         feeds = draw(self.drawn, self.seed)
-        names = [o.x for o in originals] + [o.output for o in originals]
-        names += [o.bias for o in originals if isinstance(o.bias, str)]
+        names = [name for o in originals for name in (*o.inputs, o.output)]
         wanted = [n for n in dict.fromkeys(names) if n not in feeds]
         session = Session(expose(self.before, wanted), what="the original", optimise=False)
         return {**feeds, **session.run(feeds)}
 
-    def _site(
-        self, site: SitePlan, plan: Plan, original: Original, values: Mapping[str, Array]
-    ) -> SiteEvidence:
-        x, y = values[original.x], values[original.output]
-        bias = values[original.bias] if isinstance(original.bias, str) else original.bias
+    def _site(self, site: SitePlan, original: Original, values: Mapping[str, Array]) -> SiteEvidence:
+        inputs, y = [values[name] for name in original.inputs], values[original.output]
+        shapes = [x.shape for x in inputs]
+        meaning = original.at(shapes, y.shape)
         structure, tiles = "", 0
         try:
-            tiles = walk(
-                self.after,
-                site,
-                plan.tile,
-                original,
-                x.shape,
-                bias_shape=bias.shape if isinstance(original.bias, str) and bias is not None else None,
-                cancel=self.cancel,
-            )
+            dtype = original.dtype or str(inputs[0].dtype)
+            tiles = walk(self.after, site, original, meaning, shapes, dtype, cancel=self.cancel)
         except NotTiled as fault:
             structure = printable(str(fault))
         ran: SiteRun | None = None
         unrunnable = ""
         try:
-            ran = run_site(
-                self.after, site, original, x, y, bias, chain_length(site, plan.tile), self.seed, self.cancel
-            )
+            ran = run_site(self.after, site, original, meaning, inputs, y, self.seed, self.cancel)
         except BadModel as error:
             unrunnable = str(error)
         return _site_evidence(site, tiles, structure, ran, unrunnable)
@@ -339,12 +329,16 @@ def _site_evidence(
     )
 
 
-def _groups(sites: Sequence[SitePlan], found: Mapping[str, Original]) -> Iterator[list[SitePlan]]:
+_WIDTHS = {d.name: d.bits for d in DTYPES.values()}
+
+
+def _groups(sites: Sequence[SitePlan]) -> Iterator[list[SitePlan]]:
     """Sites whose activations fit in memory together."""
     group: list[SitePlan] = []
     size = 0
     for site in sites:
-        nbytes = (site.M * site.K + site.M * site.N) * found[site.output].weight.dtype.itemsize
+        elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
+        nbytes = elements * _WIDTHS.get(site.dtype, 64) // 8
         if group and size + nbytes > _EXPOSED:
             yield group
             group, size = [], 0
@@ -367,7 +361,7 @@ def _growth(plan: Plan | None) -> float:
     A runtime's own kernel adds a few hundred terms in a row; roundings grow with the square root. Small
     tiles of deep products make longer rows: 1,024 of them for K = 4,096 in tiles 4 deep.
     """
-    chains = [chain_length(s, plan.tile) for s in plan.sites] if plan is not None else []
+    chains = [chain_length(s) for s in plan.sites] if plan is not None else []
     return max(1.0, math.sqrt(max(chains, default=0) / 256))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorer.engine.graph import Model
@@ -23,25 +23,31 @@ def recover_plan(model: Model) -> Plan | None:
         return None
     try:
         said = json.loads(text)
-        sites = tuple(_site_plan(s) for s in said["sites"])
-        tile = tuple(int(t) for t in said["tile"])
-        if len(tile) != 3 or min(tile) < 1:
-            return None
+        tile = _tile(said["tile"])
+        sites = tuple(_site_plan(s, tile) for s in said["sites"])
         return Plan(
-            tile=(tile[0], tile[1], tile[2]),
+            tile=tile,
             edges=str(said["edges"]),
             form=str(said["form"]),
             sites=sites,
             products=sum(s.products for s in sites),
-            macs=sum(s.M * s.K * s.N for s in sites),
+            macs=sum(s.batch * s.M * s.K * s.N for s in sites),
             macs_total=None,
             dims={str(k): int(v) for k, v in said.get("dims", {}).items()},
+            free=tuple(str(name) for name in said.get("free", ())),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _site_plan(said: Mapping[str, Any]) -> SitePlan:
+def _tile(said: Sequence[Any]) -> tuple[int, int, int]:
+    tm, tk, tn = (int(t) for t in said)
+    if min(tm, tk, tn) < 1:
+        raise ValueError(said)
+    return tm, tk, tn
+
+
+def _site_plan(said: Mapping[str, Any], tile: tuple[int, int, int]) -> SitePlan:
     m, k, n = (int(v) for v in said["grid"])
     return SitePlan(
         name=str(said["name"]),
@@ -57,4 +63,10 @@ def _site_plan(said: Mapping[str, Any]) -> SitePlan:
         output=str(said["output"]),
         weight=str(said.get("weight", "")),
         bias=bool(said.get("bias", False)),
+        tile=_tile(said["tile"]) if "tile" in said else tile,
+        batch=int(said.get("batch", 1)),
+        dtype=str(said.get("dtype", "float32")),
+        accumulator=str(said.get("accumulator", "float32")),
+        dynamic=tuple(str(axis) for axis in said.get("dynamic", ())),
+        place=tuple(str(name) for name in said.get("place", ())),
     )

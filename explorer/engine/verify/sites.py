@@ -24,7 +24,7 @@ from explorer.engine.graph import Function, Graph, Model, Node, Value
 from explorer.engine.verify.compare import Comparison, unit_roundoff, widened
 from explorer.engine.verify.float64 import product
 from explorer.engine.verify.interpret import needed, reads
-from explorer.engine.verify.original import Original
+from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.runtime import Array, Session
 from explorer.errors import Cancelled
 from explorer.facts import SitePlan
@@ -64,33 +64,31 @@ class SiteRun(Struct, frozen=True):
     reason: str
 
 
-def chain_length(site: SitePlan, tile: tuple[int, int, int]) -> int:
+def chain_length(site: SitePlan) -> int:
     """How many additions follow each other on the way to an element: in a tile, then over the tiles."""
-    return min(tile[1], site.K) + site.grid[1]
+    return min(site.tile[1], site.K) + site.grid[1]
 
 
 def run_site(
     after: Model,
     site: SitePlan,
     original: Original,
-    x: Array,
+    meaning: Meaning,
+    inputs: Sequence[Array],
     y: Array,
-    bias: Array | None,
-    chain: int,
     seed: int,
     cancel: Callable[[], bool] | None = None,
 ) -> SiteRun:
-    """Runs one site on its true activation and on dense random rows.
+    """Runs one site on its true activations and on dense random ones.
 
     Args:
         after: The tiled model.
         site: What the plan says of the site.
         original: The product as it was.
-        x: The activation, in its own shape.
-        y: The original's own output for it.
-        bias: C as it was in that run; None if there is none.
-        chain: Additions in a row on the way to an element, see `chain_length`.
-        seed: Of the dense rows.
+        meaning: What it means at the sizes of `inputs`.
+        inputs: The values that it reads, as they were in a run of the original.
+        y: The original's own output for them.
+        seed: Of the dense activations.
         cancel: Asked between sessions.
 
     Returns:
@@ -100,23 +98,24 @@ def run_site(
         BadModel: onnxruntime cannot load or run the site.
         Cancelled: `cancel` said so.
     """
-    dense = _dense(x, seed)
-    runner = _Runner(after, site, original, cancel)
-    outputs = runner.run([x, dense], bias)
+    dense = [_dense(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
+    draws = [list(inputs), dense]
+    outputs = _Runner(after, site, original, cancel).run(draws)
     comparison = Comparison(unit_roundoff(str(y.dtype)))
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
     ratio, limit = 0.0, LIMIT
-    references = _references(original, [x, dense], bias, y.shape)
-    comparison.add(y, outputs[0], references[0].exact.astype(np.float64))
+    references = _references(meaning, draws)
+    comparison.add(meaning.out(y), meaning.out(outputs[0]), references[0].exact.astype(np.float64))
     # dense rows have no output of the original beside them: NaN shows in the ratio
     for got, reference in zip(outputs, references, strict=True):
-        here = _ratio(got, reference, unit_roundoff(str(y.dtype)), chain)
+        here = _ratio(meaning.out(got), reference, unit_roundoff(str(y.dtype)), chain_length(site))
         if here[0] / here[1] >= ratio / limit:
             ratio, limit = here
-    return SiteRun(comparison, ratio, limit, 2 * site.M, _verdict(comparison, ratio, limit))
+    rows = 2 * meaning.batch * meaning.M
+    return SiteRun(comparison, ratio, limit, rows, _verdict(comparison, ratio, limit))
 
 
 def _verdict(comparison: Comparison, ratio: float, limit: float) -> str:
@@ -128,7 +127,7 @@ def _verdict(comparison: Comparison, ratio: float, limit: float) -> str:
 
 
 class _Reference(Struct, frozen=True):
-    """What a site should give, in a wider type, shaped as Y.
+    """What a site should give, in a wider type, (batch, M, N).
 
     Attributes:
         exact: alpha X W + beta C.
@@ -165,44 +164,47 @@ def _ratio(got: Array, reference: _Reference, roundoff: float, chain: int) -> tu
     return float(ratios[worst]), float(limits[worst])
 
 
-def _dense(x: Array, seed: int) -> Array:
+def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     """Values of both signs, none near zero, as large as the activation's."""
-    generator = np.random.default_rng((seed, 2))
+    generator = np.random.default_rng(seed)
     finite = widened(x)[np.isfinite(widened(x))]
     scale = float(np.abs(finite).max()) if finite.size and finite.any() else 1.0
     values = generator.uniform(0.5, 1.0, x.shape) * generator.choice((-1.0, 1.0), x.shape)
     return np.asarray(values * scale).astype(x.dtype)
 
 
-def _references(
-    original: Original, xs: Sequence[Array], bias: Array | None, y_shape: tuple[int, ...]
-) -> list[_Reference]:
-    """What the site should give for each activation."""
-    weight = original.weight
-    rows = np.concatenate([_logical(original, x) for x in xs])
+def _references(meaning: Meaning, draws: Sequence[Sequence[Array]]) -> list[_Reference]:
+    """What the site should give for each draw of its inputs."""
+    stored = isinstance(meaning.right, np.ndarray)
+    weights = [meaning.weight(inputs) for inputs in (draws[:1] if stored else draws)]
+    terms = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
     # a type wider than float64 has no BLAS: where that takes minutes, both errors are within the limit
-    wider = weight.dtype == np.float64 and len(rows) * weight.size <= _WITHOUT_BLAS
+    wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
-    rows = rows.astype(wide)
+    lefts = [meaning.left(inputs) for inputs in draws]
     with np.errstate(all="ignore"):
-        exact, bound = product(rows, weight)
-        exact *= wide.type(original.alpha)
-        bound *= abs(original.alpha)
+        if stored:
+            # one pass over the weight for all draws
+            rows = np.concatenate(lefts, axis=1)
+            made = [product(rows[b].astype(wide), weights[0][b]) for b in range(meaning.batch)]
+            parts = [np.split(np.stack(both), len(draws), axis=1) for both in zip(*made, strict=True)]
+        else:
+            each = [
+                [product(left[b].astype(wide), weight[b]) for b in range(meaning.batch)]
+                for left, weight in zip(lefts, weights, strict=True)
+            ]
+            parts = [[np.stack([one[side] for one in draw]) for draw in each] for side in (0, 1)]
         results = []
-        for part, top in zip(np.split(exact, len(xs)), np.split(bound, len(xs)), strict=True):
-            if original.swapped:
-                part, top = part.T, top.T
-            added: Any = 0 if bias is None else bias.astype(wide) * wide.type(original.beta)
-            arrays = (part + added, top + np.abs(added), part)
-            results.append(_Reference(*(a.reshape(y_shape) for a in arrays)))
+        for inputs, part, top in zip(draws, *parts, strict=True):
+            part *= wide.type(meaning.alpha)
+            top *= abs(meaning.alpha)
+            bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
+            added: Any = 0
+            if bias is not None:
+                spread = np.broadcast_to(bias.astype(wide) * wide.type(meaning.beta), meaning.shape)
+                added = meaning.out(spread)
+            results.append(_Reference(part + added, top + np.abs(added), part))
     return results
-
-
-def _logical(original: Original, x: Array) -> Array:
-    """The activation as (M, K)."""
-    if original.transposed and x.ndim > 1:
-        return x.T
-    return x.reshape(-1, original.weight.shape[0])
 
 
 class _Runner:
@@ -214,9 +216,7 @@ class _Runner:
         self.after = after
         self.site = site
         self.cancel = cancel
-        self.given = [original.x]
-        if isinstance(original.bias, str):
-            self.given.append(original.bias)
+        self.given = list(original.inputs)
         graph = after.graph
         nodes, _ = needed(graph.nodes, [site.output], stop=self.given, known=graph.initializers)
         function = after.functions.get(nodes[0].key) if len(nodes) == 1 else None
@@ -224,13 +224,9 @@ class _Runner:
             nodes = _opened(nodes[0], function)
         self.nodes = nodes
 
-    def run(self, xs: Sequence[Array], bias: Array | None) -> list[Array]:
-        """The site's output for each activation."""
-        values: list[dict[str, Array]] = []
-        for x in xs:
-            values.append({self.given[0]: x})
-            if len(self.given) > 1 and bias is not None:
-                values[-1][self.given[1]] = bias
+    def run(self, draws: Sequence[Sequence[Array]]) -> list[Array]:
+        """The site's output for each draw of its inputs."""
+        values = [dict(zip(self.given, inputs, strict=True)) for inputs in draws]
         joins = [n for n in self.nodes if "Concat" in n.op and len(n.inputs) > 1]
         looped = any(n.op == "Scan" for n in self.nodes)  # a Scan's columns are one body already
         if len(self.nodes) <= _TOGETHER or looped or not joins:

@@ -15,7 +15,7 @@ from explorer.engine.graph import Model, Node
 from explorer.engine.transforms.sites import find_sites
 from explorer.engine.transforms.tile import tile
 from explorer.engine.verify.interpret import needed
-from explorer.engine.verify.original import Original
+from explorer.engine.verify.meanings import Original
 from explorer.facts import Plan, TensorInfo
 
 __all__ = ["scan_stand_in"]
@@ -51,8 +51,7 @@ def scan_stand_in(
     replaced: dict[int, list[Node]] = {}
     for site in plan.sites:
         original = originals[site.output]
-        stop = [original.x, original.bias] if isinstance(original.bias, str) else [original.x]
-        cone, _ = needed(after.graph.nodes, [site.output], stop=stop)
+        cone, _ = needed(after.graph.nodes, [site.output], stop=original.inputs)
         own = [n for n in cone if n.metadata.get(_SITE) == site.name]
         if not own or site.output not in own[-1].outputs:
             return None

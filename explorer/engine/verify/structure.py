@@ -8,6 +8,7 @@ bias once; nothing else. What this cannot see is an operator that does not do wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from msgspec import Struct
 from explorer.engine.graph import Model
 from explorer.engine.verify.blocks import Given, Ledger, NotTiled, Product, Symbol, Total
 from explorer.engine.verify.interpret import Interpreter, needed
-from explorer.engine.verify.original import Original
+from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.symbols import Symbols
 from explorer.errors import Cancelled
@@ -30,11 +31,11 @@ __all__ = ["walk"]
 def walk(
     after: Model,
     site: SitePlan,
-    tile: tuple[int, int, int],
     original: Original,
-    x_shape: tuple[int, ...],
+    meaning: Meaning,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
     *,
-    bias_shape: tuple[int, ...] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> int:
     """Walks one site of the tiled graph and compares every tile.
@@ -42,10 +43,10 @@ def walk(
     Args:
         after: The tiled model.
         site: What the plan says of the site.
-        tile: (TM, TK, TN).
         original: The product as it was.
-        x_shape: Shape of the activation as it arrives.
-        bias_shape: Shape of a bias that is computed; None if it is constant or there is none.
+        meaning: What it means at these sizes.
+        shapes: Of the original's inputs as they arrive.
+        dtype: Element type of the operands.
         cancel: Asked between columns.
 
     Returns:
@@ -55,21 +56,14 @@ def walk(
         NotTiled: The first thing that is wrong, in words.
         Cancelled: `cancel` said so.
     """
-    sizes = site.M, site.K, site.N
-    if (int(np.prod(x_shape, dtype=np.int64)), *original.weight.shape) != (site.M * site.K, site.K, site.N):
-        raise NotTiled(
-            f"the plan says {site.M} x {site.K} x {site.N}, the original multiplies"
-            f" {'x'.join(map(str, x_shape))} by {'x'.join(map(str, original.weight.shape))}"
-        )
-    symbols = Symbols(str(original.weight.dtype))
+    said = site.batch, site.M, site.K, site.N
+    true = meaning.batch, meaning.M, meaning.K, meaning.N
+    if said != true:
+        raise NotTiled(f"the plan says {_size(said)}, the original multiplies {_size(true)}")
+    symbols = Symbols(dtype)
     ledger = symbols.ledger
-    x = ledger.given(original.x, (site.M, site.K))
-    arrives = x.codes.T if original.transposed and len(x_shape) > 1 else x.codes
-    values: dict[str, Any] = {original.x: Symbol(arrives.reshape(x_shape))}
-    bias: Symbol | None = None
-    if isinstance(original.bias, str):
-        bias = ledger.given(original.bias, bias_shape or ())
-        values[original.bias] = bias
+    given = [ledger.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
+    values: dict[str, Any] = dict(zip(original.inputs, given, strict=True))
     graph = after.graph
     nodes, ends = needed(graph.nodes, [site.output], stop=values, known=graph.initializers)
     strange = sorted(ends - set(values))
@@ -87,10 +81,11 @@ def walk(
         raise NotTiled(f"its graph cannot be followed: {detail}") from None
     if not isinstance(result, Symbol):
         raise NotTiled("its output does not depend on its input")
-    if int(np.prod(result.shape, dtype=np.int64)) != site.M * site.N:
-        raise NotTiled(f"its output has shape {list(result.shape)} for {site.M} x {site.N} elements")
-    check = _Check(x, bias, original, sizes, tile, site)
-    codes = result.codes.reshape(-1)
+    elements = math.prod(meaning.shape)
+    if math.prod(result.shape) != elements:
+        raise NotTiled(f"its output has shape {list(result.shape)} for {elements:,} elements")
+    check = _Check(given, meaning, site)
+    codes = meaning.out(result.codes.reshape(meaning.shape)).reshape(-1)
     for positions, terms in _resolve(ledger, codes, 1.0):
         if cancel is not None and cancel():
             raise Cancelled
@@ -98,6 +93,12 @@ def walk(
     if check.tiles != site.products:
         raise NotTiled(f"{check.tiles:,} products found, the plan has {site.products:,}")
     return check.tiles
+
+
+def _size(sizes: tuple[int, int, int, int]) -> str:
+    batch, *matrix = sizes
+    product = " x ".join(map(str, matrix))
+    return product if batch == 1 else f"{batch:,} times {product}"
 
 
 class _Term(Struct, frozen=True):
@@ -168,8 +169,9 @@ def _term(
 
 
 class _Rectangle(Struct, frozen=True):
-    """Where a piece lies: rows and columns of the output, from the first element of its tile."""
+    """Where a piece lies: which matrix; rows and columns of it, from the first element of its tile."""
 
+    b: int
     m: int
     n: int
     rows: int
@@ -179,43 +181,44 @@ class _Rectangle(Struct, frozen=True):
 class _Check:
     """Compares pieces of the output with what the original computes there."""
 
-    def __init__(
-        self,
-        x: Symbol,
-        bias: Symbol | None,
-        original: Original,
-        sizes: tuple[int, int, int],
-        tile: tuple[int, int, int],
-        site: SitePlan,
-    ) -> None:
-        assert x.whole is not None
-        self.x = x.whole
-        self.bias = bias
-        self.original = original
-        self.sizes = sizes
-        self.tile = tile
+    def __init__(self, given: Sequence[Symbol], meaning: Meaning, site: SitePlan) -> None:
+        self.meaning = meaning
+        self.sizes = meaning.M, meaning.K, meaning.N
         self.site = site
+        self.tile = site.tile
         self.tiles = 0
-        self.weight = original.weight
-        self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
-        self.stored = _bits(self.weight, self.bits)
+        codes = [value.codes for value in given]
+        self.left = meaning.left(codes)
+        self.weight = meaning.weight(codes)
+        self.stored: Array | None = None
+        """The weight's bits; None where the right operand comes from the data, and `weight` holds codes."""
+        if isinstance(meaning.right, np.ndarray):
+            self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
+            self.stored = _bits(self.weight, self.bits)
         self.compared: set[tuple[Any, ...]] = set()
-        self.expected_bias = self._expected_bias()
+        self.bias = given[meaning.bias] if isinstance(meaning.bias, int) else None
+        self.expected_bias: Array | None = None
+        """The bias C, or its codes, for every element of the output as it is arranged."""
+        bias = self.bias.codes if self.bias is not None else meaning.bias
+        if bias is not None:
+            assert isinstance(bias, np.ndarray)
+            self.expected_bias = meaning.out(np.broadcast_to(bias, meaning.shape)).reshape(-1)
 
     def piece(self, positions: Array, terms: Sequence[_Term]) -> None:
-        """Checks elements that are sums of the same products; `positions` are flat in the output."""
+        """Checks elements that are sums of the same products; `positions` are flat in the arranged output."""
         M, K, N = self.sizes
-        if self.original.swapped:
-            n, m = np.divmod(positions, M)
-        else:
-            m, n = np.divmod(positions, N)
-        place = f"at ({int(m[0])}, {int(n[0])}) of the output"
+        b, inside = np.divmod(positions, M * N)
+        m, n = np.divmod(inside, N)
+        at = f"{int(b[0])}, " if self.meaning.batch > 1 else ""
+        place = f"at ({at}{int(m[0])}, {int(n[0])}) of the output"
         products = [t for t in terms if isinstance(t.source, Product)]
         if not products:
             raise NotTiled(f"nothing is multiplied {place}")
         first = products[0]
         assert isinstance(first.source, Product)
-        area = self._rectangle(first.local, first.source.shape, m, n, place)
+        if b[0] != b[-1] and np.any(b != b[0]):
+            raise NotTiled(f"one product serves several matrices {place}")
+        area = self._rectangle(first.local, first.source.shape, int(b[0]), m, n, place)
         done = 0
         for index, term in enumerate(products):
             product = term.source
@@ -228,7 +231,9 @@ class _Check:
         self.tiles += len(products)
         self._others([t for t in terms if not isinstance(t.source, Product)], positions, place)
 
-    def _rectangle(self, local: Array, shape: tuple[int, ...], m: Array, n: Array, place: str) -> _Rectangle:
+    def _rectangle(
+        self, local: Array, shape: tuple[int, ...], b: int, m: Array, n: Array, place: str
+    ) -> _Rectangle:
         """Checks that the piece is one tile of the grid, the right way up."""
         M, _, N = self.sizes
         tm, _, tn = self.tile
@@ -236,9 +241,8 @@ class _Check:
         row, column = int(m[0] - i[0]), int(n[0] - j[0])
         if np.any(m - i != row) or np.any(n - j != column):
             raise NotTiled(f"elements of a tile are not where they belong, {place}")
-        padded = self.site.edges == "padded"
         rows, columns = min(tm, M - row), min(tn, N - column)
-        size = (tm, tn) if padded else (rows, columns)
+        size = self._full("M", tm, rows), self._full("N", tn, columns)
         if row % tm or column % tn or shape != size:
             raise NotTiled(
                 f"a tile of {shape[0]}x{shape[1]} stands {place}, the plan has {size[0]}x{size[1]} tiles"
@@ -246,34 +250,90 @@ class _Check:
             )
         if local.size != rows * columns:
             raise NotTiled(f"a part of the tile {place} comes from elsewhere")
-        return _Rectangle(row, column, rows, columns)
+        return _Rectangle(b, row, column, rows, columns)
+
+    def _full(self, axis: str, tile: int, extent: int) -> int:
+        """How long a tile is along an axis: whole where edges are padded, or the size is open."""
+        return tile if self.site.edges == "padded" or axis in self.site.dynamic else extent
 
     def _product(self, product: Product, area: _Rectangle, index: int, done: int, factor: float) -> int:
         """Checks one product; returns how far the depth is covered with it."""
         _, K, _ = self.sizes
         tm, tk, tn = self.tile
         where = area.m // tm, area.n // tn, index
-        rows, depth, width = self._block(product.left)
         want = min(tk, K - index * tk)
-        if rows != area.m:
-            raise NotTiled(f"product {where} takes rows {rows} of the input instead of {area.m}")
-        if depth != done:
-            kind = "twice or out of order" if depth < done else "too late, or one is missing"
-            raise NotTiled(
-                f"product {where} takes depth {depth:,} where {done:,} is due: a term comes {kind}"
-            )
-        if width != want or product.left.shape[1] != (tk if self.site.edges == "padded" else want):
+        self._block(product.left, area, done, where)
+        if want <= 0:
+            raise NotTiled(f"product {where} is one more than the depth holds: a term comes twice")
+        if product.left.shape[1] != self._full("K", tk, want):
             raise NotTiled(
                 f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
             )
-        # blocks of rows meet the same tiles: once is enough for the same bytes, read in the same order
-        right = product.right
-        key = right.__array_interface__["data"][0], right.dtype, right.shape, right.strides, depth, area.n
-        if key not in self.compared or factor != 1.0:
-            self._tile(product.right, where, depth, width, area, factor)
-            self.compared.add(key)
+        if isinstance(product.right, Symbol):
+            self._flowing(product.right, area, done, want, where, factor)
+        else:
+            # blocks of rows meet the same tiles: once is enough for the same bytes, read in the same order
+            right = product.right
+            data = right.__array_interface__["data"][0], right.dtype, right.shape, right.strides
+            key = *data, area.b, done, area.n
+            if key not in self.compared or factor != 1.0:
+                self._tile(right, where, done, want, area, factor)
+                self.compared.add(key)
         self._label(product.label, where)
-        return depth + width
+        return done + want
+
+    def _block(self, left: Symbol, area: _Rectangle, done: int, where: tuple[int, int, int]) -> None:
+        """Checks that `left` is the block of the activation that is due, with zeros behind the last row."""
+        if left.decoded is None:
+            left.decoded = set()
+        key = area.b, area.m, done
+        if key in left.decoded:
+            return
+        if not _same_block(left.codes, self.left[area.b], area.m, done):
+            raise NotTiled(self._misplaced(left.codes, area, done, where))
+        left.decoded.add(key)
+
+    def _flowing(
+        self,
+        right: Symbol,
+        area: _Rectangle,
+        done: int,
+        want: int,
+        where: tuple[int, int, int],
+        factor: float,
+    ) -> None:
+        """Checks that `right` is the tile of the second activation that is due."""
+        if self.stored is not None:
+            raise NotTiled(f"product {where} multiplies by something else than the weight")
+        if factor not in _either(self.meaning.alpha):
+            raise NotTiled(f"product {where} is scaled by {factor:g} instead of {self.meaning.alpha:g}")
+        if right.decoded is None:
+            right.decoded = set()
+        key = area.b, done, area.n
+        if key in right.decoded:
+            return
+        if not _same_block(right.codes, self.weight[area.b], done, area.n):
+            raise NotTiled(f"the tile of product {where} is not its block of the second operand")
+        right.decoded.add(key)
+
+    def _misplaced(self, codes: Array, area: _Rectangle, done: int, where: tuple[int, int, int]) -> str:
+        """What block a product takes instead of the one that is due, in words."""
+        if codes.size == 0 or codes[0, 0] == 0 != self.left[area.b][area.m, min(done, self.sizes[1] - 1)]:
+            return "a product takes a block that begins with zeros instead of the input"
+        found = np.argwhere(self.left == codes[0, 0])
+        for b, row, depth in found.tolist():
+            if not _same_block(codes, self.left[b], row, depth):
+                continue
+            if b != area.b:
+                return f"product {where} takes matrix {b} of the input instead of {area.b}"
+            if row != area.m:
+                return f"product {where} takes rows {row} of the input instead of {area.m}"
+            kind = "twice or out of order" if depth < done else "too late, or one is missing"
+            return f"product {where} takes depth {depth:,} where {done:,} is due: a term comes {kind}"
+        if not len(found):
+            return "a product takes something that is not the input"
+        _, row, depth = found[0].tolist()
+        return f"a product takes a block that is not a block of the input at ({row}, {depth})"
 
     def _label(self, label: str, where: tuple[int, int, int]) -> None:
         """The (m, n, k) written on a node must be true; inside a Scan only k is a place in the whole."""
@@ -295,38 +355,43 @@ class _Check:
         factor: float,
     ) -> None:
         """Compares a tile bit for bit with its slice of the weight."""
+        if self.stored is None:
+            raise NotTiled(f"product {where} multiplies by numbers instead of the second operand")
         columns = slice(area.n, area.n + area.columns)
-        alpha = self.original.alpha
+        alpha = self.meaning.alpha
+        weight = self.weight[area.b]
         part = right[:width, : area.columns]
-        same_type = part.dtype == self.weight.dtype
+        if right.shape[1] != self._full("N", self.tile[2], area.columns):
+            raise NotTiled(f"the tile of product {where} is {right.shape[1]} wide")
+        same_type = part.dtype == weight.dtype
         if factor == 1.0 != alpha:
             # alpha may have been multiplied into the weight instead
-            want = self.weight[depth : depth + width, columns] * self.weight.dtype.type(alpha)
+            want = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
             equal = np.array_equal(_bits(part, self.bits), _bits(want, self.bits)) if same_type else False
         else:
-            if factor != alpha and factor != float(np.asarray(alpha, self.weight.dtype)):
+            if factor not in (alpha, float(np.asarray(alpha, weight.dtype))):
                 raise NotTiled(f"product {where} is scaled by {factor:g} instead of {alpha:g}")
-            slice_ = self.stored[depth : depth + width, columns]
+            slice_ = self.stored[area.b][depth : depth + width, columns]
             if same_type:
                 # along the stored order: the weight is the one that comes from far
                 mine = _bits(part, self.bits)
                 turned = slice_.strides[0] < slice_.strides[1]
                 equal = bool((mine.T == slice_.T).all() if turned else (mine == slice_).all())
             else:
-                wide = self.weight[depth : depth + width, columns].astype(part.dtype)
+                wide = weight[depth : depth + width, columns].astype(part.dtype)
                 kind = np.dtype(f"u{part.dtype.itemsize}")
                 equal = np.array_equal(_bits(part, kind), _bits(wide, kind))
         if not equal:
             raise NotTiled(
-                f"the tile of product {where} is not its slice of the weight{self._hint(part, where)}"
+                f"the tile of product {where} is not its slice of the weight{self._hint(part, where, area.b)}"
             )
         if width < right.shape[0] and np.any(right[width:, : area.columns]):
             raise NotTiled(f"the padding of the tile of product {where} is not zero")
 
-    def _hint(self, part: Array, where: tuple[int, int, int]) -> str:
+    def _hint(self, part: Array, where: tuple[int, int, int], b: int) -> str:
         """How a wrong tile differs, for the message."""
         _, tk, tn = self.tile
-        want = self.weight[where[2] * tk :, where[1] * tn :][: part.shape[0], : part.shape[1]]
+        want = self.weight[b, where[2] * tk :, where[1] * tn :][: part.shape[0], : part.shape[1]]
         if want.shape != part.shape:
             return ""
         if part.shape[0] == part.shape[1] and np.array_equal(part, want.T):
@@ -335,40 +400,6 @@ class _Check:
         with np.errstate(all="ignore"):
             gap = float(np.nanmax(np.abs(part.astype(np.float64) - want.astype(np.float64))))
         return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
-
-    def _block(self, left: Symbol) -> tuple[int, int, int]:
-        """(first row, first depth, depth) of the block of the activation that `left` is.
-
-        Padding with zeros behind the last row and the last depth is allowed.
-        """
-        if left.decoded is None:
-            left.decoded = self._decode(left.codes)
-        return left.decoded  # type: ignore[no-any-return]
-
-    def _decode(self, codes: Array) -> tuple[int, int, int]:
-        M, K, _ = self.sizes
-        if codes.size == 0 or codes[0, 0] == 0:
-            raise NotTiled("a product takes a block that begins with zeros instead of the input")
-        if codes.min() < 0 or codes.max() >= self.x.base + self.x.size:
-            raise NotTiled("a product takes something that is not the input")
-        row, depth = divmod(int(codes[0, 0]) - self.x.base, K)
-        rows, width = min(codes.shape[0], M - row), min(codes.shape[1], K - depth)
-        want = np.zeros(codes.shape, np.int64)
-        first = self.x.base + row * K + depth
-        want[:rows, :width] = first + np.arange(rows)[:, None] * K + np.arange(width)
-        if not np.array_equal(codes, want):
-            raise NotTiled(f"a product takes a block that is not a block of the input at ({row}, {depth})")
-        return row, depth, width
-
-    def _expected_bias(self) -> Array | None:
-        """The bias beta C, or the codes of C, flat over the output."""
-        M, _, N = self.sizes
-        shape = (N, M) if self.original.swapped else (M, N)
-        if self.bias is not None:
-            return np.broadcast_to(self.bias.codes, shape).reshape(-1)
-        if isinstance(self.original.bias, np.ndarray):
-            return np.broadcast_to(self.original.bias, shape).reshape(-1)
-        return None
 
     def _others(self, terms: Sequence[_Term], positions: Array, place: str) -> None:
         """Checks what is added beside the products: the bias, once."""
@@ -394,23 +425,37 @@ class _Check:
             want = self.expected_bias[positions]
             if term.factor != 1.0:
                 self._beta(term.factor, place)
-            elif self.original.beta != 1.0:
-                want = want.astype(term.source.dtype) * term.source.dtype.type(self.original.beta)
+            elif self.meaning.beta != 1.0:
+                want = want.astype(term.source.dtype) * term.source.dtype.type(self.meaning.beta)
             wide = np.result_type(want, term.source)
             kind = np.dtype(f"u{wide.itemsize}")
             if not np.array_equal(want.astype(wide).view(kind), term.source.astype(wide).view(kind)):
                 raise NotTiled(f"the bias is not the original's {place}")
             found += 1
-        missing = self.expected_bias is not None and not found and self.original.beta != 0.0
+        missing = self.expected_bias is not None and not found and self.meaning.beta != 0.0
         if missing and (self.bias is not None or np.any(self.expected_bias[positions])):  # type: ignore[index]
             raise NotTiled(f"the bias is missing {place}")
         if found > 1:
             raise NotTiled(f"the bias is added {found} times {place}")
 
     def _beta(self, factor: float, place: str) -> None:
-        beta = self.original.beta
-        if factor != beta and factor != float(np.float32(beta)):
+        beta = self.meaning.beta
+        if factor not in _either(beta):
             raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
+
+
+def _either(factor: float) -> tuple[float, float]:
+    """A factor as it is written, and as it is after rounding to float32."""
+    return factor, float(np.float32(factor))
+
+
+def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
+    """Whether `codes` is the block of `matrix` that begins there, with zeros where it reaches beyond."""
+    part = matrix[row : row + codes.shape[0], column : column + codes.shape[1]]
+    height, width = part.shape
+    if not height or not width or not np.array_equal(codes[:height, :width], part):
+        return False
+    return not (codes[height:].any() or codes[:, width:].any())
 
 
 def _bits(array: Array, kind: np.dtype[Any]) -> Array:

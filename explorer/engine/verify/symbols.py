@@ -10,7 +10,7 @@ An operator that is not in the table is no part of a tiled product, and the walk
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -300,30 +300,40 @@ def _matmul(
     left, right = args
     if not isinstance(left, Symbol) and not isinstance(right, Symbol):
         raise ValueError("both operands are constant")
-    if not isinstance(left, Symbol) or isinstance(right, Symbol):
+    if not isinstance(left, Symbol):
         raise ValueError("its operands are not an activation and a weight, in this order")
-    if len(left.shape) < 2 or right.ndim < 2:
+    if len(left.shape) < 2 or len(right.shape) < 2:
         raise ValueError("its operands are no matrices")
     if left.shape[-1] != right.shape[-2]:
         raise ValueError(f"{left.shape} against {right.shape}")
     label = symbols.label(node)
-    if len(left.shape) == 2 and right.ndim == 2:
+    if len(left.shape) == 2 and len(right.shape) == 2:
         return [Symbol(None, symbols.ledger.product(left, right, label))]
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    codes = np.broadcast_to(left.codes, (*batch, *left.shape[-2:]))
-    weights = np.broadcast_to(right, (*batch, *right.shape[-2:]))
-    # a block of the activation meets many weights: one symbol for all of them, to be looked at once
-    seen: dict[int, Symbol] = {}
-    products = []
-    for index in np.ndindex(*batch):
-        part = codes[index]
-        key = part.__array_interface__["data"][0]
-        if key not in seen:
-            seen[key] = Symbol(part)
-        products.append(symbols.ledger.product(seen[key], weights[index], label))
+    lefts = _matrices(left.codes, batch)
+    rights = [*_matrices(right.codes, batch)] if isinstance(right, Symbol) else _numbers(right, batch)
+    pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
+    products = [symbols.ledger.product(a, b, label) for a, b in pairs]
     if not products:
         raise ValueError("it is empty")
     return [Symbol(None, Batch(batch, products))]
+
+
+def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
+    """The matrices of a stack, repeated as `batch` says.
+
+    A block of the activation meets many weights: one symbol for all of them, to be looked at once.
+    """
+    codes = np.broadcast_to(codes, (*batch, *codes.shape[-2:]))
+    seen: dict[int, Symbol] = {}
+    for index in np.ndindex(*batch):
+        part = codes[index]
+        yield seen.setdefault(part.__array_interface__["data"][0], Symbol(part))
+
+
+def _numbers(weights: Array, batch: tuple[int, ...]) -> list[Array]:
+    weights = np.broadcast_to(weights, (*batch, *weights.shape[-2:]))
+    return [weights[index] for index in np.ndindex(*batch)]
 
 
 def _gemm(

@@ -266,12 +266,40 @@ def test_an_impossible_tile_is_refused_in_one_line(sample: Any, tile: Any, words
         Session(sample("mlp_128")).plan(TileSpec(tile))
 
 
-def test_products_that_stay_are_named_with_the_reason(sample: Any) -> None:
-    plan = Session(sample("bert_tiny"), dims={"batch": 2, "sequence": 16}).plan(TileSpec((16, 16, 16)))
-    reasons = {s.reason for s in plan.skipped}
-    assert "both operands are activations" in reasons
-    assert plan.sites
-    assert plan.macs < (plan.macs_total or 0)
+TWO_ACTIVATIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "matrices": ((5, 7), (7, 6)),
+    "heads": ((2, 3, 9, 4), (2, 3, 4, 10)),
+    "one right for all": ((2, 3, 4), (4, 5)),
+    "one left for all": ((3, 4), (2, 4, 5)),
+    "broadcast both ways": ((2, 1, 3, 4), (1, 3, 4, 5)),
+    "left vector": ((4,), (4, 5)),
+    "left vector, stack": ((4,), (3, 4, 5)),
+    "right vector": ((2, 3, 4), (4,)),
+    "vectors": ((6,), (6,)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("edges", EDGES)
+@pytest.mark.parametrize("case", TWO_ACTIVATIONS)
+def test_two_activations_are_multiplied_in_tiles_and_proved(
+    tmp_path: Path, form: Any, edges: Any, case: str
+) -> None:
+    a, b = TWO_ACTIVATIONS[case]
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    source = save(tmp_path / "a.onnx", [node], {"a": a, "b": b}, {})
+    spec = TileSpec((2, 3, 4), edges=edges, form=form)
+    session = tile_and_compare(source, tmp_path / "b.onnx", spec)
+    evidence = session.verify()
+    assert evidence.passed, evidence.verdict
+    assert evidence.sites[0].tiles == session.history().entries[1].plan.sites[0].products  # type: ignore[union-attr]
+
+
+def test_a_value_multiplied_by_its_own_transpose(tmp_path: Path) -> None:
+    node = helper.make_node("Gemm", ["a", "a"], ["y"], transB=1, alpha=0.5)
+    source = save(tmp_path / "a.onnx", [node], {"a": (5, 7)}, {})
+    session = tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 3, 4)))
+    assert session.verify().passed
 
 
 def test_an_unbound_dimension_is_named_with_the_option_that_binds_it(sample: Any) -> None:

@@ -1,0 +1,35 @@
+"""Operators that multiply and accumulate, and are not tiled: what the reason calls each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from explorer.engine.graph import Node
+from explorer.engine.transforms.sites import Look
+
+__all__ = ["KINDS", "NOT_MATRIX"]
+
+NOT_MATRIX: Mapping[str, str] = {
+    "Conv": "a convolution",
+    "ConvTranspose": "a transposed convolution",
+    "ConvInteger": "an integer convolution",
+    "QLinearConv": "a quantized convolution",
+    "DeformConv": "a deformable convolution",
+    "MatMulInteger": "an integer product",
+    "QLinearMatMul": "a quantized product",
+    "MatMulNBits": "a product with packed weights",
+    "Einsum": "an Einsum",
+    "Attention": "a fused attention",
+    "LSTM": "a recurrent layer",
+    "GRU": "a recurrent layer",
+    "RNN": "a recurrent layer",
+}
+
+
+def _left(what: str) -> Callable[[Node, Look], str]:
+    return lambda node, look: f"{what}: left as it was"
+
+
+KINDS: Mapping[tuple[str, str], Callable[[Node, Look], str]] = {
+    (domain, op): _left(what) for op, what in NOT_MATRIX.items() for domain in ("", "com.microsoft")
+}

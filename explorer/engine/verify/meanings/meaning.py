@@ -1,0 +1,99 @@
+"""The words in which an operator's meaning is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.engine.graph import Model, Node
+from explorer.engine.verify.blocks import NotTiled
+from explorer.engine.verify.interpret import Interpreter, needed
+from explorer.engine.verify.runtime import Array
+from explorer.engine.verify.symbols import Symbols
+
+__all__ = ["Look", "Meaning", "Original"]
+
+Arrange = Callable[[Sequence[Array]], Array]
+"""Takes the arrays of `Original.inputs`, whatever they hold: numbers, or codes of which 0 is a zero."""
+
+
+class Meaning(Struct, frozen=True):
+    """A node at given sizes: Y = alpha X W + beta C for a stack of `batch` products.
+
+    Attributes:
+        batch, M, K, N: How large.
+        left: The inputs arranged as X, (batch, M, K).
+        right: W as numbers (batch, K, N), or the inputs arranged so.
+        out: Y arranged as (batch, M, N).
+        bias: C as numbers or as which of the inputs it is; broadcasts to Y. None without one.
+        shape: Of Y.
+    """
+
+    batch: int
+    M: int
+    K: int
+    N: int
+    left: Arrange
+    right: Array | Arrange
+    out: Callable[[Array], Array]
+    shape: tuple[int, ...]
+    alpha: float = 1.0
+    beta: float = 1.0
+    bias: Array | int | None = None
+
+    def weight(self, inputs: Sequence[Array]) -> Array:
+        """W, (batch, K, N), of numbers or of codes."""
+        return self.right if isinstance(self.right, np.ndarray) else self.right(inputs)
+
+
+class Original(Struct, frozen=True):
+    """A product as the original graph has it.
+
+    Attributes:
+        node: The operator.
+        inputs: Value names of what it reads and the file does not store, each once.
+        operands: How many of the inputs are multiplied; the others are added.
+        dtype: Of stored operands; '' without one.
+        at: What it means for inputs of these shapes and an output of that shape.
+    """
+
+    node: Node
+    inputs: tuple[str, ...]
+    operands: int
+    dtype: str
+    at: Callable[[Sequence[tuple[int, ...]], tuple[int, ...]], Meaning]
+
+    @property
+    def output(self) -> str:
+        """Value name of Y."""
+        return self.node.outputs[0]
+
+
+class Look:
+    """Finds the numbers behind values of the original graph.
+
+    Exporters hide a weight behind Identity, Transpose and Constant nodes; they are run on the stored numbers,
+    as views.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def number(self, name: str) -> Array | None:
+        """The numbers of a value; None if it is no constant."""
+        graph = self.model.graph
+        nodes, open_ends = needed(graph.nodes, [name], known=graph.initializers)
+        if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):
+            return None
+        domain = Symbols("float16")
+        interpreter = Interpreter(domain, self.model.functions)
+        scope = interpreter.scope(graph.initializers, {})
+        try:
+            interpreter.run(nodes, scope)
+            value: Any = scope[name]
+        except (NotTiled, KeyError):
+            return None
+        return value if isinstance(value, np.ndarray) else None
