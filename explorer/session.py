@@ -132,7 +132,7 @@ class Session(Looking):
         if output is not None:
             self._check_target(output, overwrite)
         plan, bound, sites = self._plan(spec, on_progress)
-        tiled = transform.tile(bound, plan, sites)
+        tiled = transform.tile(bound, _without_origins(plan), sites)
         target = output or self._unused_name()
         evidence: Verification | None = None
         ours = overwrite or output is None
@@ -476,6 +476,15 @@ class Session(Looking):
         with targets.replacing(path, overwrite=overwrite) as temporary:
             with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
+
+
+def _without_origins(plan: Plan) -> Plan:
+    """The plan as a tiled file keeps it: two files that ask for the same make the same file."""
+    skipped = [
+        replace(skip, reason="switched off") if skip.reason.startswith("switched off by ") else skip
+        for skip in plan.skipped
+    ]
+    return replace(plan, skipped=tuple(skipped))
 
 
 class _Disproved(Exception):

@@ -31,6 +31,9 @@ OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
+_LONGEST_NAME = 200
+"""Characters of a state's name."""
+
 
 class States:
     """A model and what was made of it; the arguments are those of `explorer.session.Session`."""
@@ -120,6 +123,24 @@ class States:
         """One step forward again; at the newest state it stays there."""
         last = len(self._history.entries) - 1
         self._history = replace(self._history, current=min(self._history.current + 1, last))
+        return self._history
+
+    def go(self, index: int) -> History:
+        """To any state: it becomes the current one, and the others stay where they are.
+
+        Raises:
+            Misuse: The history has no such entry.
+        """
+        self._history = replace(self._history, current=self._at(index))
+        return self._history
+
+    def name(self, index: int, text: str) -> History:
+        """Gives a state a name of the user's own; an empty one takes it away.
+
+        Raises:
+            Misuse: The history has no such entry.
+        """
+        self._amend(self._at(index), name=" ".join(text.split())[:_LONGEST_NAME])
         return self._history
 
     def restore(self, history: History) -> History:

@@ -36,11 +36,20 @@ from msgspec.structs import replace
 
 from explorer.arguments import parse_choice, parse_conditions, parse_tile
 from explorer.errors import Misuse, nearest
-from explorer.facts import Edges, Form, TileRule, TileSpec
+from explorer.facts import Edges, Form, Plan, TileRule, TileSpec
 from explorer.facts.tiling import Grouped
 from explorer.units import printable
 
-__all__ = ["COMMAND_LINE", "TilingFile", "as_toml", "escaped", "read", "read_text", "spec_of"]
+__all__ = [
+    "COMMAND_LINE",
+    "TilingFile",
+    "as_toml",
+    "chosen_by_hand",
+    "escaped",
+    "read",
+    "read_text",
+    "spec_of",
+]
 
 COMMAND_LINE = "command line"
 """Origin of what was typed."""
@@ -152,7 +161,7 @@ class _File:
                 raise Misuse("it asks for nothing", where=where, hint="add tile, edges, form, or on = false")
             rules.append(TileRule(**rule, origin=self._where(entry, self.name)))
         origins = tuple((name, self._where(("tile", name), self.name)) for name in values)
-        spec = TileSpec(**values, rules=tuple(rules), origins=origins)
+        spec = TileSpec(**values, rules=tuple(rules), origins=origins, config=self.path)
         return TilingFile(self.path, spec, frozenset(values))
 
     def _values(
@@ -321,6 +330,29 @@ def as_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
     if spec.rules:
         document.add("site", tables)
     return tomlkit.dumps(document)
+
+
+def chosen_by_hand(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
+    """What was tiled, one plan after the other, as rules by the names of sites.
+
+    Args:
+        plans: What was done; a site that stands in two is as in the later one.
+        every: All sites of the model as it was opened; those that no plan has are switched off.
+    """
+    chosen: dict[str, TileRule] = {}
+    for plan in plans:
+        for site in plan.sites:
+            # what is the default anyway is left out; so are the edges of the batched form, which has one kind
+            edges = site.edges if site.form != "batched" else plan.edges
+            chosen[site.name] = TileRule(
+                escaped(site.name),
+                tile=site.tile,
+                edges=edges if edges != TileSpec().edges else None,  # type: ignore[arg-type]
+                form=site.form if plan.form != "auto" else None,  # type: ignore[arg-type]
+            )
+    rest = set(every) - chosen.keys()
+    rules = [replace(rule, on=True) for rule in chosen.values()] if rest else list(chosen.values())
+    return TileSpec(rules=(*rules, TileRule("*", on=False)) if rest else tuple(rules))
 
 
 def _plain(name: str, value: Any) -> Any:

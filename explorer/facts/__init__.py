@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from explorer.facts.tiled import LeftOver, Tiled
 from explorer.facts.tiling import Edges, Form, Plan, SitePlan, SkippedSite, TileRule, TileSpec
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "HistoryEntry",
     "Info",
     "Layer",
+    "LeftOver",
     "ModelInfo",
     "NodeDiff",
     "OpDiff",
@@ -47,6 +49,7 @@ __all__ = [
     "TileResult",
     "TileRule",
     "TileSpec",
+    "Tiled",
     "Totals",
     "Verification",
     "to_json",
@@ -197,7 +200,8 @@ class ModelInfo(Struct, frozen=True):
 
 class Info(Struct, frozen=True):
     """The answer of `explorer info`. `assumptions` holds what was assumed to get the numbers:
-    {'dims': {'batch': 8}, 'weights': 'random, seed 0', ...}.
+    {'dims': {'batch': 8}, 'weights': 'random, seed 0', ...}. `tiled` says what runs on tiles; None for a
+    model that has none.
     """
 
     model: ModelInfo
@@ -205,6 +209,7 @@ class Info(Struct, frozen=True):
     totals: Totals
     tool: str = ""
     schema_version: int = SCHEMA_VERSION
+    tiled: Tiled | None = None
 
 
 class Analysis(Struct, frozen=True):
@@ -393,7 +398,8 @@ class HistoryEntry(Struct, frozen=True):
     """One state of the session: the model as opened, or the outcome of a transform.
 
     `path` is the ONNX file that holds it (None: an nn.Module not exported yet); `command` is what
-    would make it headless; `saved` is where the user saved it.
+    would make it headless; `saved` is where the user saved it; `name` is what the user calls it; `spec` is
+    what was asked for, None where no transform was, or a program kept the entry that did not write it down.
     """
 
     label: str
@@ -402,10 +408,16 @@ class HistoryEntry(Struct, frozen=True):
     plan: Plan | None = None
     verification: Verification | None = None
     saved: str = ""
+    name: str = ""
+    spec: TileSpec | None = None
 
 
 class History(Struct, frozen=True):
-    """All states and which of them is current; entries after `current` can be redone."""
+    """All states and which of them is current; entries after `current` can be redone.
+
+    Every entry but the first was made of the one before it: a transform of an earlier state begins anew
+    from there, and what could have been redone is gone.
+    """
 
     entries: tuple[HistoryEntry, ...]
     current: int

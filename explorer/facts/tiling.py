@@ -55,6 +55,7 @@ class TileSpec(Struct, frozen=True):
         rules: What is asked of some sites only; the first that speaks of a value decides it.
         origins: Who said the values above, by their names: 'npu.toml:3', 'command line'; a value that is not
             among them is the default.
+        config: Path of the file that such values and the rules stand in; '' for none.
     """
 
     tile: tuple[int, int, int] = (64, 64, 64)
@@ -64,6 +65,7 @@ class TileSpec(Struct, frozen=True):
     grouped: Grouped = "leave"
     rules: tuple[TileRule, ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
+    config: str = ""
 
 
 class SitePlan(Struct, frozen=True):

@@ -1,0 +1,147 @@
+"""A session as a shell script: the commands that make its files again, byte for byte.
+
+A script says everything itself: what a command line cannot (rules for single sites, very many sites) it
+writes into a file for `--config` first. It names the model with its whole path, takes another one as its
+argument, and writes into the folder where it is started, never over a file that is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from explorer.arguments import opening_words
+from explorer.facts import HistoryEntry, TileSpec
+from explorer.tiling_file import COMMAND_LINE, as_toml, escaped
+from explorer.units import printable
+
+__all__ = ["Step", "as_script", "tiling_words"]
+
+_MOST_CHARACTERS = 4_000
+"""Of a command's sites; more go into a file."""
+_END = "END OF THE TILING"
+_USUAL_DRAWS, _USUAL_SEED = 3, 0
+
+
+class Step(Struct, frozen=True):
+    """A state and how it was made.
+
+    Attributes:
+        entry: The state.
+        opening: With which options the state before it has to be opened; see `arguments.opening_words`.
+    """
+
+    entry: HistoryEntry
+    opening: Mapping[str, Any]
+
+
+def tiling_words(spec: TileSpec) -> list[str] | None:
+    """`spec` as options of `explorer tile`; None where options cannot say it.
+
+    What stands in the file that the specification was read from is left to that file.
+    """
+    if spec.rules and not spec.config:
+        return None
+    said = dict(spec.origins)
+    words = ["--config", spec.config] if spec.config else []
+
+    def typed(name: str) -> bool:
+        return not spec.config or said.get(name) == COMMAND_LINE
+
+    if typed("tile"):
+        words += ["--tile", "x".join(map(str, spec.tile))]
+    if typed("sites"):
+        for site in spec.sites:
+            words += [f"--site={site}"] if site.startswith("-") else ["--site", site]
+    for name, value in (("edges", spec.edges), ("form", spec.form)):
+        if typed(name):
+            words += [f"--{name}", value]
+    return words
+
+
+def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> str:
+    """The commands that make all `steps` of the model `source`, one of the other.
+
+    Args:
+        source: A path or a name, as for `session.Session`.
+        steps: Every state but the original, in order.
+        stem: What files are called that were saved under no name.
+        tool: The program and its version.
+    """
+    model = os.path.abspath(source) if os.path.exists(source) else source
+    lines = [
+        "#!/bin/sh",
+        f"# What was done to {_comment(source)}, as commands of {tool}: every file that this writes is the",
+        "# session's, byte for byte, as long as the model and the program are the same. It writes into the",
+        "# folder where it is started; another model may be given as its argument.",
+        "set -euC",
+        f"model={shlex.quote(model)}",
+        "[ $# -eq 0 ] || model=$1",
+        "explorer=${EXPLORER:-explorer}",
+    ]
+    taken: set[str] = set()
+    before = '"$model"'
+    for number, step in enumerate(steps, 1):
+        entry = step.entry
+        output = _output(entry, f"{stem}_{number}.onnx", taken)
+        named = f', "{_comment(entry.name)}"' if entry.name else ""
+        lines += ["", f"# {number}: {_comment(entry.label)}{named}"]
+        words, config = _asked(entry, f"{output}.toml")
+        if config:
+            lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
+        words += _proof(entry)
+        words += opening_words(step.opening)
+        lines.append(f"$explorer tile {before} -o {_path(output)} {shlex.join(words)}".rstrip())
+        before = _path(output)
+    return "\n".join(lines) + "\n"
+
+
+def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    """The options that ask for a state; and what has to stand in the file `config` first, if anything."""
+    spec = entry.spec or _known_by_its_plan(entry)
+    words = None if spec.config else tiling_words(spec)
+    if words is not None and sum(map(len, words)) <= _MOST_CHARACTERS:
+        return words, ""
+    return ["--config", config], as_toml(spec)
+
+
+def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
+    """What was asked for, of a state kept by a program that did not write it down."""
+    assert entry.plan is not None, "every state but the original has a plan"
+    plan = entry.plan
+    sites = tuple(escaped(site.name) for site in plan.sites)
+    return TileSpec(plan.tile, sites, plan.edges, plan.form)  # type: ignore[arg-type]
+
+
+def _proof(entry: HistoryEntry) -> list[str]:
+    """The options of the proof."""
+    proof = entry.verification
+    if proof is None:
+        return ["--no-verify"]
+    words = [] if len(proof.seeds) in (0, _USUAL_DRAWS) else ["--draws", str(len(proof.seeds))]
+    if proof.seeds and proof.seeds[0] != _USUAL_SEED:
+        words += ["--seed", str(proof.seeds[0])]
+    return words
+
+
+def _output(entry: HistoryEntry, otherwise: str, taken: set[str]) -> str:
+    """A name of its own for the file of a state: that under which it was saved, if it is free."""
+    name = os.path.basename(entry.saved) or otherwise
+    while name in taken:
+        stem, ending = os.path.splitext(name)
+        name = f"{stem}_{ending}"
+    taken.add(name)
+    return name
+
+
+def _path(name: str) -> str:
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
+
+
+def _comment(text: str) -> str:
+    """A text on one line of a comment."""
+    return printable(" ".join(text.split()))
