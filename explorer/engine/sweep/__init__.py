@@ -1,0 +1,386 @@
+"""Many tilings of many models: what is not known yet is computed, and kept as soon as it is.
+
+A row is known by what its figures depend on, so the same sweep goes on where a kill left it, and another one
+into the same file does what is new in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.engine.sweep.fingerprint import fingerprint, key_of
+from explorer.engine.sweep.measure import Door, Proof, Task, blank, planned, proved
+from explorer.engine.sweep.store import Store, is_store
+from explorer.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.facts import Progress, TileSpec
+from explorer.facts.cost import Hardware
+from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations, with_front
+
+__all__ = ["MOST", "Door", "Proof", "Subject", "check_output", "is_store", "kept", "sweep"]
+
+MOST = 100_000
+"""Rows of one sweep."""
+_SLICE = 0.2
+"""Seconds between two times that cheap rows are kept: each time waits for the disk."""
+_TOGETHER = 256
+"""Rows without a proof that a worker makes in one go: opening the model takes longer."""
+_WORTH = 16 << 20
+"""Bytes of models, once for every proof, above which other processes are worth their start."""
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+
+class Subject(Struct, frozen=True):
+    """A model that takes part.
+
+    Attributes:
+        name: As the user named it.
+        door: The session that has it open.
+        files: Says which files hold it, the graph first; exports what is no ONNX file yet. Absolute paths.
+        opener: For those files, a function without arguments that opens them anew: importable by name, so
+            that another process can be told of it.
+        opening: The options that it is opened with, as far as figures depend on them.
+        words: Those options as they are typed.
+    """
+
+    name: str
+    door: Door
+    files: Callable[[], tuple[str, ...]]
+    opener: Callable[[Sequence[str]], Callable[[], Door]]
+    opening: Mapping[str, Any]
+    words: str = ""
+
+
+class _Work(Struct):
+    """What there is to do for one model: rows in the order of the combinations, and which are not done."""
+
+    subject: Subject
+    files: tuple[str, ...] = ()
+    content: str = ""
+    rows: list[SweepRow] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the model's files."""
+        return sum(os.path.getsize(path) for path in self.files if os.path.exists(path))
+
+
+def sweep(
+    subjects: Sequence[Subject],
+    spec: SweepSpec,
+    *,
+    hardware: Hardware | None = None,
+    order: str = "best",
+    proof: Proof | None = None,
+    output: str | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    layers: bool = False,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Sweep:
+    """A row for every model and every combination of `spec`.
+
+    Args:
+        subjects: The models.
+        spec: What is combined.
+        hardware: The machine; without one there are no cycles.
+        order: Of the loops, as for `cost.plan_cost`.
+        proof: Tile, write and prove each; None for the figures alone.
+        output: A file that keeps the rows, and says which are known already.
+        scheduler: Of a Dask cluster that does the work.
+        workers: Processes on this machine; 1 is this one, None as many as there are processors where that
+            saves time and Dask is installed.
+        layers: Whether the answer lists the products of the models, too.
+        on_progress: Told how many rows are done.
+        cancel: Asked now and then; True stops. What is done is kept.
+
+    Raises:
+        Misuse: There are too many combinations, or `output` is no file of results; or not one of them can
+            be tiled.
+        BadModel: The only model cannot be opened.
+        MissingExtra: A package is not installed that a model, or `scheduler` or `workers`, needs.
+        Cancelled: `cancel` said so.
+    """
+    started = time.perf_counter()
+    specs = combinations(spec)
+    if len(specs) * len(subjects) > MOST:
+        raise Misuse(
+            f"these are {len(specs) * len(subjects):,} combinations",
+            where="sweep",
+            hint=f"{MOST:,} are the most",
+        )
+    if not specs:
+        raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
+    machine = hardware or Hardware()
+    with Store(output) as store:
+        run = _Run(store, specs, machine, order, proof, on_progress, cancel)
+        works = [run.prepare(subject, keep=output is not None) for subject in subjects]
+        count, notes = run.spread(works, scheduler, workers)
+        rows = with_front([row for work in works for row in work.rows])
+    _complain(rows)
+    return Sweep(
+        rows=rows,
+        hardware=machine,
+        layers=tuple(layer for work in works for layer in _layers(work, specs)) if layers else (),
+        made=run.made,
+        proved=run.proved,
+        output=output or "",
+        workers=count,
+        seconds=time.perf_counter() - started,
+        notes=tuple(notes),
+    )
+
+
+def check_output(path: str, models: Sequence[str]) -> None:
+    """Refuses a file for the results that would cost the user another one, before any work is done.
+
+    Raises:
+        Misuse: It is a model, or anything else that is no file of results.
+    """
+    from explorer.targets import check_target
+
+    check_target(path, overwrite=True, models=models, weights=())
+    if os.path.exists(path):
+        Store(path).close()
+
+
+def kept(path: str) -> Sweep:
+    """Everything that a file of results holds.
+
+    Raises:
+        Misuse: It is no such file.
+    """
+    with Store(path, changed=False) as store:
+        return Sweep(rows=with_front(list(store.rows())), hardware=Hardware(), output=path)
+
+
+class _Run:
+    """One sweep on its way."""
+
+    def __init__(
+        self,
+        store: Store,
+        specs: Sequence[TileSpec],
+        hardware: Hardware,
+        order: str,
+        proof: Proof | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> None:
+        self.store, self.specs, self.hardware, self.order = store, specs, hardware, order
+        self.proof, self.on_progress, self.cancel = proof, on_progress, cancel
+        self.made = self.proved = self.done = self.total = 0
+
+    # what is known
+
+    def prepare(self, subject: Subject, *, keep: bool) -> _Work:
+        """The rows of a model: those that are kept, and blank ones."""
+        work = _Work(subject)
+        try:
+            work.files = subject.files()
+            if keep:
+                self._say("reading the model")
+                work.content = fingerprint(work.files, self.cancel)
+        except (Cancelled, MissingExtra):
+            raise
+        except ExplorerError as error:
+            work.rows = [replace(self._blank(work, spec, ""), error=str(error)) for spec in self.specs]
+            return work
+        opening = {**subject.opening, "order": self.order}
+        keys = [
+            key_of(work.content, opening, spec, self.hardware) if keep else f"{id(subject)}-{at}"
+            for at, spec in enumerate(self.specs)
+        ]
+        known = {row.key: row for row in self.store.rows(keys)}
+        for at, (key, spec) in enumerate(zip(keys, self.specs, strict=True)):
+            row = known.get(key)
+            # the same content may have another name now
+            work.rows.append(
+                self._blank(work, spec, key) if row is None else replace(row, model=subject.name)
+            )
+            if row is None or self._unproved(row):
+                work.open.append(at)
+        self.total += len(work.open)
+        return work
+
+    def _blank(self, work: _Work, spec: TileSpec, key: str) -> SweepRow:
+        return blank(key, work.subject.name, work.content, work.subject.words, spec, _words(self.hardware))
+
+    def _unproved(self, row: SweepRow) -> bool:
+        proof = self.proof
+        return proof is not None and not row.error and (row.draws, row.seed) != (proof.draws, proof.seed)
+
+    # doing it
+
+    def spread(
+        self, works: Sequence[_Work], scheduler: str | None, workers: int | None
+    ) -> tuple[int, list[str]]:
+        """Does what is open, here or elsewhere: how many processes did it, and what to say of that."""
+        busy = [work for work in works if work.open]
+        if not busy:
+            return 0, []
+        if scheduler is None and workers is None:
+            workers, notes = self._suggested(busy)
+        else:
+            workers, notes = workers or 1, []
+        if scheduler is None and workers == 1:
+            for work in busy:
+                self._here(work)
+            return 0, notes
+        from explorer.engine.sweep import cluster
+
+        tasks, places = self._tasks(busy)
+
+        def done(task: Task, outcome: tuple[SweepRow, ...] | ExplorerError) -> None:
+            work, indices = places[id(task)]
+            if isinstance(outcome, ExplorerError):
+                # not kept: another worker, or another day, may do better
+                for at in indices:
+                    work.rows[at] = replace(work.rows[at], error=str(outcome))
+            else:
+                self._take(work, indices, outcome)
+            self._count(len(indices))
+
+        self._say("starting workers")
+        count = cluster.run(tasks, done, scheduler=scheduler, workers=workers, cancel=self.cancel)
+        return count, notes
+
+    def _suggested(self, works: Sequence[_Work]) -> tuple[int, list[str]]:
+        """How many processes are worth it here."""
+        from importlib.util import find_spec
+
+        from explorer.engine.sweep.cluster import INSTALL, cores
+
+        proofs = sum(len(work.open) for work in works) if self.proof is not None else 0
+        parts = max(proofs, len(works))
+        nbytes = sum(work.nbytes * (len(work.open) if proofs else 1) for work in works)
+        if parts < 2 or nbytes < _WORTH or cores() < 2:
+            return 1, []
+        if find_spec("distributed") is None:
+            return 1, [f"one after the other: {INSTALL} does {min(parts, cores())} at a time"]
+        return min(parts, cores()), []
+
+    def _here(self, work: _Work) -> None:
+        """In this process: figures through the session that has the model open, proofs through another."""
+        with contextlib.ExitStack() as stack:
+            prover: Door | None = None
+            waiting: list[int] = []
+            mark = time.perf_counter()
+            try:
+                for at in work.open:
+                    self._stop_if()
+                    row, spec = work.rows[at], self.specs[at]
+                    if row.products is None:
+                        row = planned(work.subject.door, row, spec, self.hardware, self.order)
+                        self.made += 1
+                    if self.proof is not None and not row.error:
+                        if prover is None:
+                            prover = stack.enter_context(
+                                contextlib.closing(work.subject.opener(work.files)())
+                            )
+                        row = proved(prover, row, spec, self.proof, self.on_progress, self.cancel)
+                        self.proved += 1
+                    work.rows[at] = row
+                    waiting.append(at)
+                    self._count(1)
+                    if self.proof is not None or time.perf_counter() - mark > _SLICE:
+                        self._keep(work, waiting)
+                        mark = time.perf_counter()
+            finally:
+                self._keep(work, waiting)
+
+    def _keep(self, work: _Work, waiting: list[int]) -> None:
+        """What was waiting is there for good."""
+        if waiting:
+            self.store.add([work.rows[at] for at in waiting])
+            waiting.clear()
+
+    def _tasks(self, works: Sequence[_Work]) -> tuple[list[Task], dict[int, tuple[_Work, list[int]]]]:
+        size = _TOGETHER if self.proof is None else 1
+        tasks: list[Task] = []
+        places: dict[int, tuple[_Work, list[int]]] = {}
+        for work in works:
+            work.content = work.content or fingerprint(work.files, self.cancel)
+            opener = work.subject.opener(work.files)
+            for start in range(0, len(work.open), size):
+                indices = work.open[start : start + size]
+                task = Task(
+                    opener=opener,
+                    files=work.files,
+                    fingerprint=work.content,
+                    rows=tuple(work.rows[at] for at in indices),
+                    specs=tuple(self.specs[at] for at in indices),
+                    hardware=self.hardware,
+                    order=self.order,
+                    proof=self.proof,
+                )
+                tasks.append(task)
+                places[id(task)] = work, indices
+        return tasks, places
+
+    def _take(self, work: _Work, indices: Sequence[int], rows: Sequence[SweepRow]) -> None:
+        for at, row in zip(indices, rows, strict=True):
+            self.made += work.rows[at].products is None
+            self.proved += self.proof is not None and not row.error
+            work.rows[at] = row
+        self.store.add(rows)
+
+    # telling
+
+    def _say(self, phase: str) -> None:
+        if self.on_progress is not None:
+            self.on_progress(Progress(phase))
+
+    def _count(self, rows: int) -> None:
+        self.done += rows
+        if self.on_progress is not None:
+            self.on_progress(Progress("sweeping", self.done, self.total))
+
+    def _stop_if(self) -> None:
+        if self.cancel is not None and self.cancel():
+            raise Cancelled()
+
+
+def _layers(work: _Work, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
+    """The products of a model; none of one that cannot be tiled in any way."""
+    for spec, row in zip(specs, work.rows, strict=True):
+        if row.error:
+            continue
+        for site in work.subject.door.plan(spec).sites:
+            yield SweepLayer(work.subject.name, site.name, site.M, site.K, site.N, site.batch, site.calls)
+        return
+
+
+def _complain(rows: Sequence[SweepRow]) -> None:
+    """Raises what every row failed with, if it is the same."""
+    errors = {row.error for row in rows}
+    if len(errors) == 1 and (error := errors.pop()):
+        kind = BadModel if not rows[0].key else Misuse
+        raise kind(error)
+
+
+def _words(hardware: Hardware) -> str:
+    """A machine in a few words: its name, and the numbers that count."""
+    sizes = "x".join(map(str, hardware.array)) if hardware.array else None
+    numbers = {
+        "MACs/cycle": hardware.macs_per_cycle,
+        "B/cycle": hardware.bytes_per_cycle,
+        "Hz": hardware.clock,
+        "B buffer": hardware.buffer,
+        "array": sizes,
+    }
+    said = [
+        f"{v if isinstance(v, str) else format(v, '.12g')} {k}" for k, v in numbers.items() if v is not None
+    ]
+    said += [] if hardware.double_buffered or not said else ["single-buffered"]
+    return ": ".join(filter(None, (hardware.name, ", ".join(said))))

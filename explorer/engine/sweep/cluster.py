@@ -1,0 +1,254 @@
+"""Tasks done by other processes, on this machine or on many, through Dask.
+
+Dask moves a task whose worker died to another one, and its scheduler and workers are started anywhere with
+two commands. The workers on this machine are started as commands too, and not by multiprocessing, which runs
+a script of the user once more in every process. Imported only when there is something to hand out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from explorer.engine.outsiders import require
+from explorer.engine.sweep.measure import Task, measure
+from explorer.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
+from explorer.facts.sweep import SweepRow
+
+__all__ = ["INSTALL", "cores", "run"]
+
+INSTALL = "pip install 'explorer-nn[sweep]'"
+
+_ANSWER = 10.0
+"""Seconds in which a scheduler answers, if there is one."""
+_START = 60.0
+"""Seconds in which workers come up: they import what the models need."""
+_LOOK = 0.05
+"""Seconds between two looks at what is done, and at whether the user stopped it."""
+_SILENCE = 5.0
+"""Seconds between two looks at who is still there."""
+_AGAIN = "what was done is kept, with -o: the same command goes on from there"
+
+Done = Callable[[Task, "tuple[SweepRow, ...] | ExplorerError"], None]
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(
+    tasks: Sequence[Task],
+    done: Done,
+    *,
+    scheduler: str | None,
+    workers: int,
+    cancel: Callable[[], bool] | None = None,
+) -> int:
+    """Does the tasks, and tells of each as soon as it is done.
+
+    Args:
+        tasks: They travel pickled, without any weight.
+        done: Called with each task and its rows, or with what it failed with. A task is told of once, however
+            many workers died over it.
+        scheduler: Of a running cluster, 'tcp://host:port'; None starts `workers` processes here.
+        workers: How many, here.
+        cancel: Asked many times a second; True stops.
+
+    Returns:
+        How many workers there were at the start.
+
+    Raises:
+        MissingExtra: Dask is not installed, here or, with what a model needs, on a worker.
+        Misuse: Nobody answers at `scheduler`, or it has no workers.
+        EngineDied: The scheduler, or all workers, ended.
+        Cancelled: `cancel` said so.
+    """
+    distributed = require("distributed", scheduler or "--workers", install=INSTALL)
+    # what Dask says of a worker that dies would stand in the middle of the answer
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    with contextlib.ExitStack() as stack:
+        if scheduler is None:
+            client, here = stack.enter_context(_here(distributed, min(workers, len(tasks)), cancel)), True
+        else:
+            client, here = stack.enter_context(_there(distributed, scheduler, cancel)), False
+        count = len(client.nthreads())
+        _follow(distributed, client, tasks, done, here, scheduler or "--workers", cancel)
+    return count
+
+
+@contextlib.contextmanager
+def _here(distributed: Any, workers: int, cancel: Callable[[], bool] | None) -> Iterator[Any]:
+    """A cluster of this machine, which ends with the block."""
+    import explorer
+
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(
+            distributed.LocalCluster(
+                n_workers=0,
+                processes=False,
+                protocol="tcp://",
+                host="127.0.0.1",
+                dashboard_address=None,
+                silence_logs=logging.CRITICAL,
+            )
+        )
+        folder = os.path.dirname(os.path.dirname(os.path.abspath(explorer.__file__)))
+        threads = str(max(1, cores() // workers))
+        environment = {
+            "OMP_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH", "")))),
+        }
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="explorer-dask-"))
+        log = stack.enter_context(open(os.path.join(scratch, "log"), "w+b"))
+        command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", cluster.scheduler_address]
+        command += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
+        command += ["--local-directory", scratch, "--death-timeout", "60"]
+        processes = [
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            for _ in range(workers)
+        ]
+        stack.callback(_end, processes)
+        client = stack.enter_context(distributed.Client(cluster, set_as_default=False))
+        _await_workers(client, workers, "--workers", cancel, lambda: _alive(processes, log))
+        yield client
+
+
+def _alive(processes: Sequence[subprocess.Popen[bytes]], log: Any) -> None:
+    if all(process.poll() is None for process in processes):
+        return
+    log.seek(0)
+    said = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    raise EngineDied(
+        "a worker ended before it began" + (f": {said[-1]}" if said else ""),
+        where="--workers",
+        hint="--workers 1 does it all in one process",
+    )
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends the workers that have not ended with their scheduler."""
+    deadline = time.monotonic() + 2.0
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _there(distributed: Any, scheduler: str, cancel: Callable[[], bool] | None) -> Iterator[Any]:
+    """A cluster that runs already, and goes on running."""
+    hint = "start one with: dask scheduler, and on every machine: dask worker SCHEDULER --nthreads 1"
+    try:
+        client = distributed.Client(scheduler, timeout=_ANSWER, set_as_default=False)
+    except (OSError, TimeoutError, ValueError, TypeError, ImportError) as error:
+        said = " ".join(str(error).split())
+        why = f" ({said})" if isinstance(error, (ValueError, ImportError)) and said else ""
+        raise Misuse(f"no scheduler answers there{why}", where=scheduler, hint=hint) from None
+    with client:
+        _await_workers(client, 1, scheduler, cancel)
+        yield client
+
+
+def _await_workers(
+    client: Any,
+    count: int,
+    where: str,
+    cancel: Callable[[], bool] | None,
+    look: Callable[[], None] = lambda: None,
+) -> None:
+    deadline = time.monotonic() + _START
+    while len(client.nthreads()) < count:
+        _stop_if(cancel)
+        look()
+        if time.monotonic() > deadline:
+            raise Misuse("the scheduler has no workers", where=where, hint=f"start one: dask worker {where}")
+        time.sleep(_LOOK)
+
+
+def _stop_if(cancel: Callable[[], bool] | None) -> None:
+    if cancel is not None and cancel():
+        raise Cancelled()
+
+
+def _follow(
+    distributed: Any,
+    client: Any,
+    tasks: Sequence[Task],
+    done: Done,
+    here: bool,
+    where: str,
+    cancel: Callable[[], bool] | None,
+) -> None:
+    run_id = uuid.uuid4().hex[:12]
+    asked = {
+        client.submit(measure, task, key=f"explorer-{run_id}-{at}", pure=False): task
+        for at, task in enumerate(tasks)
+    }
+    try:
+        # a result leaves its worker the moment it is there: what was told of is never computed again
+        coming = distributed.as_completed(asked, loop=client.loop, with_results=True, raise_errors=False)
+        looked = time.monotonic()
+        while asked:
+            _stop_if(cancel)
+            batch = coming.next_batch(block=False)
+            for future, result in batch:
+                task = asked.pop(future)
+                done(task, _outcome(distributed, future, result, where))
+                future.release()
+            if not batch:
+                if time.monotonic() - looked > _SILENCE:
+                    looked = time.monotonic()
+                    _check(client, here, where)
+                time.sleep(_LOOK)
+    finally:
+        with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told
+            client.cancel(list(asked), force=True)
+
+
+def _check(client: Any, here: bool, where: str) -> None:
+    """Whether there is anybody left to wait for.
+
+    Raises:
+        EngineDied: There is not.
+    """
+    if client.status != "running":
+        raise EngineDied("the scheduler ended", where=where, hint=_AGAIN)
+    if here and not client.nthreads():
+        raise EngineDied("all workers ended, perhaps for want of memory", where=where, hint=_AGAIN)
+
+
+def _outcome(distributed: Any, future: Any, result: Any, where: str) -> tuple[SweepRow, ...] | ExplorerError:
+    """The rows, or what to say in their place.
+
+    Raises:
+        MissingExtra, Misuse: Of a kind that the other tasks meet as well.
+        EngineDied: The scheduler ended.
+    """
+    if future.status == "finished":
+        rows: tuple[SweepRow, ...] = result
+        return rows
+    error = result[1] if isinstance(result, tuple) and len(result) == 3 else result
+    if isinstance(error, (MissingExtra, Misuse)):
+        raise error
+    if isinstance(error, ExplorerError):
+        return error
+    if isinstance(error, distributed.scheduler.KilledWorker):
+        return EngineDied("the workers that tried it ended, perhaps for want of memory")
+    if future.cancelled() or future.status in ("lost", "cancelled"):
+        raise EngineDied(
+            "the scheduler ended", where=where, hint="the same command goes on from what is kept"
+        )
+    return ExplorerError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,65 @@
+"""What makes two models the same: their content, wherever it lies and whatever it is called."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from explorer import __version__
+from explorer.errors import BadModel, Cancelled
+from explorer.facts import TileSpec, to_json
+from explorer.facts.cost import Hardware
+
+__all__ = ["fingerprint", "key_of"]
+
+_BLOCK = 1 << 20
+
+
+def fingerprint(files: Sequence[str], cancel: Callable[[], bool] | None = None) -> str:
+    """Digest of a model's files: the graph, then the files of its weights by name.
+
+    SHA-256, which processors compute at a gigabyte a second.
+
+    Raises:
+        BadModel: A file cannot be read.
+        Cancelled: `cancel` said so.
+    """
+    digest = hashlib.sha256()
+    for at, path in enumerate(files):
+        digest.update(f"{os.path.basename(path) if at else ''}\0{_size(path)}\0".encode())
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while block := file.read(_BLOCK):
+                    digest.update(block)
+                    if cancel is not None and cancel():
+                        raise Cancelled()
+        except OSError as error:
+            raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
+    return digest.hexdigest()
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError as error:
+        raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
+
+
+def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Hardware) -> str:
+    """Digest of what a row's figures depend on.
+
+    Args:
+        model: Its fingerprint.
+        opening: How it is opened: sizes, shapes, rules.
+        spec: The tiling; who asked for what of it changes nothing.
+        hardware: The machine; its name and where its numbers come from change nothing.
+    """
+    machine = {k: v for k, v in to_json(hardware).items() if k not in ("name", "origin")}
+    tiling = {name: value for name, value in to_json(spec).items() if name not in ("origins", "config")}
+    for rule in tiling["rules"]:
+        rule.pop("origin", None)
+    said = {"version": __version__, "model": model, "opening": opening, "tiling": tiling, "machine": machine}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]

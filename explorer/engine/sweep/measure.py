@@ -1,0 +1,241 @@
+"""The rows of one model, made by whoever has the model open: this process, or a worker that opens it by path.
+
+A task names the model's files and carries no weight: what travels to a worker is a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer import __version__
+from explorer.engine.sweep.fingerprint import fingerprint
+from explorer.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.facts import History, Plan, Progress, TileResult, TileSpec, Verification
+from explorer.facts.cost import Hardware
+from explorer.facts.sweep import SweepRow
+
+if TYPE_CHECKING:
+    OnProgress = Callable[[Progress], None] | None
+    Cancel = Callable[[], bool] | None
+
+__all__ = ["Door", "Proof", "Task", "blank", "measure", "planned", "proved"]
+
+
+class Door(Protocol):
+    """What is needed of a session: the engine opens models through it without knowing what it is."""
+
+    def plan(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
+        """What `tile` would do."""
+        ...
+
+    def tile(
+        self,
+        spec: TileSpec,
+        *,
+        output: str,
+        draws: int,
+        seed: int,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> TileResult:
+        """Tile, prove, write."""
+        ...
+
+    def undo(self) -> History:
+        """One step back."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the model."""
+        ...
+
+
+class Proof(Struct, frozen=True):
+    """How a tiling is to be proved: random inputs, and the seed of the first."""
+
+    draws: int
+    seed: int
+
+
+class Task(Struct, frozen=True):
+    """Rows that one worker makes in one go.
+
+    Attributes:
+        opener: Opens the model, whose files are named in it. A function of a module that the worker can
+            import, with its arguments: it travels as their names.
+        files: The model's files, to see that the worker has the same ones.
+        fingerprint: Of their content.
+        rows: Without figures; `specs` are their tilings.
+        proof: None for the figures alone.
+        version: Of the program that asks.
+    """
+
+    opener: Callable[[], Door]
+    files: tuple[str, ...]
+    fingerprint: str
+    rows: tuple[SweepRow, ...]
+    specs: tuple[TileSpec, ...]
+    hardware: Hardware
+    order: str
+    proof: Proof | None
+    version: str = __version__
+
+
+def blank(key: str, model: str, content: str, opening: str, spec: TileSpec, hardware: str) -> SweepRow:
+    """A row whose figures are not there yet."""
+    return SweepRow(
+        key=key,
+        model=model,
+        fingerprint=content,
+        opening=opening,
+        tile=spec.tile,
+        edges=spec.edges,
+        form=spec.form,
+        grouped=spec.grouped,
+        hardware=hardware,
+    )
+
+
+def planned(door: Door, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
+    """The row with the figures of its plan; where there can be none, with the reason."""
+    from explorer.engine.transforms.cost import plan_cost
+
+    try:
+        plan = door.plan(spec)
+        cost = plan_cost(plan, hardware, order=order)
+    except (Cancelled, MissingExtra):
+        raise
+    except ExplorerError as error:
+        return replace(row, error=str(error))
+    total = cost.total
+    return replace(
+        row,
+        sites=len(plan.sites),
+        skipped=len(plan.skipped),
+        products=cost.products,
+        macs=cost.macs,
+        macs_total=plan.macs_total,
+        utilisation=cost.utilisation,
+        padded_share=cost.padded_share,
+        traffic=total.traffic,
+        traffic_without_reuse=cost.traffic_without_reuse,
+        lower_bound=cost.lower_bound,
+        intensity=total.intensity,
+        buffer=cost.buffer_double if cost.hardware.double_buffered else cost.buffer,
+        fits=cost.fits,
+        cycles=total.cycles,
+        seconds=total.seconds,
+        memory_bound=total.memory_bound,
+        error="",
+    )
+
+
+def proved(
+    door: Door,
+    row: SweepRow,
+    spec: TileSpec,
+    proof: Proof,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> SweepRow:
+    """The row with what became of tiling, writing and proving it; the files are gone when this returns."""
+    if row.error:
+        return row
+    row = replace(row, draws=proof.draws, seed=proof.seed)
+    started = time.perf_counter()
+    folder = tempfile.mkdtemp(prefix="explorer-sweep-")
+    try:
+        result = door.tile(
+            spec,
+            output=os.path.join(folder, "tiled.onnx"),
+            draws=proof.draws,
+            seed=proof.seed,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        if result.output:
+            door.undo()
+        evidence = result.verification
+        assert evidence is not None
+        return replace(
+            row,
+            verified=evidence.passed,
+            verdict=evidence.verdict,
+            worst_error=_worst(evidence),
+            tiled_bytes=_size(folder) if result.output else None,
+            proof_seconds=time.perf_counter() - started,
+        )
+    except (Cancelled, MissingExtra):
+        raise
+    except ExplorerError as error:
+        return replace(
+            row, verdict=f"could not be proved: {error}", proof_seconds=time.perf_counter() - started
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _worst(evidence: Verification) -> float | None:
+    """Largest difference of any output; None where one cannot be compared."""
+    found = [output.max_abs for output in evidence.outputs]
+    known = [value for value in found if value is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
+def _size(folder: str) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+
+
+# in a worker
+
+_ONE = threading.Lock()
+"""A worker may have threads; a model takes the memory of a process."""
+_open: tuple[str, Door] | None = None
+
+
+def measure(task: Task) -> tuple[SweepRow, ...]:
+    """The task's rows, made in a worker's process; the model stays open for the next task.
+
+    Raises:
+        Misuse: The worker runs another version of the program.
+        BadModel: It has not got the model, or has another of the same name.
+        MissingExtra: It lacks a package that the model needs.
+    """
+    if task.version != __version__:
+        raise Misuse(
+            f"the worker runs version {__version__}, this is {task.version}",
+            where="--scheduler",
+            hint="install the same everywhere",
+        )
+    with _ONE:
+        return tuple(_made(_opened(task), task))
+
+
+def _made(door: Door, task: Task) -> Iterator[SweepRow]:
+    for row, spec in zip(task.rows, task.specs, strict=True):
+        # a row that waits for its proof only has its figures
+        if row.products is None:
+            row = planned(door, row, spec, task.hardware, task.order)
+        yield row if task.proof is None else proved(door, row, spec, task.proof)
+
+
+def _opened(task: Task) -> Door:
+    global _open
+    mark = f"{task.fingerprint} {task.rows[0].opening} {task.files}"
+    if _open is None or _open[0] != mark:
+        if _open is not None:
+            _open[1].close()
+            _open = None
+        if fingerprint(task.files) != task.fingerprint:
+            raise BadModel("the worker has another file of this name", where=task.files[0])
+        _open = (mark, task.opener())
+    return _open[1]

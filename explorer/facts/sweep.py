@@ -1,0 +1,244 @@
+"""Many tilings beside each other: a row for every combination, and which of them nothing else beats."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.facts.cost import Hardware
+from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
+
+__all__ = [
+    "OBJECTIVES",
+    "SORTS",
+    "Sweep",
+    "SweepLayer",
+    "SweepRow",
+    "SweepSpec",
+    "combinations",
+    "ordered",
+    "with_front",
+]
+
+Tile = tuple[int, int, int]
+
+OBJECTIVES = ("cycles", "traffic", "buffer")
+"""Of two tilings that are equal in all others, the one with less of any of these is the better one."""
+
+
+class SweepSpec(Struct, frozen=True):
+    """What is combined: every tile with every kind of edges, form and treatment of groups.
+
+    Attributes:
+        base: What all of them have in common: its sites and rules.
+    """
+
+    tiles: tuple[Tile, ...]
+    edges: tuple[Edges, ...] = ("ragged",)
+    forms: tuple[Form, ...] = ("auto",)
+    grouped: tuple[Grouped, ...] = ("leave",)
+    base: TileSpec = TileSpec()
+
+
+class SweepRow(Struct, frozen=True):
+    """One tiling of one model; figures are sums over all sites and all calls of each.
+
+    Attributes:
+        key: Digest of everything that the figures depend on: the model's content and how it was opened, the
+            tiling, the hardware, the program's version.
+        model: As the user named it.
+        fingerprint: Digest of the model's content; '' where nothing is kept.
+        opening: The options that it was opened with, as they are typed.
+        hardware: What the user calls the machine.
+        sites: Products that are tiled; `skipped` are left as they were.
+        products, macs, utilisation, padded_share, traffic_without_reuse, lower_bound, intensity, cycles,
+            seconds, memory_bound: As in `facts.cost.PlanCost`, each site in the order of its loops that moves
+            the least.
+        traffic: Bytes moved in that order.
+        buffer: Bytes that the machine needs for the tiles at a time: twice one of each where it is
+            double-buffered.
+        fits: Whether that is in its buffer.
+        verified: What the proof said; None where none was made.
+        verdict: The proof in a sentence.
+        worst_error: Largest difference between an output of the model and of the tiled one.
+        tiled_bytes: Size of the tiled file.
+        draws, seed: Of the proof.
+        proof_seconds: What tiling, writing and proving took.
+        error: Why there are no figures; '' where there are.
+        pareto: Nothing else among the model's tilings has less of one of `OBJECTIVES` and no more of another.
+    """
+
+    key: str
+    model: str
+    fingerprint: str
+    opening: str
+    tile: Tile
+    edges: str
+    form: str
+    grouped: str
+    hardware: str = ""
+    sites: int | None = None
+    skipped: int | None = None
+    products: int | None = None
+    macs: int | None = None
+    macs_total: int | None = None
+    utilisation: float | None = None
+    padded_share: float | None = None
+    traffic: int | None = None
+    traffic_without_reuse: int | None = None
+    lower_bound: int | None = None
+    intensity: float | None = None
+    buffer: int | None = None
+    fits: bool | None = None
+    cycles: int | None = None
+    seconds: float | None = None
+    memory_bound: int | None = None
+    verified: bool | None = None
+    verdict: str = ""
+    worst_error: float | None = None
+    tiled_bytes: int | None = None
+    draws: int | None = None
+    seed: int | None = None
+    proof_seconds: float | None = None
+    error: str = ""
+    pareto: bool = False
+
+    @property
+    def share(self) -> float | None:
+        """Share of the model's MACs that run on tiles."""
+        if self.macs is None or not self.macs_total:
+            return None
+        return self.macs / self.macs_total
+
+
+class SweepLayer(Struct, frozen=True):
+    """A product of a model, whatever its tiles: `batch` of them in each of `calls` runs."""
+
+    model: str
+    name: str
+    M: int
+    K: int
+    N: int
+    batch: int = 1
+    calls: int | None = 1
+
+
+class Sweep(Struct, frozen=True):
+    """The answer of `explorer sweep`.
+
+    Attributes:
+        rows: Models in the order in which they were named, each with its tilings in the order of the
+            combinations; or as `ordered` by a figure.
+        layers: The products of the models, for programs that simulate them.
+        made: Rows that were computed now; the others were kept.
+        proved: Proofs that were made now.
+        output: The file that keeps the rows; '' for none.
+        workers: Processes that worked at it; 0 where it was done in this one.
+        notes: What the user should know of how it was done.
+    """
+
+    rows: tuple[SweepRow, ...]
+    hardware: Hardware
+    layers: tuple[SweepLayer, ...] = ()
+    made: int = 0
+    proved: int = 0
+    output: str = ""
+    workers: int = 0
+    seconds: float = 0.0
+    command: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def combinations(spec: SweepSpec) -> list[TileSpec]:
+    """Every tiling that is asked for, each once; tiles change slowest."""
+    found = [
+        replace(spec.base, tile=tile, edges=edges, form=form, grouped=grouped)
+        for tile in dict.fromkeys(spec.tiles)
+        for edges in dict.fromkeys(spec.edges)
+        for form in dict.fromkeys(spec.forms)
+        for grouped in dict.fromkeys(spec.grouped)
+    ]
+    return found
+
+
+# the front
+
+
+def with_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
+    """The rows, each marked if it is on the front of its model and machine.
+
+    Tilings of different models, of one at different sizes, or for different machines are no rivals. A figure
+    that is not known of every rival (cycles of an unknown machine) decides nothing, and a tiling that was
+    disproved competes with nobody.
+    """
+    rivals: dict[tuple[str, ...], list[int]] = {}
+    for at, row in enumerate(rows):
+        if not row.error and row.verified is not False:
+            rivals.setdefault((row.model, row.fingerprint, row.opening, row.hardware), []).append(at)
+    marked: set[int] = set()
+    for group in rivals.values():
+        known = [name for name in OBJECTIVES if all(getattr(rows[at], name) is not None for at in group)]
+        points = [tuple(getattr(rows[at], name) for name in known) for at in group]
+        if known:
+            best = _front([(*point, 0, 0)[:3] for point in points])
+            marked.update(at for at, point in zip(group, points, strict=True) if (*point, 0, 0)[:3] in best)
+    return tuple(
+        row if row.pareto == (at in marked) else replace(row, pareto=at in marked)
+        for at, row in enumerate(rows)
+    )
+
+
+def _front(points: Iterable[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
+    """The points of which no other is at most as large in all three places.
+
+    Whatever dominates a point comes before it in lexicographic order, so one pass is enough: of those passed,
+    the least third figure for every second one is kept as a staircase.
+    """
+    best: set[tuple[Any, ...]] = set()
+    seconds: list[Any] = []
+    thirds: list[Any] = []
+    for point in sorted(set(points)):
+        _, second, third = point
+        at = bisect_right(seconds, second)
+        if at and thirds[at - 1] <= third:
+            continue
+        best.add(point)
+        stop = at
+        while stop < len(thirds) and thirds[stop] >= third:
+            stop += 1
+        start = at - 1 if at and seconds[at - 1] == second else at
+        seconds[start:stop], thirds[start:stop] = [second], [third]
+    return best
+
+
+# the order
+
+SORTS: dict[str, tuple[str, bool]] = {
+    "asked": ("", False),
+    "cycles": ("cycles", False),
+    "time": ("seconds", False),
+    "traffic": ("traffic", False),
+    "buffer": ("buffer", False),
+    "products": ("products", False),
+    "utilisation": ("utilisation", True),
+    "padded": ("padded_share", False),
+    "error": ("worst_error", False),
+    "pareto": ("pareto", True),
+}
+"""What rows can be sorted by: the field, and whether the largest comes first."""
+
+
+def ordered(rows: Iterable[SweepRow], by: str, *, reverse: bool = False) -> tuple[SweepRow, ...]:
+    """Rows by one of `SORTS`, the best first; rows of which it is not known come last either way."""
+    name, largest = SORTS[by]
+    if not name:
+        return tuple(rows)[::-1] if reverse else tuple(rows)
+    listed = list(rows)
+    known = [row for row in listed if getattr(row, name) is not None]
+    unknown = [row for row in listed if getattr(row, name) is None]
+    known.sort(key=lambda row: getattr(row, name), reverse=largest != reverse)
+    return (*known, *unknown)
