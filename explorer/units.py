@@ -17,6 +17,7 @@ __all__ = [
     "percent_text",
     "printable",
     "rate_text",
+    "reached_text",
     "seconds_text",
     "shape_text",
 ]
@@ -68,6 +69,13 @@ def percent_text(part: int | float | None, whole: int | float | None) -> str:
     if part is None or whole is None:
         return "?"
     return "-" if not whole else f"{100 * part / whole:.1f} %"
+
+
+def reached_text(share: float | None) -> str:
+    """How much of a whole is reached: rounded down, so that 100 % is all of it; None -> '?'."""
+    if share is None:
+        return "?"
+    return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
 
 
 def rate_text(value: float, unit: str) -> str:

@@ -114,6 +114,7 @@ def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
         "model": _model(fact.model, sha256),
         "assumptions": assumptions,
         "totals": _totals(fact.totals),
+        **({} if fact.tiled is None else {"tiled": to_json(fact.tiled)}),
     }
 
 
@@ -269,6 +270,11 @@ def plan(fact: Plan) -> Document:
         "skipped": to_json(fact.skipped),
         "dims": to_json(fact.dims),
     }
+
+
+def settings(about: Info, fact: Settings, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer settings`: what is asked of every site, and where each value was said."""
+    return {**info(about, tool, sha256), **to_json(fact)}
 
 
 def conversion(fact: Conversion, tool: str) -> Document:

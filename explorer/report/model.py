@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from explorer.facts import Analysis, Info, Layer, ModelInfo, OpStat, Range, TensorInfo, Totals
+from explorer.facts import Analysis, Info, Layer, ModelInfo, OpStat, Range, TensorInfo, Tiled, Totals
 from explorer.glance import label
 from explorer.report.layout import BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.units import bytes_text, count_text, exact_text, percent_text, shape_text
+from explorer.units import bytes_text, count_text, exact_text, percent_text, reached_text, shape_text
 
 __all__ = [
     "CAP",
@@ -52,8 +52,9 @@ def info(fact: Info) -> list[Block]:
                 Column("", "right"),
                 Column("", style=DIM),
             ),
-            [*totals_rows(fact.totals), *_coverage_rows(fact.totals)],
+            [*totals_rows(fact.totals), *_coverage_rows(fact.totals), *_tiled_rows(fact.tiled)],
         ),
+        *_left(fact.tiled),
         *_assumptions(fact),
         *symbolic_hint(fact),
         *([Line()] if fact.model.notes else []),
@@ -170,9 +171,44 @@ def _coverage_rows(totals: Totals) -> list[tuple[Cell, ...]]:
         remark = "what it computes is not known"
         return [(Span("Coverage", NOTE), Span("0.0 %", NOTE), "", Span(remark, NOTE))]
     # never round up to 100 %: that would claim what is not so
-    share = f"{int(totals.coverage * 1000) / 10:.1f} %"
+    share = reached_text(totals.coverage)
     remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
     return [(Span("Coverage", NOTE), Span(share, NOTE), "", Span(remark, NOTE))]
+
+
+def _tiled_rows(tiled: Tiled | None) -> list[tuple[Cell, ...]]:
+    """Which share of the MACs tile products do."""
+    if tiled is None:
+        return []
+    remark = f"{exact_text(tiled.products)} tile products; MACs that fill up tiles included"
+    return [("MACs on tiles", reached_text(tiled.share), exact_text(tiled.macs), remark)]
+
+
+def _left(tiled: Tiled | None) -> list[Block]:
+    """What multiplies and accumulates beside the tiles, and why."""
+    if tiled is None or not tiled.left:
+        return []
+    rows: list[tuple[Cell, ...]] = [
+        (
+            exact_text(row.count),
+            row.op,
+            Span(row.name if row.count == 1 else f"{row.name} and {row.count - 1:,} more", DIM),
+            quiet_zero(row.macs, count_text(row.macs)),
+            share_text(row.macs, tiled.macs_total) if row.macs else "",
+            Span(row.reason, NOTE),
+        )
+        for row in tiled.left[:CAP]
+    ]
+    columns = (
+        Column("", "right"),
+        Column("not on tiles"),
+        Column("", shrink=True, drop=1),
+        Column("MACs", "right"),
+        Column("share", "right"),
+        Column(""),
+    )
+    shown = f"{len(rows):,} of {len(tiled.left):,} kinds; --json has all"
+    return [Line(), Table(columns, rows), *([Prose(shown, NOTE)] if len(rows) < len(tiled.left) else [])]
 
 
 def _ports(model: ModelInfo) -> Table:

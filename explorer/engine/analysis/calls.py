@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.analysis import macs, rules
+from explorer.engine.analysis import macs, on_tiles, rules
 from explorer.engine.analysis.frames import SHOWN, Frame, Stored, Walk, constant, nbytes, scaled, shown
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import live_peak
@@ -20,7 +20,7 @@ from explorer.engine.analysis.scopes import Place
 from explorer.engine.analysis.shapes import Shapes, substituted
 from explorer.engine.analysis.tree import Leaf, summed
 from explorer.engine.graph import Function, Node, subgraphs
-from explorer.facts import Layer, TensorInfo
+from explorer.facts import Layer, TensorInfo, Tiled
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.walker import Walker
@@ -150,7 +150,8 @@ def _sum_up(
         inner = frozenset(walker.memory_of(below.key(n)) for n in function.outputs)
         from_outside = {entry.identity for entries in given.values() for entry in entries}
         peak = live_peak(inside.steps, inner).bytes
-        walker.closed[kind] = shapes, _added_up(inside.leaves, from_outside, peak)
+        tiled = on_tiles.counted(walker.claims, inside.leaves) if walker.claims is not None else None
+        walker.closed[kind] = shapes, _added_up(inside.leaves, from_outside, peak, tiled)
     closed = walker.closed[kind][1]
     trips = frame.trips
     scale = trips if isinstance(trips, int) else None
@@ -189,7 +190,10 @@ def _sum_up(
     scopes = frame.scopes_of(spot)
     stored = (*entries.values(), *closed.stored)
     origin = frame, node, ()
-    out.leaves.append(Leaf.of(scopes, layer, stored, closed.nodes * (scale or 1), origin))
+    leaf = Leaf.of(scopes, layer, stored, closed.nodes * (scale or 1), origin)
+    if closed.tiled is not None and closed.tiled.products != 0:
+        leaf.tiled = scaled(closed.tiled.macs, scale), scaled(closed.tiled.products, scale)
+    out.leaves.append(leaf)
     read = [n for n in node.inputs if n and n not in frame.stored]
     keys = [frame.key(n) for n in read]
     walker.edges.append((scopes, keys, [frame.info(n) for n in read], [k for k, _, _ in made]))
@@ -210,9 +214,12 @@ class Closed(Struct, frozen=True):
     nodes: int
     stored: tuple[tuple[Hashable, int, int], ...]
     peak: int | None
+    tiled: Tiled | None = None
 
 
-def _added_up(leaves: Sequence[Leaf], from_outside: Collection[Hashable], peak: int | None) -> Closed:
+def _added_up(
+    leaves: Sequence[Leaf], from_outside: Collection[Hashable], peak: int | None, tiled: Tiled | None
+) -> Closed:
     run = [leaf for leaf in leaves if leaf.counted]
     figures = [leaf.figures for leaf in run]
     nodes = sum(leaf.nodes for leaf in run)
@@ -234,4 +241,5 @@ def _added_up(leaves: Sequence[Leaf], from_outside: Collection[Hashable], peak: 
         nodes,
         tuple(stored.values()),
         peak,
+        tiled,
     )

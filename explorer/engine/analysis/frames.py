@@ -20,7 +20,7 @@ from explorer.engine.analysis.shapes import Shapes
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, whole
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
-from explorer.facts import Dim, TensorInfo
+from explorer.facts import Dim, TensorInfo, Tiled
 
 __all__ = [
     "HANDED_ON",
@@ -165,7 +165,7 @@ class Walk(Struct):
     """What a walk collects: leaves, facts of groups, and the execution order for memory.
 
     `kept` holds the keys of the model's outputs, `edges` and `frame` what `walker.boundaries` needs, `shapes`
-    those of all bodies by their ids.
+    those of all bodies by their ids, `tiled` what runs on tiles.
     """
 
     leaves: list[Leaf] = field(default_factory=list)
@@ -175,6 +175,7 @@ class Walk(Struct):
     edges: Sequence[Edge | Leaf] = ()
     frame: Frame | None = None
     shapes: dict[int, Shapes] = field(default_factory=dict)
+    tiled: Tiled | None = None
 
 
 def nbytes(info: TensorInfo) -> int | None:

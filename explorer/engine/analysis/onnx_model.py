@@ -123,6 +123,7 @@ def _examine(
             **({"observed": "random inputs, seed 0"} if observe else {}),
         },
         totals=totals,
+        tiled=walk.tiled,
     )
 
     def rows() -> tuple[tuple[Layer, ...], Schedule]:

@@ -81,6 +81,7 @@ class Leaf(Struct, eq=False):
             of constants that the frame does not know.
         place: The places of the nodes around it, and which is its own.
         kind: What to call it, if not by its operator.
+        tiled: MACs and how many of the tile products inside, for a call that stays closed and has some.
     """
 
     figures: Figures | Layer
@@ -91,6 +92,7 @@ class Leaf(Struct, eq=False):
     origin: tuple[Frame, Node, Collection[str]] | None = None
     place: tuple[Sequence[Place], int] = ((), 0)
     kind: str = ""
+    tiled: tuple[int | None, int | None] | None = None
 
     @classmethod
     def of(

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.analysis import bodies, calls, macs, rules, sequences
+from explorer.engine.analysis import bodies, calls, macs, on_tiles, rules, sequences
 from explorer.engine.analysis.frames import (
     HANDED_ON,
     SHOWN,
@@ -84,6 +84,8 @@ def walk(
     walker.body(frame, graph.nodes, out)
     out.edges = walker.edges
     out.frame = frame
+    if walker.claims is not None:
+        out.tiled = on_tiles.counted(walker.claims, out.leaves)
     out.kept = frozenset(walker.memory_of(frame.key(v.name)) for v in graph.outputs)
     return out
 
@@ -106,6 +108,7 @@ class Walker:
         self.readers = frozenset(rules.READERS) | own.keys()
         self.on_progress = on_progress
         self.cancel = cancel
+        self.claims = on_tiles.Claims.of(model)
         self.budget = MAX_LEAVES
         self.frames = 0
         self.visited = 0

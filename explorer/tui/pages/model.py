@@ -23,9 +23,13 @@ from explorer.tui.lines import middle as cut_middle
 from explorer.tui.pages.layer import tensor_lines, value_text
 
 if TYPE_CHECKING:
-    from explorer.facts import History, Info, Totals
+    from explorer.facts import History, Info, Tiled, Totals
 
 __all__ = ["header_lines", "model_page", "short_name"]
+
+
+_MOST_LEFT = 50
+"""Kinds of operators left beside the tiles that are listed."""
 
 
 def short_name(source: str) -> str:
@@ -73,7 +77,7 @@ def _totals(totals: Totals, exact: bool, width: int) -> Line:
             _at_least(least, totals.activation_bytes_peak, bytes_figure(totals.activation_bytes_peak, exact)),
             role,
         ),
-        ("known", _percent(covered), "number" if covered >= 1 else "warn"),
+        ("known", units.reached_text(covered), "number" if covered >= 1 else "warn"),
     ]
     if covered < 1:  # what qualifies the figures must not be what a narrow terminal cuts off
         items.insert(1, items.pop())
@@ -90,11 +94,6 @@ def _totals(totals: Totals, exact: bool, width: int) -> Line:
 def _at_least(sign: str, value: int | None, said: str) -> str:
     """A sum of what is known, marked as such where something is unknown."""
     return said if value is None else sign + said
-
-
-def _percent(share: float) -> str:
-    """Coverage; rounds down, so that 100 % means all of it."""
-    return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
 
 
 def model_page(
@@ -155,8 +154,10 @@ def model_page(
             )
         )
     lines.extend(field(" operators", ((f"{totals.nodes:,}", "number"),), width))
-    known: Span = (_percent(totals.coverage), "number" if totals.coverage >= 1 else "warn")
+    known: Span = (units.reached_text(totals.coverage), "number" if totals.coverage >= 1 else "warn")
     lines.extend(field(" coverage", (known, (" of them have a known cost", "dim")), width))
+    if info.tiled is not None:
+        lines += [BLANK, *_on_tiles(info.tiled, width, exact)]
     if more is not None:
         lines += [BLANK, *more(width)]
     for title, tensors in (("Inputs", model.inputs), ("Outputs", model.outputs)):
@@ -180,6 +181,22 @@ def model_page(
             saved = f"  saved as {safe(entry.saved)}" if entry.saved else ""
             role = "text" if i <= history.current else "dim"
             lines.extend(wrap(((f" {mark} ", "accent"), (safe(entry.label), role), (saved, "dim")), width, 3))
+    return lines
+
+
+def _on_tiles(tiled: Tiled, width: int, exact: bool) -> list[Line]:
+    """Which share of the MACs tile products do, and what is left beside them."""
+    role = "good" if tiled.share == 1 else "warn" if tiled.share is None else "number"
+    said = ((units.reached_text(tiled.share), role), (f"  {count_figure(tiled.macs, exact)} MACs", "dim"))
+    lines = [head(" On tiles"), *field(" of the MACs", said, width)]
+    lines += field(" products", ((units.exact_text(tiled.products), "number"),), width)
+    for row in tiled.left[:_MOST_LEFT]:
+        part = units.percent_text(row.macs, tiled.macs_total)
+        what = f"{row.count:,} × {safe(row.op)}" if row.count > 1 else f"{safe(row.op)} {safe(row.name)}"
+        spans = ((f" {fit(part, 8, right=True)} ", "warn"), (what, "text"), (f"  {safe(row.reason)}", "dim"))
+        lines += wrap(spans, width, 10)
+    if len(tiled.left) > _MOST_LEFT:
+        lines.append(((f" {_MOST_LEFT} of {len(tiled.left):,} kinds shown", "dim"),))
     return lines
 
 
