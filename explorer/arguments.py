@@ -20,6 +20,7 @@ __all__ = [
     "InputShape",
     "opening_words",
     "parse_choice",
+    "parse_choices",
     "parse_conditions",
     "parse_count",
     "parse_dims",
@@ -27,7 +28,9 @@ __all__ = [
     "parse_input_shapes",
     "parse_memory",
     "parse_names",
+    "parse_sizes",
     "parse_tile",
+    "parse_tiles",
 ]
 
 InputShape = tuple[str | None, tuple[int, ...]]
@@ -81,6 +84,33 @@ def parse_tile(text: str, where: str = "--tile") -> tuple[int, int, int]:
         raise Misuse(f"'{text}' has a size below 1", where=where, hint=_TILE_HINT)
     rows, depth, columns = sizes * 3 if len(sizes) == 1 else sizes
     return rows, depth, columns
+
+
+def parse_tiles(text: str, where: str = "--tile") -> tuple[tuple[int, int, int], ...]:
+    """Tiles between commas, each as one size or three: '16,32,64x64x16'.
+
+    Raises:
+        Misuse: One of them is no tile.
+    """
+    return tuple(dict.fromkeys(parse_tile(piece, where) for piece in text.split(",")))
+
+
+def parse_sizes(text: str, where: str) -> tuple[int, ...]:
+    """Sizes between commas: '16,32,64'.
+
+    Raises:
+        Misuse: One of them is no positive whole number.
+    """
+    return tuple(dict.fromkeys(parse_count(piece, where, 1) for piece in text.split(",")))
+
+
+def parse_choices(text: str, known: Sequence[str], where: str) -> tuple[str, ...]:
+    """Some of a few words, between commas.
+
+    Raises:
+        Misuse: One is none of them.
+    """
+    return tuple(dict.fromkeys(parse_choice(piece.strip(), known, where) for piece in text.split(",")))
 
 
 def parse_choice(text: str, known: Sequence[str], where: str) -> str:
