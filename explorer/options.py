@@ -20,6 +20,10 @@ _STYLES = ("tree", "torchinfo")
 _PLOTS = ("memory", "roofline", "operators")
 _EXPORTERS = ("torchscript", "dynamo")
 _METHODS = ("trace", "script")
+_ORDERS = (
+    *("best", "mnk", "nmk", "knm", "nkm", "mkn", "kmn"),
+    *("output-stationary", "weight-stationary", "input-stationary"),
+)
 MODEL_HELP = (
     "a model's file or folder (explorer formats lists the kinds), the name of a\ntorchvision model, or"
     " package.module:callable that returns an nn.Module"
@@ -232,6 +236,20 @@ OPTIONS: dict[str, Option] = {
         Option("--machine", "a machine of the config file", "NAME"),
         Option("--peak-macs", "its multiply-accumulates per second, such as 4T", "RATE"),
         Option("--bandwidth", "its bytes per second, such as 100GB/s", "RATE"),
+        Option(
+            "--profile",
+            "the machine that the cost is for: a name in the config file, or a TOML file of its own",
+            "FILE|NAME",
+        ),
+        Option(
+            "--order",
+            "loops over tiles from the outermost in, such as mnk, or output-stationary; best (default) is\n"
+            "the one with the least traffic at each site",
+            "ORDER",
+            "best",
+            read=_by("parse_choice", known=_ORDERS, where="--order"),
+        ),
+        Option("--formulas", "how every figure of every site comes about"),
         Option("--what", "which picture (default memory)", default="memory", **_one_of("--what", _PLOTS)),
         Option(
             "--exporter",
@@ -400,6 +418,20 @@ VERBS: dict[str, Verb] = {
         ("explorer report resnet18 -o resnet18.html", "explorer report model.onnx -o model.md"),
         needs=("--output",),
     ),
+    "plan": Verb(
+        "what a tiling would cost: traffic by loop order, buffers, cycles, time",
+        ("MODEL",),
+        (
+            *("--tile", "--site", "--edges", "--form", "--config", "--profile", "--order", "--formulas"),
+            *_OPENING,
+            *_TABLE,
+        ),
+        (
+            "explorer plan alexnet --profile npu.toml",
+            "explorer plan model.onnx --tile 32x64x32 --edges padded --order output-stationary",
+            "explorer plan model.onnx --site '*fc1*' --formulas",
+        ),
+    ),
     "tile": Verb(
         "tile matrix products, prove that nothing changed, write the result",
         ("MODEL",),
@@ -425,6 +457,15 @@ VERBS: dict[str, Verb] = {
             "explorer tile model.onnx -o tiled.onnx --tile 32x64x32 --edges padded",
             "explorer tile model.onnx -o tiled.onnx --site '*classifier*' --form lab",
             "explorer tile model.onnx -o tiled.onnx --config npu.toml",
+        ),
+    ),
+    "settings": Verb(
+        "how each product would be tiled, and who said so: file, command line",
+        ("MODEL",),
+        ("--config", "--tile", "--site", "--edges", "--form", *_OPENING, *_TABLE),
+        (
+            "explorer settings model.onnx --config npu.toml",
+            "explorer settings model.onnx --config npu.toml --edges padded --json",
         ),
     ),
     "convert": Verb(

@@ -37,6 +37,7 @@ from msgspec.structs import replace
 from explorer.arguments import parse_choice, parse_conditions, parse_tile
 from explorer.errors import Misuse, nearest
 from explorer.facts import Edges, Form, Plan, TileRule, TileSpec
+from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Grouped
 from explorer.units import printable
 
@@ -55,8 +56,8 @@ COMMAND_LINE = "command line"
 """Origin of what was typed."""
 
 _MOST_BYTES = 16 << 20
-_ELSEWHERE = ("machine", "profile")
-"""Tables that other options read in the same file."""
+_ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
+"""What `--profile` reads in the same file."""
 
 _AT = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 

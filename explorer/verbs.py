@@ -167,6 +167,26 @@ def _machine(given: Given) -> Machine:
     return machines.find(given.machine, given.peak_macs, given.bandwidth)
 
 
+def _plan(given: Given, line: ProgressLine) -> Answer:
+    from explorer import machines
+
+    spec = tile_spec(given)
+    hardware = None if given.profile is None else machines.hardware(given.profile)
+    return _asked(
+        given,
+        line,
+        lambda session, info: (
+            info,
+            session.cost(
+                spec, hardware, order=given.order, formulas=given.formulas or None, on_progress=line
+            ),
+        ),
+        "plan_cost",
+        "planning",
+        "sites",
+    )
+
+
 def _training(given: Given, line: ProgressLine) -> Answer:
     return _asked(
         given,
@@ -328,6 +348,18 @@ def _change(session: Session, written: str, line: ProgressLine) -> tuple[Diff | 
         return None, f"what changed cannot be shown: {error}"
 
 
+def _settings(given: Given, line: ProgressLine) -> Answer:
+    spec = tile_spec(given)
+    return _asked(
+        given,
+        line,
+        lambda session, info: (info, session.settings(spec, on_progress=line)),
+        "settings",
+        "settings",
+        "sites",
+    )
+
+
 def _convert(given: Given, line: ProgressLine) -> Answer:
     from explorer.session import Session
 
@@ -418,7 +450,9 @@ RUN: dict[str, Callable[[Given, ProgressLine], Answer]] = {
     "compare": _compare,
     "plot": _plot,
     "report": _report,
+    "plan": _plan,
     "tile": _tile,
+    "settings": _settings,
     "convert": _convert,
     "verify": _verify,
     "diff": _diff,

@@ -209,6 +209,26 @@ SCHEMAS: dict[str, Schema] = {
         command=TEXT,
         seconds={"type": "number"},
     ),
+    "settings": document_of(
+        **INFO_KEYS,
+        grouped=TEXT,
+        grouped_origin=TEXT,
+        sites=listed(
+            document_of(
+                name=TEXT,
+                op=TEXT,
+                M=COUNT,
+                K=COUNT,
+                N=COUNT,
+                tile=listed(COUNT, minItems=3, maxItems=3),
+                edges=TEXT,
+                form=TEXT,
+                on=FLAG,
+                origins=document_of(tile=TEXT, edges=TEXT, form=TEXT, on=TEXT),
+            ),
+        ),
+        unused=listed(document_of(origin=TEXT, says=TEXT, near=TEXT)),
+    ),
     "verify": document_of(**ENVELOPE, **PROOF_KEYS),
     "diff": document_of(
         **ENVELOPE,

@@ -31,8 +31,10 @@ from explorer.facts import (
 if TYPE_CHECKING:
     from explorer.facts.comparison import Comparison, TorchinfoTable
     from explorer.facts.conversion import Conversion
+    from explorer.facts.cost import PlanCost
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Roofline
+    from explorer.facts.settings import Settings
     from explorer.facts.training import Training
     from explorer.facts.values import Activations, TensorStats, Weights
 
@@ -47,6 +49,7 @@ __all__ = [
     "ops",
     "plan",
     "roofline",
+    "settings",
     "tile",
     "torchinfo",
     "training",
@@ -168,6 +171,22 @@ def roofline(about: Info, fact: Roofline, tool: str, sha256: str | None = None) 
     document = _record(fact)
     machine, points = document.pop("machine"), document.pop("points")
     return {**info(about, tool, sha256), "machine": machine, "roofline": document, "layers": points}
+
+
+def plan_cost(about: Info, fact: PlanCost, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer plan`: that of `info`, the machine, the sums, and rows by site.
+
+    A row of `sites` has the figures of the site's chosen order beside its own; those of all six are in
+    `orders`.
+    """
+    document = _record(fact)
+    machine = document.pop("hardware")
+    rows: dict[str, list[Document]] = {"sites": [], "orders": [], "systolic": [], "formulas": []}
+    for site, record in zip(fact.sites, document.pop("sites"), strict=True):
+        for key in ("orders", "systolic", "formulas"):
+            rows[key] += [{"site": site.name, **row} for row in record.pop(key)]
+        rows["sites"].append({**record, **_record(site.chosen)})
+    return {**info(about, tool, sha256), "machine": machine, "cost": document, **rows}
 
 
 def training(about: Info, fact: Training, tool: str, sha256: str | None = None) -> Document:
