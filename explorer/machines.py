@@ -16,7 +16,8 @@ The file is $EXPLORER_CONFIG, else explorer/config.toml in $XDG_CONFIG_HOME or ~
     array = "64x64"           # rows and columns of a systolic array
     double_buffered = true    # the next tiles arrive while these are worked on
 
-A profile may also be a file of its own, with these settings and nothing around them.
+A profile may also be a file of its own, with these settings in a table [profile] or in none; the tables of a
+tiling, which `--config` reads, may stand beside them.
 """
 
 from __future__ import annotations
@@ -141,6 +142,8 @@ def _cycle(value: Any, where: str, unit: Unit) -> float:
 
 
 _MOST = 1 << 62
+_TILING = ("tile", "site")
+"""Tables that another option reads in the same file."""
 
 
 def _buffer(value: Any, where: str) -> int:
@@ -376,9 +379,10 @@ def hardware(named: str, config: str | None = None, where: str = "--profile") ->
             return _named(name or next(iter(found)), found, path, where)
         several = f"write {path}:{next(iter(found))}" if found else "write [machine.NAME]"
         raise Misuse(f"it holds {len(found)} machines", where=path, hint=several)
-    if name or not content:
+    said = content.get("profile", {key: value for key, value in content.items() if key not in _TILING})
+    if name or not said:
         raise Misuse("it holds no machines", where=path, hint="write macs_per_cycle, bytes_per_cycle, clock")
-    return _profile(os.path.splitext(os.path.basename(path))[0], content, path, path)
+    return _profile(os.path.splitext(os.path.basename(path))[0], said, path, path)
 
 
 def _named(name: str, known: Mapping[str, Hardware], path: str, where: str) -> Hardware:

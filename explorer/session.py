@@ -72,7 +72,7 @@ class Session(Looking):
         hardware: Hardware | None = None,
         *,
         order: str = "best",
-        formulas: bool = False,
+        formulas: bool | None = None,
         on_progress: OnProgress = None,
     ) -> PlanCost:
         """What a tiling of the current model would cost on a machine, without doing it.
@@ -82,7 +82,7 @@ class Session(Looking):
             hardware: The machine (see `explorer.machines.hardware`); None leaves out cycles and time.
             order: 'best' for the loop order with the least traffic at each site, or the one for all: 'mnk',
                 'output-stationary'.
-            formulas: Say at every site how its figures come about.
+            formulas: Say at every site how its figures come about; None: where there is one site only.
             on_progress: Told where the job stands.
 
         Raises:
@@ -92,7 +92,7 @@ class Session(Looking):
         from explorer.engine.transforms.formulas import explained
 
         cost = plan_cost(self.plan(spec, on_progress=on_progress), hardware, order=order)
-        return explained(cost) if formulas else cost
+        return explained(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def tile(
         self,

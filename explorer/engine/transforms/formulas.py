@@ -227,8 +227,8 @@ def _systolic(site: SiteCost, shape: Shape, machine: Hardware) -> Iterator[Formu
         one, other, depth = (_LETTERS[axis] for axis in (along, across, through))
         rule, numbers = _each(
             site,
-            f"F_{one.lower()} F_{other.lower()} ({depth.lower()} (2 R + C - 2) + T),"
-            f" F: loads of the array by the tiles along an axis, T: depth of all tiles along {depth}",
+            f"array loads along {one} x along {other}"
+            f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
             f"{folds(shape, along, rows):,} x {folds(shape, across, columns):,}"
             f" x ({_times(site.grid[through], fill)} + {moved(shape)[through]:,})",
         )
