@@ -30,9 +30,10 @@ from explorer.units import printable
 __all__ = ["CRITERION", "blame"]
 
 CRITERION = (
-    "every layer of the second model is run on the first one's own values, as they are and with their zeros"
-    " filled: it introduces error if it is farther from float64 on them than the first model's own layer is,"
-    " by more than chance and than its number types round; what is off otherwise is inherited"
+    "every layer of the second model is run on the first one's own values: as they are, with their zeros"
+    " filled, and where sums are deep a part at a time; it introduces error if it is farther from float64 on"
+    " them than the first model's own layer is, by more than chance and than its number types round; what is"
+    " off otherwise is inherited"
 )
 
 _NAMED = 16
@@ -154,7 +155,8 @@ class _Judge:
             ),
         )
         depth = max(depth_of(part), 1)
-        was, now = self._coarsest(self.one, place.before), self._coarsest(self.other, place.after)
+        was = self._coarsest(self.one, place.before, place.dtypes[0])
+        now = self._coarsest(self.other, place.after, place.dtypes[1])
         coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))
         found: tuple[ProbeState, str] = ("rounding", "")
         for trial in place.alone:
@@ -182,10 +184,10 @@ class _Judge:
             figures.roundoff, figures.growth = roundoff, growth * roundoff / own
         return figures.judge() if judged else figures.judge_by_depth(depth)
 
-    def _coarsest(self, wiring: Wiring, region: Region) -> tuple[float, str]:
-        """The largest unit roundoff among the number types of a region, and its type."""
+    def _coarsest(self, wiring: Wiring, region: Region, dtype: str) -> tuple[float, str]:
+        """The largest unit roundoff among the number types of a region that makes a `dtype`, and its type."""
         stored = wiring.model.graph.initializers
-        kinds = [_coarseness(stored[name].dtype) for name in region.stored]
+        kinds = [_coarseness(dtype), *(_coarseness(stored[name].dtype) for name in region.stored)]
         kinds += [self._of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
         return max(kinds, default=(0.0, ""))
 

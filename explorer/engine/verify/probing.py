@@ -49,6 +49,12 @@ _NODES = 2048
 _SLAB = 1 << 20
 """Elements compared at a time: a comparison makes several arrays of float64."""
 
+_TERMS, _MOST_PARTS = 1024, 16
+"""Terms of a sum that are tried together, and in how many parts at most."""
+
+_PLAIN = 16.0
+"""How many times the original's noise is no matter of rounding."""
+
 _LARGEST_FILL = 10.0
 """Masks hold numbers near the largest float, with which nothing should be filled."""
 
@@ -98,6 +104,21 @@ class Place(Struct):
     def float(self) -> bool:
         """Whether errors of it have a size."""
         return self.dtypes[0] in FLOATS
+
+
+class _Alone(Struct, frozen=True):
+    """Layers of both models, each on values that it is given.
+
+    Attributes:
+        outputs, outputs_after: What is called how in either session.
+        dtypes: Of what the second model's layers are given.
+    """
+
+    first: Session
+    second: Session
+    outputs: Mapping[str, str]
+    outputs_after: Mapping[str, str]
+    dtypes: Mapping[str, str]
 
 
 class Probing:
@@ -191,10 +212,14 @@ class Probing:
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
         """Reports progress, and stops here if the user wants to stop."""
-        if self.cancel is not None and self.cancel():
-            raise Cancelled
+        self.check()
         if self.on_progress is not None:
             self.on_progress(Progress(phase, done, total))
+
+    def check(self) -> None:
+        """Stops here if the user wants to stop."""
+        if self.cancel is not None and self.cancel():
+            raise Cancelled
 
     def run(self) -> None:
         """Looks at every place.
@@ -316,29 +341,65 @@ class Probing:
             model, outputs = cut_out(wiring, regions, dtypes)
             sides.append((Session(model, what=what, optimise=False), outputs, dtypes))
         (first, outputs, _), (second, outputs_after, dtypes_after) = sides
-        roundings = {self._named[name]: dtype for name, dtype in dtypes_after.items()}
-        given = {name: _as_given(value, roundings.get(name)) for name, value in given.items()}
-        for feeds in _tries(given):
-            here = {
-                name: value for name, value in feeds.items() if any(name in p.before.given for p in group)
+        alone = _Alone(first, second, outputs, outputs_after, dtypes_after)
+        self._try(group, given, alone)
+        filled = {name: _filled(value, at) for at, (name, value) in enumerate(sorted(given.items()))}
+        if any(filled[name] is not value for name, value in given.items()):
+            self._try(group, filled, alone)
+        # equal bits with every input in play leave nothing to look for
+        deep = [p for p in group if p.float and _undecided(p.alone[-1]) and self._parts(p) > 1]
+        parts = max(map(self._parts, deep), default=0)
+        for part in range(parts):
+            thinned = {
+                name: _thinned(value, part, parts, at)
+                for at, (name, value) in enumerate(sorted(filled.items()))
             }
-            there = {name: feeds[self._named[name]].astype(dtype) for name, dtype in dtypes_after.items()}
-            old, new = first.run(here), second.run(there)
-            off = []
-            for place in group:
-                a, b = old[outputs[place.pair.before]], new.pop(outputs_after[place.pair.after])
-                trial = Trial(Comparison(place.whole.figures.roundoff))
-                differs = place.float and not _same(a, b)
-                self.tell("running layers alone") if differs and self.cancel is not None else None
-                _add(trial, a, b, self._exactly(place, here) if differs else None)
-                place.alone.append(trial)
-                if differs:
-                    off.append((place, trial))
-            if off:
-                moved = first.run(by_one_ulp(here), [outputs[p.pair.before] for p, _ in off])
-                for place, trial in off:
-                    name = outputs[place.pair.before]
-                    trial.figures.sensitivity = _rms(old[name], moved[name])
+            self._try(deep, thinned, alone, into=part)
+
+    def _try(self, group: Sequence[Place], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
+        """One run of the layers of both models on the same values.
+
+        Args:
+            group: Whose layers.
+            given: The values by the original's names.
+            alone: The layers, loaded.
+            into: 0 makes a trial, more adds to the last one.
+        """
+        roundings = {self._named[name]: dtype for name, dtype in alone.dtypes.items()}
+        here = {n: _as_given(given[n], roundings.get(n)) for p in group for n in p.before.given}
+        there = {
+            n: _as_given(given[self._named[n]], dtype).astype(dtype, copy=False)
+            for n, dtype in alone.dtypes.items()
+            if any(n in p.after.given for p in group)
+        }
+        old = alone.first.run(here, [alone.outputs[p.pair.before] for p in group])
+        new = alone.second.run(there, [alone.outputs_after[p.pair.after] for p in group])
+        off = []
+        for place in group:
+            a, b = old[alone.outputs[place.pair.before]], new.pop(alone.outputs_after[place.pair.after])
+            if not into:
+                place.alone.append(Trial(Comparison(place.whole.figures.roundoff)))
+            differs = place.float and not _same(a, b)
+            self.check()
+            _add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
+            if differs:
+                off.append(place)
+        if off and not into:
+            moved = alone.first.run(by_one_ulp(here), [alone.outputs[p.pair.before] for p in off])
+            for place in off:
+                name = alone.outputs[place.pair.before]
+                place.alone[-1].figures.sensitivity = _rms(old[name], moved[name])
+
+    def _parts(self, place: Place) -> int:
+        """In how many parts the inputs of a layer are tried: as many as its longest sum asks for.
+
+        In a sum of thousands of terms rounding hides a weight that is off by a thousandth; in a part of it
+        with all else zero it does not.
+        """
+        stored = self.one.model.graph.initializers
+        shapes = [stored[name].shape for name in place.before.stored if len(stored[name].shape) > 1]
+        depths = [max(shape) if len(shape) == 2 else math.prod(shape[1:]) for shape in shapes]
+        return min(-(-max(depths, default=0) // _TERMS), _MOST_PARTS)
 
     def _exactly(self, place: Place, feeds: Feeds) -> Array | None:
         """The original's layer in float64 on the same values; None if it cannot be run so."""
@@ -446,15 +507,12 @@ def _as_given(value: Array, dtype: str | None) -> Array:
         return value.astype(dtype).astype(value.dtype)
 
 
-def _tries(given: Feeds) -> Iterator[Feeds]:
-    """The values, and the values with zeros filled.
-
-    Behind a ReLU half of a weight is multiplied by zero, and a fault there does not show.
-    """
-    yield given
-    filled = {name: _filled(value, at) for at, (name, value) in enumerate(sorted(given.items()))}
-    if any(filled[name] is not value for name, value in given.items()):
-        yield filled
+def _undecided(trial: Trial) -> bool:
+    """Whether two layers differ by so little that rounding could hide a fault."""
+    if trial.equal or trial.fault:
+        return False
+    before, after = trial.figures.rms_before, trial.figures.rms_after
+    return before is None or after is None or after <= _PLAIN * before
 
 
 def _filled(value: Array, seed: int) -> Array:
@@ -468,3 +526,14 @@ def _filled(value: Array, seed: int) -> Array:
     # what is never negative may be what a root is taken of
     made[zeros] = (drawn if (value < 0).any() or not present.size else np.abs(drawn)).astype(value.dtype)
     return made
+
+
+def _thinned(value: Array, part: int, parts: int, seed: int) -> Array:
+    """Of the value one part of `parts` at random places, of one magnitude; the rest zero."""
+    if value.dtype.kind != "f":
+        return value
+    finite = value[np.isfinite(value)]
+    scale = min(float(np.median(np.abs(finite))) if finite.size else 1.0, _LARGEST_FILL)
+    chosen = np.random.default_rng(seed).integers(0, parts, value.shape) == part
+    signs = np.where(value < 0, -scale, scale)
+    return np.where(chosen, signs, 0).astype(value.dtype)
