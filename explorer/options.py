@@ -20,6 +20,10 @@ _STYLES = ("tree", "torchinfo")
 _PLOTS = ("memory", "roofline", "operators")
 _EXPORTERS = ("torchscript", "dynamo")
 _METHODS = ("trace", "script")
+_SORTS = (
+    *("asked", "cycles", "time", "traffic", "buffer", "products"),
+    *("utilisation", "padded", "error", "pareto"),
+)
 _ORDERS = (
     *("best", "mnk", "nmk", "knm", "nkm", "mkn", "kmn"),
     *("output-stationary", "weight-stationary", "input-stationary"),
@@ -55,6 +59,16 @@ def _choice(flag: str, known: Sequence[str]) -> Callable[[str | None], str | Non
     """Reads one of a few words, or nothing where nothing was typed."""
     read = _by("parse_choice", known=known, where=flag)
     return lambda typed: None if typed is None else read(typed)
+
+
+def _sizes(flag: str) -> Callable[[Any], Any]:
+    """Reads whole numbers between commas."""
+    return _by("parse_sizes", where=flag)
+
+
+def _some_of(flag: str, known: Sequence[str]) -> dict[str, Any]:
+    """What an option that takes some of a few words has in common."""
+    return {"metavar": ",".join(known), "read": _by("parse_choices", known=known, where=flag)}
 
 
 class Option:
@@ -107,9 +121,10 @@ class Verb:
         options: Flags of those that it takes.
         examples: Commands to show.
         needs: Options without which it cannot answer.
+        own: Options that it reads in a way of its own, in place of those of the same flag.
     """
 
-    __slots__ = ("examples", "models", "needs", "options", "summary")
+    __slots__ = ("examples", "models", "needs", "options", "own", "summary")
 
     def __init__(
         self,
@@ -118,12 +133,18 @@ class Verb:
         options: tuple[str, ...],
         examples: tuple[str, ...],
         needs: tuple[str, ...] = (),
+        own: Sequence[Option] = (),
     ) -> None:
         self.summary = summary
         self.models = models
         self.options = options
         self.examples = examples
         self.needs = needs
+        self.own = {option.flag: option for option in own}
+
+    def option(self, flag: str) -> Option:
+        """One of its options."""
+        return self.own.get(flag) or OPTIONS[flag]
 
 
 OPTIONS: dict[str, Option] = {
@@ -288,6 +309,19 @@ OPTIONS: dict[str, Option] = {
             "|".join(_METHODS),
             read=_choice("--method", _METHODS),
         ),
+        Option("--tile-m", "rows of the tile, in place of --tile's", "SIZES", read=_sizes("--tile-m")),
+        Option("--tile-k", "its depth, in place of --tile's", "SIZES", read=_sizes("--tile-k")),
+        Option("--tile-n", "its columns, in place of --tile's", "SIZES", read=_sizes("--tile-n")),
+        Option("--verify", "tile, write and prove each; the tiled files do not stay"),
+        Option("--sort", "what the rows are sorted by (default: as asked)", **_one_of("--sort", _SORTS)),
+        Option(
+            "--workers",
+            "processes to spread it over; 1 is this one (default: one a processor, where that pays)",
+            "N",
+            read=_count("--workers", 1),
+        ),
+        Option("--scheduler", "a Dask cluster that does it, such as tcp://host:8786", "ADDRESS"),
+        Option("--scalesim", "also write the products for SCALE-Sim (-i gemm)", "FILE"),
         Option("--json", "the answer as JSON (a contract: see the README)"),
         Option("--csv", "the answer's table as CSV"),
         Option("--quiet", "only the answer and errors: no progress, no messages"),
@@ -457,6 +491,47 @@ VERBS: dict[str, Verb] = {
             "explorer tile model.onnx -o tiled.onnx --tile 32x64x32 --edges padded",
             "explorer tile model.onnx -o tiled.onnx --site '*classifier*' --form lab",
             "explorer tile model.onnx -o tiled.onnx --config npu.toml",
+        ),
+    ),
+    "sweep": Verb(
+        "many tilings side by side: cost, proof, and which of them nothing beats",
+        ("MODEL", "..."),
+        (
+            *("--tile", "--tile-m", "--tile-k", "--tile-n", "--edges", "--form", "--site", "--config"),
+            *("--profile", "--order", "--verify", "--draws", "--seed", "--output", "--sort"),
+            *("--workers", "--scheduler", "--scalesim", "--force"),
+            *_OPENING,
+            *_TABLE,
+        ),
+        (
+            "explorer sweep alexnet --tile 16,32,64,128 --profile npu.toml",
+            "explorer sweep model.onnx --tile-m 16,64 --tile-k 16,64 --tile-n 16,64 -o results.db",
+            "explorer sweep a.onnx b.onnx --tile 32,64 --edges ragged,padded --verify -o results.db",
+            "explorer sweep results.db --sort cycles --csv        (what a file of results holds)",
+        ),
+        own=(
+            Option(
+                "--tile",
+                "tiles between commas, each one size or three (default 16,32,64,128)",
+                "SIZES",
+                read=_by("parse_tiles"),
+            ),
+            Option(
+                "--edges",
+                "which edges to try: ragged (default), padded, or both",
+                default="ragged",
+                **_some_of("--edges", _EDGES),
+            ),
+            Option(
+                "--form", "which forms to try (default auto)", default="auto", **_some_of("--form", _FORMS)
+            ),
+            Option(
+                "--output",
+                "a file that keeps the rows (SQLite); the same command goes on where it was stopped",
+                "FILE",
+                short="-o",
+            ),
+            Option("--force", "overwrite --scalesim's FILE if it exists"),
         ),
     ),
     "settings": Verb(

@@ -13,21 +13,23 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from explorer.arguments import opening_words
 from explorer.errors import BadModel, ExplorerError
 from explorer.facts.cost import Hardware
-from explorer.facts.sweep import Sweep, SweepSpec
+from explorer.facts.sweep import Sweep, SweepSpec, ordered
 from explorer.session import Session
 from explorer.states import Cancel, OnProgress
 
-__all__ = ["reopen", "sweep_files", "sweep_session"]
+__all__ = ["is_results", "reopen", "results", "sorted_by", "sweep_files", "sweep_session"]
 
 _MATTERS = ("dims", "input_shapes", "observe", "past")
 """Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
 
 _HOW = (
     *("hardware", "order", "verify", "draws", "output", "scheduler", "workers", "layers"),
-    *("on_progress", "cancel"),
+    *("first_seed", "on_progress", "cancel"),
 )
 
 
@@ -37,10 +39,11 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: An
     Args:
         sources: As for `Session`.
         spec: What is combined.
-        options: Those of `Session.sweep`, and those of `Session` for all models; a dimension or input that
-            they name need only exist in one of them.
+        options: Those of `Session.sweep`, its `seed` as `first_seed`, and those of `Session` for all models;
+            a dimension or input that they name need only exist in one of them.
     """
     how = {name: options.pop(name) for name in _HOW if name in options}
+    how["seed"] = how.pop("first_seed", 0)
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(Session(source, **options)) for source in sources]
         if len(sessions) > 1:
@@ -51,6 +54,27 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: An
 def sweep_session(session: Session, spec: SweepSpec, **how: Any) -> Sweep:
     """A row for every combination, of the current model of a session; `how` as in `Session.sweep`."""
     return _sweep([session], spec, **how)
+
+
+def is_results(path: str) -> bool:
+    """Whether this is a file that a sweep keeps its rows in."""
+    if not os.path.isfile(path):
+        return False
+    from explorer.engine.sweep import is_store
+
+    return is_store(path)
+
+
+def results(path: str) -> Sweep:
+    """Everything that such a file holds."""
+    from explorer.engine.sweep import kept
+
+    return kept(path)
+
+
+def sorted_by(fact: Sweep, by: str) -> Sweep:
+    """A sweep with its rows by one of `facts.sweep.SORTS`."""
+    return replace(fact, rows=ordered(fact.rows, by))
 
 
 def _sweep(

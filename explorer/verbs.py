@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from explorer.facts import Diff, Info, TileSpec
     from explorer.facts.roofline import Machine
+    from explorer.facts.sweep import SweepSpec
     from explorer.progress_line import ProgressLine
     from explorer.report.model import Block
     from explorer.session import Session
@@ -348,6 +349,68 @@ def _change(session: Session, written: str, line: ProgressLine) -> tuple[Diff | 
         return None, f"what changed cannot be shown: {error}"
 
 
+def _sweep(given: Given, line: ProgressLine) -> Answer:
+    from explorer import machines, sweeping
+    from explorer.report import sweep as text
+
+    if len(given.models) == 1 and sweeping.is_results(given.models[0]):
+        if given.scalesim is not None:
+            raise Misuse("results hold no products", where="--scalesim", hint="name the model")
+        fact = sweeping.results(given.models[0])
+    else:
+        if given.scalesim is not None:
+            from explorer.targets import check_target
+
+            check_target(given.scalesim, overwrite=given.force, models=given.models, weights=())
+        fact = sweeping.sweep_files(
+            *given.models,
+            spec=_combined(given),
+            hardware=None if given.profile is None else machines.hardware(given.profile),
+            order=given.order,
+            verify=given.verify,
+            draws=given.draws,
+            first_seed=given.seed,
+            output=given.output,
+            scheduler=given.scheduler,
+            workers=given.workers,
+            layers=given.scalesim is not None,
+            on_progress=line,
+            **session_options(given),
+        )
+    if given.sort is not None:
+        fact = sweeping.sorted_by(fact, given.sort)
+    if given.scalesim is not None:
+        from explorer.targets import replacing
+
+        with replacing(given.scalesim) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            file.write(text.scalesim(fact.layers))
+    differs = any(row.verified is False for row in fact.rows)
+    failed = sum(bool(row.error) for row in fact.rows)
+    return Answer(
+        DIFFERENT if differs else DONE,
+        lambda: _document().sweep(fact, tool()),
+        lambda: text.sweep(fact),
+        "rows",
+        warning=f"{failed:,} of {len(fact.rows):,} rows have no figures" if failed else "",
+    )
+
+
+def _combined(given: Given) -> SweepSpec:
+    """What is combined: what was typed, on top of the file of `--config`."""
+    from explorer import tiling_file
+    from explorer.facts.sweep import SweepSpec, tiles_of
+
+    tiles = tiles_of(given.tile, given.tile_m, given.tile_k, given.tile_n)
+    typed = {"tile": tiles[0], "sites": given.site, "edges": given.edges[0], "form": given.form[0]}
+    kept = {name: value for name, value in typed.items() if name == "tile" or name[:4] in given.typed}
+    base = tiling_file.spec_of(given.config, kept)
+    edges, forms = (
+        values if name in given.typed else (getattr(base, name),)
+        for name, values in (("edges", given.edges), ("form", given.form))
+    )
+    return SweepSpec(tiles, edges, forms, base=base)
+
+
 def _settings(given: Given, line: ProgressLine) -> Answer:
     spec = tile_spec(given)
     return _asked(
@@ -452,6 +515,7 @@ RUN: dict[str, Callable[[Given, ProgressLine], Answer]] = {
     "report": _report,
     "plan": _plan,
     "tile": _tile,
+    "sweep": _sweep,
     "settings": _settings,
     "convert": _convert,
     "verify": _verify,

@@ -55,7 +55,7 @@ def read(words: Sequence[str]) -> tuple[str | None, Given]:
     if not (given.version or given.help):
         _check_models(name, verb, given)
         for flag in verb.options:
-            option = OPTIONS[flag]
+            option = verb.option(flag)
             typed = getattr(given, option.key)
             if option.read is not None and typed is not None:
                 setattr(given, option.key, option.read(typed))
@@ -69,7 +69,7 @@ def _given(words: Sequence[str], verb: Verb) -> tuple[Given, str]:
     given.models, given.typed = [], set()
     options = {}
     for flag in verb.options:
-        option = OPTIONS[flag]
+        option = verb.option(flag)
         options[flag] = options[option.short or flag] = option
         setattr(given, option.key, [] if option.many else option.default if option.metavar else False)
     for at, word in enumerate(words):
@@ -148,7 +148,7 @@ def _parser(name: str | None, verb: Verb) -> argparse.ArgumentParser:
         ),
         add_help=False,
     )
-    for option in (OPTIONS[flag] for flag in verb.options):
+    for option in map(verb.option, verb.options):
         spellings = [s for s in (option.short, option.flag) if s]
         if option.metavar:
             parser.add_argument(*spellings, metavar=option.metavar, help=option.help)

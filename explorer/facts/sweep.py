@@ -21,6 +21,7 @@ __all__ = [
     "SweepSpec",
     "combinations",
     "ordered",
+    "tiles_of",
     "with_front",
 ]
 
@@ -163,6 +164,33 @@ def combinations(spec: SweepSpec) -> list[TileSpec]:
         for grouped in dict.fromkeys(spec.grouped)
     ]
     return found
+
+
+def tiles_of(
+    whole: Sequence[Tile] | None,
+    rows: Sequence[int] | None = None,
+    depths: Sequence[int] | None = None,
+    columns: Sequence[int] | None = None,
+) -> tuple[Tile, ...]:
+    """Tiles from whole ones, and from sizes that replace one side of each of them in turn.
+
+    Args:
+        whole: None for cubes of 16, 32, 64 and 128.
+        rows: In place of the first size of each; None leaves it as it is.
+        depths: In place of the second.
+        columns: In place of the third.
+    """
+    if rows and depths and columns and whole is None:
+        whole = ((1, 1, 1),)  # nothing of it is left
+    return tuple(
+        dict.fromkeys(
+            (m, k, n)
+            for tile in whole or tuple((size, size, size) for size in (16, 32, 64, 128))
+            for m in rows or tile[:1]
+            for k in depths or tile[1:2]
+            for n in columns or tile[2:]
+        )
+    )
 
 
 # the front

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Roofline
     from explorer.facts.settings import Settings
+    from explorer.facts.sweep import Sweep
     from explorer.facts.training import Training
     from explorer.facts.values import Activations, TensorStats, Weights
 
@@ -50,6 +51,7 @@ __all__ = [
     "plan",
     "roofline",
     "settings",
+    "sweep",
     "tile",
     "torchinfo",
     "training",
@@ -187,6 +189,22 @@ def plan_cost(about: Info, fact: PlanCost, tool: str, sha256: str | None = None)
             rows[key] += [{"site": site.name, **row} for row in record.pop(key)]
         rows["sites"].append({**record, **_record(site.chosen)})
     return {**info(about, tool, sha256), "machine": machine, "cost": document, **rows}
+
+
+def sweep(fact: Sweep, tool: str) -> Document:
+    """The document of `explorer sweep`: a row for every tiling of every model."""
+    rows = []
+    for row in fact.rows:
+        record = _record(row)
+        tile = dict(zip(("tile_m", "tile_k", "tile_n"), record.pop("tile"), strict=True))
+        about = {name: record.pop(name) for name in ("model", "opening")}
+        rows.append({**about, **tile, **record, "share": to_json(row.share)})
+    return {
+        **_envelope(tool),
+        **_picked(fact, ("hardware", "made", "proved", "workers", "seconds", "notes", "command")),
+        "output": fact.output or None,
+        "rows": rows,
+    }
 
 
 def training(about: Info, fact: Training, tool: str, sha256: str | None = None) -> Document:

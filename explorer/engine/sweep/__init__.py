@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import Door, Proof, Task, blank, planned, proved
 from explorer.engine.sweep.store import Store, is_store
-from explorer.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.facts import Progress, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations, with_front
+from explorer.units import bytes_text, rate_text
 
 __all__ = ["MOST", "Door", "Proof", "Subject", "check_output", "is_store", "kept", "sweep"]
 
@@ -31,7 +32,7 @@ _SLICE = 0.2
 """Seconds between two times that cheap rows are kept: each time waits for the disk."""
 _TOGETHER = 256
 """Rows without a proof that a worker makes in one go: opening the model takes longer."""
-_WORTH = 16 << 20
+_WORTH = 512 << 20
 """Bytes of models, once for every proof, above which other processes are worth their start."""
 
 OnProgress = Callable[[Progress], None] | None
@@ -122,9 +123,10 @@ def sweep(
     if not specs:
         raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
     machine = hardware or Hardware()
-    with Store(output) as store:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store(output)) if output is not None else None
         run = _Run(store, specs, machine, order, proof, on_progress, cancel)
-        works = [run.prepare(subject, keep=output is not None) for subject in subjects]
+        works = [run.prepare(subject) for subject in subjects]
         count, notes = run.spread(works, scheduler, workers)
         rows = with_front([row for work in works for row in work.rows])
     _complain(rows)
@@ -169,7 +171,7 @@ class _Run:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None,
         specs: Sequence[TileSpec],
         hardware: Hardware,
         order: str,
@@ -183,12 +185,12 @@ class _Run:
 
     # what is known
 
-    def prepare(self, subject: Subject, *, keep: bool) -> _Work:
+    def prepare(self, subject: Subject) -> _Work:
         """The rows of a model: those that are kept, and blank ones."""
         work = _Work(subject)
         try:
             work.files = subject.files()
-            if keep:
+            if self.store is not None:
                 self._say("reading the model")
                 work.content = fingerprint(work.files, self.cancel)
         except (Cancelled, MissingExtra):
@@ -198,10 +200,10 @@ class _Run:
             return work
         opening = {**subject.opening, "order": self.order}
         keys = [
-            key_of(work.content, opening, spec, self.hardware) if keep else f"{id(subject)}-{at}"
-            for at, spec in enumerate(self.specs)
+            key_of(work.content, opening, spec, self.hardware) if self.store is not None else ""
+            for spec in self.specs
         ]
-        known = {row.key: row for row in self.store.rows(keys)}
+        known = {} if self.store is None else {row.key: row for row in self.store.rows(keys)}
         for at, (key, spec) in enumerate(zip(keys, self.specs, strict=True)):
             row = known.get(key)
             # the same content may have another name now
@@ -301,9 +303,9 @@ class _Run:
 
     def _keep(self, work: _Work, waiting: list[int]) -> None:
         """What was waiting is there for good."""
-        if waiting:
+        if waiting and self.store is not None:
             self.store.add([work.rows[at] for at in waiting])
-            waiting.clear()
+        waiting.clear()
 
     def _tasks(self, works: Sequence[_Work]) -> tuple[list[Task], dict[int, tuple[_Work, list[int]]]]:
         size = _TOGETHER if self.proof is None else 1
@@ -333,7 +335,8 @@ class _Run:
             self.made += work.rows[at].products is None
             self.proved += self.proof is not None and not row.error
             work.rows[at] = row
-        self.store.add(rows)
+        if self.store is not None:
+            self.store.add(rows)
 
     # telling
 
@@ -365,22 +368,19 @@ def _complain(rows: Sequence[SweepRow]) -> None:
     """Raises what every row failed with, if it is the same."""
     errors = {row.error for row in rows}
     if len(errors) == 1 and (error := errors.pop()):
-        kind = BadModel if not rows[0].key else Misuse
-        raise kind(error)
+        raise Misuse(error)
 
 
 def _words(hardware: Hardware) -> str:
     """A machine in a few words: its name, and the numbers that count."""
-    sizes = "x".join(map(str, hardware.array)) if hardware.array else None
-    numbers = {
-        "MACs/cycle": hardware.macs_per_cycle,
-        "B/cycle": hardware.bytes_per_cycle,
-        "Hz": hardware.clock,
-        "B buffer": hardware.buffer,
-        "array": sizes,
+    numbers: dict[str, tuple[Any, Callable[[Any], str]]] = {
+        "MACs/cycle": (hardware.macs_per_cycle, "{:,.12g}".format),
+        "B/cycle": (hardware.bytes_per_cycle, "{:,.12g}".format),
+        "": (hardware.clock, lambda clock: rate_text(clock, "Hz")),
+        "buffer": (hardware.buffer, bytes_text),
+        "array": (hardware.array, lambda array: "x".join(map(str, array))),
     }
-    said = [
-        f"{v if isinstance(v, str) else format(v, '.12g')} {k}" for k, v in numbers.items() if v is not None
-    ]
+    known = {unit: text(value) for unit, (value, text) in numbers.items() if value is not None}
+    said = [f"{text} {unit}".strip() for unit, text in known.items()]
     said += [] if hardware.double_buffered or not said else ["single-buffered"]
     return ": ".join(filter(None, (hardware.name, ", ".join(said))))

@@ -1,0 +1,146 @@
+"""Tilings beside each other, in text: `explorer sweep`; and its products as SCALE-Sim reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
+from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.model import Block
+from explorer.units import bytes_text, count_text, exact_text, printable, seconds_text
+
+__all__ = ["FRONT", "scalesim", "sweep", "tile_text"]
+
+FRONT = "◆"
+"""What marks a row of the front."""
+_REPEATED = 1_000
+"""Lines for one product: a batch of more is written once, with its count in the name."""
+
+
+def sweep(fact: Sweep) -> list[Block]:
+    """The answer of `explorer sweep`: a row a tiling, the front marked, what is kept where."""
+    rows = fact.rows
+    models = dict.fromkeys((row.model, row.opening) for row in rows)
+    head = [Span(f"{len(rows):,} tilings", STRONG), Span(f"   of {_named(models)}", DIM)]
+    machines = dict.fromkeys(row.hardware for row in rows if row.hardware)
+    if len(machines) == 1:
+        head.append(Span(f"   on {printable(next(iter(machines)))}", DIM))
+    blocks: list[Block] = [Line(tuple(head)), Line(), _table(rows, len(models) > 1, len(machines) > 1)]
+    blocks += [Line(), Prose(_legend(rows), DIM)]
+    if not machines:
+        blocks.append(Prose("Without a machine there are no cycles: --profile npu.toml", DIM))
+    blocks += [Prose(f"{count:,} x {printable(why)}", NOTE) for why, count in _failures(rows)]
+    blocks += [Prose(note, NOTE) for note in fact.notes]
+    return [*blocks, Line(), Line(tuple(_told(fact)), 2)]
+
+
+def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
+    names = [" ".join(filter(None, (printable(name), printable(words)))) for name, words in models]
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2:,} more"
+
+
+def _legend(rows: Sequence[SweepRow]) -> str:
+    known = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
+    what = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else "".join(known)
+    return (
+        f"{FRONT} no other tiling has less {what} without having more of another. 'Used' is the share of the "
+        "tiles' arithmetic that the products need; 'filling' the share of the bytes that fills tiles up."
+    )
+
+
+def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
+    said = [row.error or (row.verdict if row.verified is None else "") for row in rows]
+    return Counter(filter(None, said)).most_common(5)
+
+
+def _told(fact: Sweep) -> Iterator[str | Span]:
+    """What was done now, and where it is kept."""
+    known = len(fact.rows) - fact.made
+    if fact.made or fact.seconds:
+        how = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
+        proofs = f", {fact.proved:,} proved" if fact.proved else ""
+        yield f"{fact.made:,} computed{proofs}{how} in {seconds_text(fact.seconds)}"
+    if fact.output:
+        yield Span(f"   {known:,} known before" if fact.seconds and known else "", DIM)
+        yield Span("   kept in ", DIM)
+        yield Span(printable(fact.output), STRONG)
+    else:
+        yield Span("   not kept: add -o FILE to go on from here another time", DIM)
+
+
+def tile_text(row: SweepRow) -> str:
+    """A tile: '64x64x64'."""
+    return "x".join(map(str, row.tile))
+
+
+def _proof(row: SweepRow) -> Cell:
+    if row.verified is None:
+        return Span("not run" if row.verdict else "", NOTE)
+    return Span("equal", GOOD) if row.verified else Span("DIFFERENT", BAD)
+
+
+def _share(value: float | None) -> str:
+    return "?" if value is None else f"{100 * value:.1f} %"
+
+
+_COLUMNS: tuple[tuple[Column, Callable[[SweepRow], Cell]], ...] = (
+    (Column("model", shrink=True), lambda row: printable(row.model)),
+    (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), DIM)),
+    (Column("tile"), lambda row: tile_text(row)),
+    (Column("edges", drop=7), lambda row: Span(row.edges, DIM)),
+    (Column("form", drop=8), lambda row: Span(row.form, DIM)),
+    (Column("groups", drop=8), lambda row: Span(row.grouped, DIM)),
+    (Column("products", "right", drop=1), lambda row: exact_text(row.products)),
+    (Column("used", "right", drop=2), lambda row: _share(row.utilisation)),
+    (Column("filling", "right", drop=6), lambda row: _share(row.padded_share)),
+    (Column("traffic", "right"), lambda row: bytes_text(row.traffic)),
+    (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), BAD if row.fits is False else "")),
+    (Column("cycles", "right"), lambda row: count_text(row.cycles)),
+    (Column("time", "right", drop=4), lambda row: "?" if row.seconds is None else seconds_text(row.seconds)),
+    (Column("proof", drop=3), _proof),
+    (
+        Column("worst error", "right", drop=5),
+        lambda row: "" if row.worst_error is None else f"{row.worst_error:.2g}",
+    ),
+    (Column(""), lambda row: Span(FRONT, GOOD) if row.pareto else ""),
+)
+
+
+def _table(rows: Sequence[SweepRow], several: bool, machines: bool) -> Table:
+    """Columns that tell rows apart, or tell something."""
+    needless = {
+        "model": not several,
+        "machine": not machines,
+        "edges": len({row.edges for row in rows}) < 2,
+        "form": len({row.form for row in rows}) < 2,
+        "groups": len({row.grouped for row in rows}) < 2,
+        "filling": all(not row.padded_share for row in rows),
+        "cycles": all(row.cycles is None for row in rows),
+        "time": all(row.seconds is None for row in rows),
+        "proof": all(row.verified is None and not row.verdict for row in rows),
+        "worst error": all(row.worst_error is None for row in rows),
+    }
+    shown = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
+    return Table([column for column, _ in shown], [[cell(row) for _, cell in shown] for row in rows])
+
+
+def scalesim(layers: Sequence[SweepLayer]) -> str:
+    """Products as a topology of SCALE-Sim (`-i gemm`): a line for each, M x N x K, with commas at the ends.
+
+    The format has no counts, so a batch is as many lines; one of more than a thousand is a line whose name
+    tells the count, and so is one that runs an unknown number of times.
+    """
+    several = len({layer.model for layer in layers}) > 1
+    lines = ["Layer, M, N, K,"]
+    for layer in layers:
+        name = f"{layer.model}: {layer.name}" if several else layer.name
+        name = " ".join(printable(name).replace(",", ";").split()) or "product"
+        times = layer.batch * (1 if layer.calls is None else layer.calls)
+        sizes = f"{layer.M}, {layer.N}, {layer.K},"
+        if layer.calls is None or times > _REPEATED:
+            count = "?" if layer.calls is None else f"{times}"
+            lines.append(f"{name} (x {count}), {sizes}")
+        else:
+            lines += [f"{name}{f' #{at + 1}' if times > 1 else ''}, {sizes}" for at in range(times)]
+    return "\n".join([*lines, ""])
