@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
     from explorer.facts import Analysis, Diff, Info, Layer, Plan, TileResult, TileSpec, Verification, to_json
     from explorer.facts.roofline import Machine
-    from explorer.session import Session, compare_files, diff_files, verify_files
+    from explorer.session import Session, blame_files, compare_files, diff_files, verify_files
 
 __all__ = [
     "Analysis",
@@ -40,6 +40,7 @@ __all__ = [
     "TileSpec",
     "Verification",
     "__version__",
+    "blame_files",
     "compare_files",
     "diff_files",
     "to_json",
@@ -62,7 +63,7 @@ _HOMES = {
         "to_json",
     ),
     "explorer.facts.roofline": ("Machine",),
-    "explorer.session": ("Session", "compare_files", "diff_files", "verify_files"),
+    "explorer.session": ("Session", "blame_files", "compare_files", "diff_files", "verify_files"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

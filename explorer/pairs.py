@@ -17,9 +17,10 @@ from explorer.facts import Diff, Verification
 from explorer.states import Cancel, OnProgress, States
 
 if TYPE_CHECKING:
+    from explorer.facts.blame import Blame
     from explorer.facts.comparison import Comparison
 
-__all__ = ["compare_files", "diff_files", "verify_files"]
+__all__ = ["blame_files", "compare_files", "diff_files", "verify_files"]
 
 
 @contextlib.contextmanager
@@ -58,6 +59,33 @@ def verify_files(
             cancel,
         )
         return replace(evidence, before=first.source, after=second.source)
+
+
+def blame_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    draws: int = 3,
+    seed: int = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Blame:
+    """Where the model `b` departs from `a`, layer by layer; `options` as for `explorer.session.Session`."""
+    from explorer.engine.verify.blame import blame
+
+    with _pair(a, b, options) as (first, second):
+        fact = blame(
+            first._model(0, on_progress),
+            second._model(0, on_progress),
+            draws=draws,
+            seed=seed,
+            dims=first._options["dims"],
+            input_shapes=first._options["input_shapes"],
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        return replace(fact, before=first.source, after=second.source)
 
 
 def diff_files(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -23,18 +23,19 @@ from explorer.arguments import opening_words
 from explorer.errors import Misuse
 from explorer.facts import Diff, HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.looking import Looking
-from explorer.pairs import compare_files, diff_files, verify_files
+from explorer.pairs import blame_files, compare_files, diff_files, verify_files
 from explorer.states import Cancel, OnProgress, stem
 
 if TYPE_CHECKING:
     from explorer.engine.graph import Model
     from explorer.engine.transforms.sites import Site
+    from explorer.facts.blame import Blame
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.settings import Settings
     from explorer.facts.sweep import Sweep, SweepSpec
 
-__all__ = ["Session", "compare_files", "diff_files", "verify_files"]
+__all__ = ["Session", "blame_files", "compare_files", "diff_files", "verify_files"]
 
 
 class Session(Looking):
@@ -227,12 +228,83 @@ class Session(Looking):
         cancel: Cancel = None,
     ) -> Verification:
         """Evidence that two models of the history compute the same."""
-        at = self._at(after)
-        plan = self._history.entries[at].plan
-        first = self._model(self._at(before), on_progress)
-        second = self._model(at, on_progress)
-        evidence = self._verify(first, second, plan, draws, seed, on_progress, cancel)
-        return replace(evidence, before=self._label(self._at(before)), after=self._label(at))
+        a, b = self._at(before), self._at(after)
+        evidence = self._verify(
+            self._model(a, on_progress),
+            self._model(b, on_progress),
+            self._plan_between(a, b),
+            draws,
+            seed,
+            on_progress,
+            cancel,
+        )
+        return replace(evidence, before=self._label(a), after=self._label(b))
+
+    def blame(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        spec: TileSpec | None = None,
+        draws: int = 3,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Blame:
+        """The first layer in which one model of the history departs from another, and how the error grows.
+
+        Args:
+            before: The original.
+            after: The other model; None is the current one.
+            spec: In place of both: the current model, and what `tile` makes of it, which is looked at only.
+            draws: Random inputs to run both on.
+            seed: Of the first draw.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops.
+
+        Raises:
+            BadModel: onnxruntime cannot run one of them.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.engine.verify.blame import blame
+
+        with contextlib.ExitStack() as stack:
+            if spec is None:
+                a, b = self._at(before), self._at(after)
+                first, second = self._model(a, on_progress), self._model(b, on_progress)
+                labels = self._label(a), self._label(b)
+            else:
+                first, second = stack.enter_context(self._tried(spec, on_progress, cancel))
+                labels = self._label(self._history.current), f"tile {'x'.join(map(str, spec.tile))}"
+            fact = blame(
+                first,
+                second,
+                draws=draws,
+                seed=seed,
+                dims=self._options["dims"],
+                input_shapes=self._options["input_shapes"],
+                on_progress=on_progress,
+                cancel=cancel,
+            )
+        return replace(fact, before=labels[0], after=labels[1])
+
+    @contextlib.contextmanager
+    def _tried(
+        self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel
+    ) -> Iterator[tuple[Model, Model]]:
+        """The current model as the plan sees it, and what tiling makes of it, in a file that goes again."""
+        import tempfile
+
+        from explorer.engine.formats import onnx_reader, onnx_writer
+        from explorer.engine.transforms import tile as transform
+        from explorer.engine.validate import validate
+
+        plan, bound, sites = self._plan(spec, on_progress)
+        tiled = transform.tile(bound, _without_origins(plan), sites)
+        with tempfile.TemporaryDirectory(prefix="tried-", dir=self.workdir) as folder:
+            path = os.path.join(folder, "tiled.onnx")
+            onnx_writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
+            yield bound, validate(onnx_reader.read(path))
 
     def diff(
         self,
@@ -250,7 +322,7 @@ class Session(Looking):
             self._model(a, on_progress),
             self._model(b, on_progress),
             before_analysis=self._comparable_analysis(a, b, on_progress, cancel),
-            after_analysis=self._graph_analysis(b, on_progress, cancel),
+            after_analysis=self._comparable_analysis(b, a, on_progress, cancel),
             on_progress=on_progress,
             cancel=cancel,
         )

@@ -45,6 +45,7 @@ _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
 
 _LONG: Mapping[str, tuple[str, ...]] = {
+    "Blame": ("probes",),
     "Diff": ("nodes",),
     "Memory": ("steps", "lifetimes"),
     "Roofline": ("points",),
@@ -58,7 +59,8 @@ _PAGES = 16
 """Pages of rows a message."""
 
 _STAGES = frozenset({
-    "open", "analysis", "plan", "cost", "tile", "verify", "diff", "save", "convert", "weights", "activations",
+    "open", "analysis", "plan", "cost", "tile", "verify", "blame", "diff", "save", "convert", "weights",
+    "activations",
 })  # fmt: skip
 """Methods that take long and say where they stand."""
 
