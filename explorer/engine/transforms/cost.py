@@ -370,7 +370,7 @@ def _added(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount |
         if amount is None:
             return None
         total = amount * turn if total is None else total + amount * turn
-    return total
+    return 0 if total is None else total
 
 
 def _systolic_total(rows: Sequence[Systolic], turns: Sequence[int], machine: Hardware) -> Systolic:
