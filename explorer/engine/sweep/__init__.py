@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
-from explorer.engine.sweep.measure import Door, Proof, Task, blank, planned, proved
+from explorer.engine.sweep.measure import Door, Proof, Task, blank, clear_left, planned, proved
 from explorer.engine.sweep.store import Store, is_store
 from explorer.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.facts import Progress, TileSpec
@@ -123,6 +123,8 @@ def sweep(
     if not specs:
         raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
     machine = hardware or Hardware()
+    if proof is not None:
+        clear_left()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(output)) if output is not None else None
         run = _Run(store, specs, machine, order, proof, on_progress, cancel)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from explorer.engine.outsiders import require
-from explorer.engine.sweep.measure import Task, measure
+from explorer.engine.sweep.measure import SCRATCH, Task, measure
 from explorer.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.facts.sweep import SweepRow
 
@@ -102,14 +102,15 @@ def _here(distributed: Any, workers: int, cancel: Callable[[], bool] | None) -> 
             )
         )
         folder = os.path.dirname(os.path.dirname(os.path.abspath(explorer.__file__)))
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-"))
         threads = str(max(1, cores() // workers))
         environment = {
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": threads,
             **os.environ,
+            "TMPDIR": scratch,  # so that a worker that is killed leaves nothing behind
             "PYTHONPATH": os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH", "")))),
         }
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="explorer-dask-"))
         log = stack.enter_context(open(os.path.join(scratch, "log"), "w+b"))
         command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", cluster.scheduler_address]
         command += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]

@@ -5,6 +5,7 @@ A task names the model's files and carries no weight: what travels to a worker i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     OnProgress = Callable[[Progress], None] | None
     Cancel = Callable[[], bool] | None
 
-__all__ = ["Door", "Proof", "Task", "blank", "measure", "planned", "proved"]
+__all__ = ["SCRATCH", "Door", "Proof", "Task", "blank", "clear_left", "measure", "planned", "proved"]
+
+SCRATCH = "explorer-sweep-"
+"""What temporary folders begin with; the number of the process that works in them follows."""
 
 
 class Door(Protocol):
@@ -152,7 +156,7 @@ def proved(
         return row
     row = replace(row, draws=proof.draws, seed=proof.seed)
     started = time.perf_counter()
-    folder = tempfile.mkdtemp(prefix="explorer-sweep-")
+    folder = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-")
     try:
         result = door.tile(
             spec,
@@ -193,6 +197,27 @@ def _worst(evidence: Verification) -> float | None:
 
 def _size(folder: str) -> int:
     return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+
+
+def clear_left() -> None:
+    """Removes the tiled files of processes that were killed: each may be as large as its model."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(tempfile.gettempdir()):
+            number = entry.name.removeprefix(SCRATCH).partition("-")[0]
+            if entry.name.startswith(SCRATCH) and number.isdecimal() and not _lives(int(number)):
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.getuid():
+                        shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
 
 
 # in a worker
