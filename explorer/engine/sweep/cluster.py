@@ -90,7 +90,12 @@ def _here(distributed: Any, workers: int, cancel: Callable[[], bool] | None) -> 
     """A cluster of this machine, which ends with the block."""
     import explorer
 
+    processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-"))
+        log = stack.enter_context(open(os.path.join(scratch, "log"), "w+b"))
+        # workers end by themselves once their scheduler has, which is entered later and so left before
+        stack.callback(_end, processes)
         cluster = stack.enter_context(
             distributed.LocalCluster(
                 n_workers=0,
@@ -102,7 +107,6 @@ def _here(distributed: Any, workers: int, cancel: Callable[[], bool] | None) -> 
             )
         )
         folder = os.path.dirname(os.path.dirname(os.path.abspath(explorer.__file__)))
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-"))
         threads = str(max(1, cores() // workers))
         environment = {
             "OMP_NUM_THREADS": threads,
@@ -111,15 +115,13 @@ def _here(distributed: Any, workers: int, cancel: Callable[[], bool] | None) -> 
             "TMPDIR": scratch,  # so that a worker that is killed leaves nothing behind
             "PYTHONPATH": os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH", "")))),
         }
-        log = stack.enter_context(open(os.path.join(scratch, "log"), "w+b"))
         command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", cluster.scheduler_address]
         command += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
         command += ["--local-directory", scratch, "--death-timeout", "60"]
-        processes = [
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-            for _ in range(workers)
-        ]
-        stack.callback(_end, processes)
+        for _ in range(workers):
+            processes.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            )
         client = stack.enter_context(distributed.Client(cluster, set_as_default=False))
         _await_workers(client, workers, "--workers", cancel, lambda: _alive(processes, log))
         yield client
