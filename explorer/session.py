@@ -527,6 +527,7 @@ class Session(Looking):
             opset=found.bound.opset,
             macs_total=found.macs_total,
             dims=found.dims,
+            free=found.free,
         )
         return plan, found.bound, chosen
 

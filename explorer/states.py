@@ -248,15 +248,13 @@ class States:
             self._original_graph_analysis = examined.analysis
         return self._original_graph_analysis
 
-    def _comparable_analysis(
-        self, before: int, after: int, on_progress: OnProgress, cancel: Cancel
-    ) -> Analysis:
-        """The analysis of `before` at the sizes that the tilings on the way to `after` took."""
-        known = self._graph_analysis(before, on_progress, cancel)
-        tiled = any(entry.plan is not None for entry in self._history.entries[before + 1 : after + 1])
+    def _comparable_analysis(self, at: int, other: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """The analysis of a state at the sizes that the tilings on the way to a later one took."""
+        known = self._graph_analysis(at, on_progress, cancel)
+        tiled = any(entry.plan is not None for entry in self._history.entries[at + 1 : other + 1])
         if known.info.totals.coverage == 1 or not tiled:
             return known
-        return self._examine_graph(self._found(before, on_progress).bound, on_progress, cancel).analysis
+        return self._examine_graph(self._found(at, on_progress).bound, on_progress, cancel).analysis
 
     def _examine_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Examined:
         from explorer.engine.analysis import onnx_model
@@ -299,6 +297,7 @@ class States:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Verification:
+        from explorer.engine.formats.opening import dims_of
         from explorer.engine.verify import verify
 
         return verify(
@@ -307,11 +306,25 @@ class States:
             plan=plan,
             draws=draws,
             seed=seed,
-            dims=dict(plan.dims) if plan is not None else self._options["dims"],
+            dims=dict(plan.dims) if plan is not None else dims_of(before, self._options["dims"]),
             input_shapes=self._options["input_shapes"],
             torch_run=self._open(on_progress).runner(),
             on_progress=on_progress,
             cancel=cancel,
+        )
+
+    def _plan_between(self, before: int, after: int) -> Plan | None:
+        """What was tiled on the way from one state to a later one; None for nothing, and on the way back."""
+        plans = [entry.plan for entry in self._history.entries[before + 1 : after + 1] if entry.plan]
+        if not plans:
+            return None
+        sites = tuple(site for plan in plans for site in plan.sites)
+        return replace(
+            plans[-1],
+            sites=sites,
+            products=sum(site.products for site in sites),
+            macs=sum(plan.macs for plan in plans),
+            dims={name: size for plan in plans for name, size in plan.dims.items()},
         )
 
     def _append(self, entry: HistoryEntry) -> None:
