@@ -322,6 +322,14 @@ OPTIONS: dict[str, Option] = {
         ),
         Option("--scheduler", "a Dask cluster that does it, such as tcp://host:8786", "ADDRESS"),
         Option("--scalesim", "also write the products for SCALE-Sim (-i gemm)", "FILE"),
+        Option(
+            "--limit",
+            "rows of the table (default 12)",
+            "N",
+            "12",
+            read=_count("--limit", 1),
+        ),
+        Option("--plot", "also draw the error along the graph, as SVG or PNG", "FILE"),
         Option("--json", "the answer as JSON (a contract: see the README)"),
         Option("--csv", "the answer's table as CSV"),
         Option("--quiet", "only the answer and errors: no progress, no messages"),
@@ -568,6 +576,16 @@ VERBS: dict[str, Verb] = {
         (
             "explorer verify alexnet alexnet_tiled.onnx",
             "explorer verify a.onnx b.onnx --draws 10 --seed 7 --json",
+        ),
+    ),
+    "blame": Verb(
+        "the first layer in which two models part, and how the error grows",
+        ("A", "B"),
+        ("--draws", "--seed", "--limit", "--plot", "--force", *_OPENING, *_TABLE),
+        (
+            "explorer blame model.onnx quantized.onnx",
+            "explorer blame alexnet alexnet_tiled.onnx --plot growth.svg",
+            "explorer blame a.onnx b.onnx --draws 10 --json",
         ),
     ),
     "diff": Verb(

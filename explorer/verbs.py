@@ -459,6 +459,28 @@ def _verify(given: Given, line: ProgressLine) -> Answer:
     )
 
 
+def _blame(given: Given, line: ProgressLine) -> Answer:
+    from explorer.session import blame_files
+    from explorer.targets import check_target, replacing
+
+    a, b = given.models
+    if given.plot:
+        from explorer.report import plots
+
+        plots.check(given.plot)
+        check_target(given.plot, overwrite=given.force, models=[a, b], weights=())
+    fact = blame_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **session_options(given))
+    if given.plot:
+        with replacing(given.plot) as temporary:
+            plots.write("blame", None, fact, temporary)
+    return Answer(
+        DONE if fact.same else DIFFERENT,
+        lambda: _document().blame(fact, tool()),
+        lambda: _pages("blame").blame(fact, given.limit, given.plot or ""),
+        "probes",
+    )
+
+
 def _diff(given: Given, line: ProgressLine) -> Answer:
     from explorer.session import diff_files
 
@@ -519,6 +541,7 @@ RUN: dict[str, Callable[[Given, ProgressLine], Answer]] = {
     "settings": _settings,
     "convert": _convert,
     "verify": _verify,
+    "blame": _blame,
     "diff": _diff,
 }
 

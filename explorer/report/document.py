@@ -29,6 +29,7 @@ from explorer.facts import (
 )
 
 if TYPE_CHECKING:
+    from explorer.facts.blame import Blame
     from explorer.facts.comparison import Comparison, TorchinfoTable
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import PlanCost
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "activations",
+    "blame",
     "compare",
     "conversion",
     "diff",
@@ -333,6 +335,12 @@ def conversion(fact: Conversion, tool: str) -> Document:
 def verification(fact: Verification, tool: str) -> Document:
     """The document of `explorer verify`: the evidence per site and per output."""
     return {**_envelope(tool), **_evidence(fact)}
+
+
+def blame(fact: Blame, tool: str) -> Document:
+    """The document of `explorer blame`: the verdict, and every value that both models have."""
+    unpaired = [{"value": value, "reason": reason} for value, reason in fact.unpaired]
+    return {**_envelope(tool), **_record(fact), "unpaired": unpaired}
 
 
 def diff(fact: Diff, tool: str) -> Document:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from explorer.errors import Misuse
 from explorer.facts import Info, OpStat
+from explorer.facts.blame import Blame
 from explorer.facts.memory import Memory
 from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.units import bytes_text, count_text, printable, rate_text, seconds_text
@@ -44,12 +45,13 @@ def check(path: str) -> None:
         raise Misuse("the ending says the format", where=path, hint="use .svg or .png")
 
 
-def write(what: str, about: Info, fact: Any, path: str) -> None:
+def write(what: str, about: Info | None, fact: Any, path: str) -> None:
     """Draws a fact into a file.
 
     Args:
-        what: 'memory' (a `Memory`), 'roofline' (a `Roofline`) or 'operators' (a tuple of `OpStat`).
-        about: The model.
+        what: 'memory' (a `Memory`), 'roofline' (a `Roofline`), 'operators' (a tuple of `OpStat`) or 'blame'
+            (a `Blame`).
+        about: The model; None for what is about two.
         fact: What is drawn.
         path: Ends in .svg or .png.
     """
@@ -73,7 +75,7 @@ def _how(path: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _drawn(what: str, about: Info, fact: Any) -> Iterator[Figure]:
+def _drawn(what: str, about: Info | None, fact: Any) -> Iterator[Figure]:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -235,7 +237,46 @@ def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
     axes.margins(x=0.2)
 
 
-_DRAW: dict[str, Callable[[Any, Info, Any], None]] = {
+def _blame(axes: Axes, about: None, fact: Blame) -> None:
+    """Error along the graph, beside the original's own noise and what each layer adds."""
+    axes.set_yscale("log")
+    probes = fact.probes
+    curves = (
+        ("error", [p.relative for p in probes], _BLUE, "-", "."),
+        ("the original's own noise", [p.noise for p in probes], _GREY, "--", ""),
+        ("introduced by the layer", [p.introduced for p in probes], _ORANGE, "", "x"),
+    )
+    for label, values, color, line, marker in curves:
+        # no error has no place on a logarithmic axis
+        known = [value or math.nan for value in values]
+        axes.plot(known, label=label, color=color, linestyle=line, marker=marker, markersize=4, linewidth=1)
+    guilty = [(i, p.introduced) for i, p in enumerate(probes) if p.state == "introduced" and p.introduced]
+    if guilty:
+        across, up = zip(*guilty, strict=True)
+        label = f"beyond rounding: {len(guilty):,} layer{'s' if len(guilty) > 1 else ''}"
+        axes.plot(across, up, "o", color=_RED, markersize=5, label=label)
+    if fact.first is not None and (size := probes[fact.first].introduced or probes[fact.first].relative):
+        left = fact.first < len(probes) / 2
+        axes.annotate(
+            f"first: {_short(probes[fact.first].layer)}",
+            (fact.first, size),
+            xytext=(6 if left else -6, 10),
+            textcoords="offset points",
+            ha="left" if left else "right",
+            color=_RED,
+        )
+    names = [printable(os.path.basename(name)) for name in (fact.before, fact.after)]
+    axes.set_title(f"Error of {names[1]} against {names[0]}")
+    axes.set_xlabel("value, in execution order")
+    axes.set_ylabel("RMS error / RMS of the value")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
+    axes.set_xlim(-0.5, max(len(probes) - 0.5, 0.5))
+    axes.margins(y=0.15)
+    axes.legend(frameon=False, fontsize=8)
+
+
+_DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
+    "blame": _blame,
     "memory": _memory,
     "roofline": _roofline,
     "operators": _operators,
