@@ -196,6 +196,31 @@ NODE = document_of(
     confidence=SHARE,
     children=listed(document_of(op=TEXT, count=COUNT)),
 )
+PROBE = document_of(
+    step=COUNT,
+    layer=TEXT,
+    op=TEXT,
+    layer_after=TEXT,
+    value=TEXT,
+    value_after=TEXT,
+    layers=COUNT,
+    dtype=TEXT,
+    dtype_after=TEXT,
+    shape=listed(COUNT),
+    max_abs=MEASURED,
+    rms=MEASURED,
+    relative=MEASURED,
+    snr_db=MEASURED,
+    cosine=MEASURED,
+    nonfinite=COUNT,
+    noise=MEASURED,
+    introduced=MEASURED,
+    introduced_noise=MEASURED,
+    departs=FLAG,
+    state={"enum": ["equal", "rounding", "inherited", "coarser", "introduced"]},
+    reason=TEXT,
+    output=FLAG,
+)
 SCHEMAS: dict[str, Schema] = {
     "info": document_of(**INFO_KEYS),
     "layers": document_of(**INFO_KEYS, layers=listed(LAYER, minItems=1)),
@@ -230,6 +255,26 @@ SCHEMAS: dict[str, Schema] = {
         unused=listed(document_of(origin=TEXT, says=TEXT, near=TEXT)),
     ),
     "verify": document_of(**ENVELOPE, **PROOF_KEYS),
+    "blame": document_of(
+        **ENVELOPE,
+        kind={"enum": ["equal", "rounding", "fault", "spread", "coarser", "amplified", "unlike"]},
+        same=FLAG,
+        verdict=TEXT,
+        criterion=TEXT,
+        before=TEXT,
+        after=TEXT,
+        first=COUNT_OR_NULL,
+        worst=COUNT_OR_NULL,
+        most=COUNT_OR_NULL,
+        probes=listed(PROBE),
+        unpaired=listed(document_of(value=TEXT, reason=TEXT)),
+        unpaired_count=COUNT,
+        seeds=listed(COUNT),
+        inputs=listed(TEXT),
+        chunks=COUNT,
+        held_bytes=COUNT,
+        seconds={"type": "number"},
+    ),
     "diff": document_of(
         **ENVELOPE,
         before=TEXT,
@@ -302,6 +347,11 @@ def test_tile_verify_and_diff_keep_the_contract(
     proof = ask("verify", sample(name), out, *dims)
     assert proof["passed"] is True
     assert {site["name"] for site in proof["sites"]} == {site["name"] for site in tiled["plan"]["sites"]}
+    blame = ask("blame", sample(name), out, *dims)
+    assert blame["same"] is True
+    assert {site["output"] for site in tiled["plan"]["sites"]} <= {
+        probe["value"] for probe in blame["probes"]
+    }
     change = ask("diff", sample(name), out, *dims, code=1)
     assert change["equal"] is False
     rows = [node for node in change["nodes"] if node["status"] == "tiled"]

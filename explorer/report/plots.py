@@ -239,7 +239,10 @@ def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
 
 def _blame(axes: Axes, about: None, fact: Blame) -> None:
     """Error along the graph, beside the original's own noise and what each layer adds."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     probes = fact.probes
     curves = (
         ("error", [p.relative for p in probes], _BLUE, "-", "."),
