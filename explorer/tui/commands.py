@@ -13,7 +13,7 @@ from msgspec import Struct
 
 __all__ = ["COMMANDS", "TABS", "Command", "Tab", "in_scope", "key_table"]
 
-Scope = Literal["screen", "list", "plot", "tiles"]
+Scope = Literal["screen", "list", "plot", "tiles", "history"]
 
 
 class Command(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Command(Struct, frozen=True):
         tip: One sentence more.
         group: Heading in the help.
         scope: 'screen' acts everywhere, 'list' in the focused list, 'plot' in the focused plot, 'tiles' in
-            the tile view.
+            the tile view, 'history' in the list of states.
         footer: Label in the footer, empty if it is not there.
         menu: Whether the action menu offers it.
     """
@@ -55,7 +55,7 @@ class Tab(Struct, frozen=True):
 
 
 LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
-TILES = "In the tile view"
+TILES, HISTORY = "In the tile view", "In the history"
 
 TABS: tuple[Tab, ...] = (
     Tab("layer", "1", "Layer", "Lay", "What is known of the chosen layer"),
@@ -216,6 +216,24 @@ COMMANDS: tuple[Command, ...] = (
         menu=True,
     ),
     Command("redo", ("r",), "r", "Redo", "Forward again", CHANGE, menu=True),
+    Command(
+        "history",
+        ("H",),
+        "H",
+        "History…",
+        "Every state: go to it, compare any two, name it, keep all as a script",
+        CHANGE,
+        menu=True,
+    ),
+    Command(
+        "keep_choices",
+        ("K",),
+        "K",
+        "Keep the tilings…",
+        "Write how each product was tiled as a TOML file for --config",
+        CHANGE,
+        menu=True,
+    ),
     Command("save", ("w",), "w", "Save…", "Write the current model as ONNX", CHANGE, menu=True),
     Command(
         "convert",
@@ -282,6 +300,21 @@ _WALK: tuple[tuple[str, tuple[str, ...], str, str, str], ...] = (
 )
 COMMANDS += tuple(Command(*words, TILES, "tiles") for words in _WALK)
 
+_STATES: tuple[tuple[str, tuple[str, ...], str, str, str], ...] = (
+    ("go", ("enter",), "Enter", "Go there", "The state becomes the current model"),
+    ("mark", ("c",), "c", "Compare", "Marks a state; on a second one, shows what changed between the two"),
+    (
+        "prove",
+        ("v",),
+        "v",
+        "Prove",
+        "That it computes what the marked one does, or the model as it was opened",
+    ),
+    ("rename", ("n",), "n", "Name", "What to call the state"),
+    ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
+)
+COMMANDS += tuple(Command(*words, HISTORY, "history") for words in _STATES)
+
 
 def in_scope(scope: Scope) -> tuple[Command, ...]:
     """The commands that act in one scope."""
@@ -290,5 +323,5 @@ def in_scope(scope: Scope) -> tuple[Command, ...]:
 
 def key_table() -> list[tuple[str, str]]:
     """Keys and what they do, for the README; in the order of the help."""
-    ordered = sorted(COMMANDS, key=lambda c: (LOOK, CHANGE, MOVE, TILES, PROGRAM).index(c.group))
+    ordered = sorted(COMMANDS, key=lambda c: (LOOK, CHANGE, MOVE, TILES, HISTORY, PROGRAM).index(c.group))
     return [(c.shown, f"{c.title}: {c.tip}") for c in ordered]

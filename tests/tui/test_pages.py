@@ -299,7 +299,7 @@ def test_text_is_cut_to_its_cells() -> None:
 
 
 def test_every_key_is_told_once_and_means_one_thing() -> None:
-    for scope in ("screen", "list", "plot"):
+    for scope in ("screen", "list", "plot", "tiles", "history"):
         keys = [key for c in COMMANDS if c.scope == scope for key in c.keys]
         assert len(keys) == len(set(keys))
     assert len({c.id for c in COMMANDS}) == len(COMMANDS)

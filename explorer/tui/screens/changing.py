@@ -290,12 +290,12 @@ class Changing(Screen[None]):
     async def _take_history(self) -> None:
         self.history = await self.jobs.ask("history")
 
-    async def _show_current(self, way_back: str) -> None:
+    async def _show_current(self, *way_back: Any) -> None:
         """Show the model that a step led to, or go back: the next step starts from what is on show."""
         try:
             await self.reload()
         except ExplorerError as error:
-            self.history = await self.jobs.ask(way_back)
+            self.history = await self.jobs.ask(*way_back)
             self.show_heads()
             raise ExplorerError(
                 "the model cannot be read again, so the step was taken back", hint=str(error)

@@ -26,8 +26,8 @@ from explorer.tui.lines import Line
 from explorer.tui.pages.heads import done_line, job_line, tab_at, tab_head, tree_head
 from explorer.tui.pages.model import header_lines, short_name
 from explorer.tui.pages.outline import preview_totals
-from explorer.tui.screens.converting import Converting
 from explorer.tui.screens.examining import Seen
+from explorer.tui.screens.recalling import Recalling
 from explorer.tui.screens.remembering import Keeper
 from explorer.tui.screens.showing import panes
 from explorer.tui.treemodel import METRICS, TreeModel
@@ -46,7 +46,7 @@ STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
 
 
-class MainScreen(Converting):
+class MainScreen(Recalling):
     """Shows one model.
 
     Args:
