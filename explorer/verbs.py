@@ -449,13 +449,15 @@ def _convert(given: Given, line: ProgressLine) -> Answer:
 
 
 def _verify(given: Given, line: ProgressLine) -> Answer:
+    from explorer.arguments import opening_words
     from explorer.session import verify_files
 
     a, b = given.models
     fact = verify_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **session_options(given))
-    code = DONE if fact.passed else DIFFERENT
     return Answer(
-        code, lambda: _document().verification(fact, tool()), lambda: _pages("evidence").verification(fact)
+        DONE if fact.passed else DIFFERENT,
+        lambda: _document().verification(fact, tool()),
+        lambda: _pages("evidence").verification(fact, opening_words(session_options(given))),
     )
 
 

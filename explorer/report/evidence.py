@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from explorer.facts import SiteEvidence, Verification
@@ -10,16 +11,33 @@ from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, L
 from explorer.report.model import Block
 from explorer.units import exact_text, seconds_text, shape_text
 
-__all__ = ["evidence", "verification"]
+__all__ = ["evidence", "to_blame", "verification"]
 
 
-def verification(fact: Verification) -> list[Block]:
-    """The answer of `explorer verify`: the verdict in words, then the evidence."""
+def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]:
+    """The answer of `explorer verify`: the verdict in words, then the evidence.
+
+    Args:
+        fact: The evidence.
+        opening: Options with which the models were opened, for the command to type next.
+    """
     return [
         Line((Span(fact.before, STRONG), Span("   against   ", DIM), Span(fact.after, STRONG))),
         Line(),
         *evidence(fact),
+        *([] if fact.passed else to_blame(fact.before, fact.after, opening)),
     ]
+
+
+def to_blame(before: str, after: str, opening: Sequence[str], first: str = "") -> list[Block]:
+    """What to type to see which layer departs; `first` is a command that has to come before it."""
+    commands = [(first, "write it all the same")] if first else []
+    blame = shlex.join(("explorer", "blame", before, after, *opening))
+    rows = [
+        (Span("next" if at == 0 else "", DIM), command, Span(why, DIM))
+        for at, (command, why) in enumerate((*commands, (blame, "which layer departs")))
+    ]
+    return [Line(), Table((Column(""), Column(""), Column("")), rows)]
 
 
 def evidence(fact: Verification) -> list[Block]:

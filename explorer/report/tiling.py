@@ -8,7 +8,7 @@ from itertools import groupby
 
 from explorer.facts import Diff, Plan, SkippedSite, TileResult
 from explorer.report.changes import changes
-from explorer.report.evidence import evidence
+from explorer.report.evidence import evidence, to_blame
 from explorer.report.layout import BAD, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block, share_text
 from explorer.units import count_text, exact_text, seconds_text
@@ -90,7 +90,8 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
         blocks += [Line(), Line(Span("What changed", STRONG)), *changes(change)]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
-        return [*blocks, Prose("The proof failed, so nothing was written.", BAD)]
+        blocks.append(Prose("The proof failed, so nothing was written.", BAD))
+        return [*blocks, *to_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify")]
     if not fact.output:
         return [*blocks, Prose("Only the plan: nothing was written. Add -o FILE to tile.", DIM)]
     blocks.append(

@@ -90,7 +90,8 @@ def blame(
         inputs, ends = pair_inputs(before, after), _ends(before, after)
     except Mismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
-    drawn = plan_inputs(before, {**(plan.dims if plan is not None else {}), **(dims or {})}, input_shapes)
+    fixed = {**(plan.dims if plan is not None else {}), **_fixed(before, after, inputs)}
+    drawn = plan_inputs(before, {**fixed, **(dims or {})}, input_shapes)
     probing = Probing(
         before,
         after,
@@ -119,6 +120,17 @@ def _ends(before: Model, after: Model) -> list[Pair]:
     if len(first) != len(second):
         raise Mismatch(f"one model has {len(first)} outputs, the other {len(second)}")
     return [Pair(a, b) for a, b in zip(first, first if set(first) == set(second) else second, strict=True)]
+
+
+def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
+    """Sizes that the first model leaves open and the second does not."""
+    other = {v.name: v.shape or () for v in after.graph.feeds}
+    return {
+        a: b
+        for value in before.graph.feeds
+        for a, b in zip(value.shape or (), other[inputs[value.name]], strict=False)
+        if isinstance(a, str) and isinstance(b, int)
+    }
 
 
 class _Judge:
