@@ -34,7 +34,17 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_inputs import Bound
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["UNPROVED", "Case", "cases", "compare_runs", "depth_of_module", "module_call", "prove"]
+__all__ = [
+    "LOADERS",
+    "UNPROVED",
+    "Case",
+    "cases",
+    "compare_runs",
+    "depth_of_module",
+    "module_call",
+    "one_draw",
+    "prove",
+]
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -199,6 +209,11 @@ def _matching(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]
 # what goes in
 
 
+def one_draw(loaded: LoadedModule, bound: Bound, seed: int) -> dict[str, Array]:
+    """Inputs of a module by name, drawn as `prove` draws them."""
+    return _with_own(bound, draw(_planned(loaded, bound, {}), seed))
+
+
 def _planned(loaded: LoadedModule, bound: Bound, seen: Mapping[str, Drawn]) -> tuple[Drawn, ...]:
     """How each input is drawn: as has been `seen`, else below the height of every table."""
     height = 0 if len(seen) == len(bound.inputs) else _least_table(loaded)
@@ -283,8 +298,8 @@ def _program(path: str) -> Any:
     return torch.export.load(path).module()
 
 
-_ITSELF: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "torch.export": _program}
-"""How torch itself loads a file, which can run what is in it."""
+LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "torch.export": _program}
+"""How torch itself loads a file, which can run what is in it, by the file's format."""
 
 
 def _original(job: Job, loaded: LoadedModule) -> nn.Module:
@@ -293,7 +308,7 @@ def _original(job: Job, loaded: LoadedModule) -> nn.Module:
     Raises:
         BadModel: torch cannot load it.
     """
-    load = _ITSELF.get(job.opened.format) if job.trust else None
+    load = LOADERS.get(job.opened.format) if job.trust else None
     if load is None:
         return loaded.materialise()
     try:
