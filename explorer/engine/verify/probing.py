@@ -7,6 +7,7 @@ run of the original keeps step and lets go of what no later layer reads.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -343,17 +344,14 @@ class Probing:
         (first, outputs, _), (second, outputs_after, dtypes_after) = sides
         alone = _Alone(first, second, outputs, outputs_after, dtypes_after)
         self._try(group, given, alone)
-        filled = {name: _filled(value, at) for at, (name, value) in enumerate(sorted(given.items()))}
+        filled = {name: _filled(value, _seed(name)) for name, value in given.items()}
         if any(filled[name] is not value for name, value in given.items()):
             self._try(group, filled, alone)
         # equal bits with every input in play leave nothing to look for
         deep = [p for p in group if p.float and _undecided(p.alone[-1]) and self._parts(p) > 1]
         parts = max(map(self._parts, deep), default=0)
         for part in range(parts):
-            thinned = {
-                name: _thinned(value, part, parts, at)
-                for at, (name, value) in enumerate(sorted(filled.items()))
-            }
+            thinned = {name: _thinned(value, part, parts, _seed(name)) for name, value in filled.items()}
             self._try(deep, thinned, alone, into=part)
 
     def _try(self, group: Sequence[Place], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
@@ -505,6 +503,11 @@ def _as_given(value: Array, dtype: str | None) -> Array:
         return value
     with np.errstate(over="ignore"):
         return value.astype(dtype).astype(value.dtype)
+
+
+def _seed(name: str) -> int:
+    """Of what is drawn for a value: the same whatever it is looked at together with."""
+    return zlib.crc32(name.encode())
 
 
 def _undecided(trial: Trial) -> bool:
