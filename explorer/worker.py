@@ -52,6 +52,7 @@ _LONG: Mapping[str, tuple[str, ...]] = {
     "Training": ("layers",),
     "Weights": ("tensors",),
     "Activations": ("tensors",),
+    "Sweep": ("rows", "layers"),
 }
 """Fields of results, by the result's type, that hold a row for every layer or tensor: sent in slices."""
 
@@ -60,7 +61,7 @@ _PAGES = 16
 
 _STAGES = frozenset({
     "open", "analysis", "plan", "cost", "tile", "verify", "blame", "diff", "save", "convert", "weights",
-    "activations",
+    "activations", "sweep",
 })  # fmt: skip
 """Methods that take long and say where they stand."""
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 __all__ = ["COMMANDS", "TABS", "Command", "Tab", "in_scope", "key_table"]
 
-Scope = Literal["screen", "list", "plot", "tiles", "history"]
+Scope = Literal["screen", "list", "plot", "tiles", "history", "sweep"]
 
 
 class Command(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Command(Struct, frozen=True):
         tip: One sentence more.
         group: Heading in the help.
         scope: 'screen' acts everywhere, 'list' in the focused list, 'plot' in the focused plot, 'tiles' in
-            the tile view, 'history' in the list of states.
+            the tile view, 'history' in the list of states, 'sweep' on the Sweep screen.
         footer: Label in the footer, empty if it is not there.
         menu: Whether the action menu offers it.
     """
@@ -55,7 +55,7 @@ class Tab(Struct, frozen=True):
 
 
 LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
-TILES, HISTORY = "In the tile view", "In the history"
+TILES, HISTORY, SWEEP = "In the tile view", "In the history", "In the sweep"
 
 TABS: tuple[Tab, ...] = (
     Tab("layer", "1", "Layer", "Lay", "What is known of the chosen layer"),
@@ -197,6 +197,15 @@ COMMANDS: tuple[Command, ...] = (
         "tile", ("t",), "t", "Tile…", "Split matrix products into hardware-sized tiles", CHANGE, menu=True
     ),
     Command(
+        "sweep",
+        ("S",),
+        "S",
+        "Sweep…",
+        "Many tilings side by side: cycles, traffic, buffer, and which of them nothing else beats",
+        CHANGE,
+        menu=True,
+    ),
+    Command(
         "verify",
         ("v",),
         "v",
@@ -315,6 +324,19 @@ _STATES: tuple[tuple[str, tuple[str, ...], str, str, str], ...] = (
 )
 COMMANDS += tuple(Command(*words, HISTORY, "history") for words in _STATES)
 
+_SWEEP: tuple[tuple[str, tuple[str, ...], str, str, str], ...] = (
+    ("sweep_apply", ("enter",), "Enter", "Tile so", "The tiling under the cursor, proved as always"),
+    ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, products, ..."),
+    ("sweep_sort(-1)", ("S",), "S", "Sort by the figure before", "The same, the other way round"),
+    ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),
+    ("sweep_front", ("f",), "f", "Only the front", "Tilings that nothing else beats, or all"),
+    ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),
+    ("sweep_plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
+    ("more", ("n",), "n", "More…", "Other tiles, another machine, proofs"),
+    ("sweep_write", ("w",), "w", "Write…", "The tilings as CSV or JSON"),
+)
+COMMANDS += tuple(Command(*words, SWEEP, "sweep") for words in _SWEEP)
+
 
 def in_scope(scope: Scope) -> tuple[Command, ...]:
     """The commands that act in one scope."""
@@ -323,5 +345,6 @@ def in_scope(scope: Scope) -> tuple[Command, ...]:
 
 def key_table() -> list[tuple[str, str]]:
     """Keys and what they do, for the README; in the order of the help."""
-    ordered = sorted(COMMANDS, key=lambda c: (LOOK, CHANGE, MOVE, TILES, HISTORY, PROGRAM).index(c.group))
+    groups = (LOOK, CHANGE, MOVE, TILES, HISTORY, SWEEP, PROGRAM)
+    ordered = sorted(COMMANDS, key=lambda c: groups.index(c.group))
     return [(c.shown, f"{c.title}: {c.tip}") for c in ordered]

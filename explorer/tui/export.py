@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import explorer
 from explorer.errors import Misuse
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers as layers_document
+from explorer.report.document import sweep as sweep_document
 from explorer.targets import replacing
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis
+    from explorer.facts.sweep import Sweep
 
-__all__ = ["write_layers"]
+__all__ = ["write_layers", "write_sweep"]
 
 
 def write_layers(analysis: Analysis, path: str) -> None:
@@ -26,13 +29,30 @@ def write_layers(analysis: Analysis, path: str) -> None:
     Raises:
         Misuse: Another ending, or the file cannot be written.
     """
+    _write(path, lambda: layers_document(analysis, _tool()), "layers")
+
+
+def write_sweep(fact: Sweep, path: str) -> None:
+    """Write tilings to `path`, as `explorer sweep --csv` or `--json` prints them.
+
+    Raises:
+        Misuse: As `write_layers`.
+    """
+    _write(path, lambda: sweep_document(fact, _tool()), "rows")
+
+
+def _tool() -> str:
+    return f"explorer {explorer.__version__}"
+
+
+def _write(path: str, make: Callable[[], dict[str, Any]], rows: str) -> None:
     ending = os.path.splitext(path)[1].lower()
     if ending not in (".csv", ".json"):
         raise Misuse("the ending says the format", where=path, hint="use .csv or .json")
-    document = layers_document(analysis, f"explorer {explorer.__version__}")
+    document = make()
     with replacing(path, overwrite=True) as temporary, open(temporary, "w", encoding="utf-8") as file:
         if ending == ".json":
             json.dump(document, file, indent=2, allow_nan=False)
             file.write("\n")
         else:
-            file.write(csv_text(document["layers"]))
+            file.write(csv_text(document[rows]))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights
     from explorer.tui.jobs import Door
     from explorer.tui.pages.roofline import Ranked
+    from explorer.tui.screens.sweep import Found
 
 __all__ = ["ON_DEMAND", "Examining", "Seen"]
 
@@ -39,6 +40,7 @@ class Seen(Struct):
     Attributes:
         weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
             there are in all.
+        sweep: What the Sweep screen found.
         refused: Tab to the reason why it shows nothing; asked for again when its key is pressed.
         asking: Tabs whose answer is on its way.
     """
@@ -48,6 +50,7 @@ class Seen(Struct):
     training: Training | None = None
     weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
     activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
+    sweep: Found | None = None
     refused: dict[str, str] = field(default_factory=dict)
     asking: set[str] = field(default_factory=set)
 
@@ -67,7 +70,6 @@ class Examining(Filtering):
         super().__init__(source, door, remote=remote)
         self.seen = Seen()
         self.asked_path = ""
-        self.machine: Machine | None = None
         self._batch = ""
         self._optimizer: Optimizer = "sgd"
 

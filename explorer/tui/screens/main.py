@@ -27,9 +27,9 @@ from explorer.tui.pages.heads import done_line, job_line, tab_at, tab_head, tree
 from explorer.tui.pages.model import header_lines, short_name
 from explorer.tui.pages.outline import preview_totals
 from explorer.tui.screens.examining import Seen
-from explorer.tui.screens.recalling import Recalling
 from explorer.tui.screens.remembering import Keeper
 from explorer.tui.screens.showing import panes
+from explorer.tui.screens.sweeps import Sweeps
 from explorer.tui.treemodel import METRICS, TreeModel
 from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
@@ -46,7 +46,7 @@ STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
 
 
-class MainScreen(Recalling):
+class MainScreen(Sweeps):
     """Shows one model.
 
     Args:

@@ -1,0 +1,538 @@
+"""The Sweep screen: what to combine, the tilings as a table that sorts, and the front as a plot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input, Static
+
+from explorer import machines
+from explorer.arguments import parse_sizes, parse_tiles
+from explorer.errors import Cancelled, ExplorerError
+from explorer.facts import Edges, TileSpec
+from explorer.facts.cost import Hardware
+from explorer.facts.sweep import (
+    SORTS,
+    Sweep,
+    SweepRow,
+    SweepSpec,
+    combinations,
+    ordered,
+    tiles_of,
+    with_front,
+)
+from explorer.tui.commands import in_scope
+from explorer.tui.jobs import Door, Jobs
+from explorer.tui.lines import Line, fit, safe, wrap
+from explorer.tui.pages.heads import job_line
+from explorer.tui.pages.sweep import axes_of, fields_for, sweep_facts, sweep_head, sweep_line, sweep_plot
+from explorer.tui.screens.dialogs import AskPath, Confirm, Dialog, Message, Page, text_input
+from explorer.tui.screens.tile import Options
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.strips import Header, PaneHead, Status
+
+__all__ = ["Asked", "Found", "SweepDialog", "SweepScreen"]
+
+BESIDE = 112
+"""Columns from which on table and plot stand beside each other."""
+_TALL = 19
+"""Rows under which only one of both is shown."""
+_AT_A_TIME = 64
+"""Tilings that the engine is asked for in one go; with proofs it is one."""
+_TICK, _TICK_REMOTE = 0.5, 2.0
+_KEYS = " Enter tiles  s sort  f front  x axes  p plot  n more  w write  Esc stop, back  ? keys"
+_EDGES: tuple[tuple[Edges, ...], ...] = (("ragged",), ("padded",), ("ragged", "padded"))
+_SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
+
+
+class Asked(Struct, frozen=True):
+    """What is to be swept, as it was typed, and as it was read.
+
+    Attributes:
+        output: A file that keeps the rows; '' for none.
+        typed: What stood in the fields, for the next time.
+    """
+
+    spec: SweepSpec
+    hardware: Hardware | None = None
+    verify: bool = False
+    output: str = ""
+    typed: tuple[str, ...] = ()
+
+
+class Found(Struct):
+    """What a sweep has shown so far; the main screen keeps it while the model is the same."""
+
+    asked: Asked | None = None
+    rows: tuple[SweepRow, ...] = ()
+    by: str = "asked"
+    reverse: bool = False
+    front: bool = False
+    axes: int = 0
+
+
+# what to combine
+
+
+class SweepDialog(Dialog[Asked]):
+    """Asks for tiles, edges, a machine, and whether each is to be proved.
+
+    Args:
+        asked: What was asked for last; None for the first time.
+        base: Sites and rules that all tilings have in common.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "apply", show=False, priority=True),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("down", "app.focus_next", show=False),
+    ]
+    TITLE_TEXT = "Sweep over tilings"
+    HINT = "↑↓←→ choose · Enter begins · Esc cancel"
+
+    def __init__(self, asked: Asked | None, base: TileSpec, *, blink: bool = False) -> None:
+        super().__init__()
+        self._asked, self._base, self._blink = asked, base, blink
+
+    def body(self) -> ComposeResult:
+        """What is in the box."""
+        typed = self._asked.typed if self._asked is not None else ("16,32,64,128", "", "", "", _machine(), "")
+        for name, label, value, hint in zip(
+            ("tiles", "rows", "depths", "columns", "machine", "kept"),
+            ("tiles", "rows", "depths", "columns", "machine", "keep in"),
+            typed,
+            (
+                "16,32,64x64x16",
+                "in place of the tiles': 16,64",
+                "in place of the tiles'",
+                "in place of the tiles'",
+                "a name, or npu.toml",
+                "results.db",
+            ),
+            strict=True,
+        ):
+            with Horizontal(classes="form-row"):
+                yield Static(label, classes="form-label", markup=False)
+                yield text_input(value, placeholder=hint, blink=self._blink, id=f"sweep-{name}")
+        edges = Options("edges", ("ragged", "padded", "both"), id="sweep-edges")
+        prove = Options("prove", ("no", "each"), id="sweep-prove")
+        if self._asked is not None:
+            edges.index = _EDGES.index(self._asked.spec.edges)
+            prove.index = int(self._asked.verify)
+        yield edges
+        yield prove
+        yield LineView(id="said")
+
+    def on_mount(self) -> None:
+        """Go to the tiles."""
+        self.query_one("#said", LineView).can_focus = False
+        self.query_one("#sweep-tiles", Input).focus()
+        self._tell()
+
+    @on(Input.Changed)
+    @on(Options.Changed)
+    def _tell(self) -> None:
+        """How many tilings these are, or what cannot be read."""
+        try:
+            count, role = len(combinations(self.asked().spec)), "dim"
+            said = f"{count:,} tiling{'s' * (count != 1)}"
+        except ExplorerError as error:
+            said, role = str(error), "bad"
+        self.query_one("#said", LineView).show(lambda width: wrap(((safe(said), role),), width))
+
+    def asked(self) -> Asked:
+        """What the fields say.
+
+        Raises:
+            ExplorerError: They do not say it.
+        """
+        names = ("tiles", "rows", "depths", "columns", "machine", "kept")
+        typed = tuple(self.query_one(f"#sweep-{name}", Input).value.strip() for name in names)
+        whole, *sides, machine, kept = typed
+        sizes = [
+            parse_sizes(text, name) if text else None for text, name in zip(sides, names[1:4], strict=True)
+        ]
+        tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
+        edges = _EDGES[self.query_one("#sweep-edges", Options).index]
+        return Asked(
+            spec=SweepSpec(tiles, edges, base=self._base),
+            hardware=machines.hardware(machine, where="machine") if machine else None,
+            verify=self.query_one("#sweep-prove", Options).index == 1,
+            output=os.path.expanduser(kept),
+            typed=typed,
+        )
+
+    def action_apply(self) -> None:
+        """Begin."""
+        try:
+            self.dismiss(self.asked())
+        except ExplorerError:
+            self.app.bell()
+
+
+def _machine() -> str:
+    """The machine of the configuration file, if it has one and no other."""
+    try:
+        known = list(machines.hardware_profiles())
+    except ExplorerError:
+        return ""
+    return known[0] if len(known) == 1 else ""
+
+
+# what came of it
+
+
+class _Rows(LineList):
+    """A row a tiling."""
+
+    def __init__(self) -> None:
+        super().__init__(id="sweep-rows")
+        self.rows: tuple[SweepRow, ...] = ()
+
+    @property
+    def row_count(self) -> int:
+        """How many tilings are shown."""
+        return len(self.rows)
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        return sweep_line(self.rows[index], fields_for(self.rows, width), width)
+
+
+class _Plot(LineView):
+    """The front, made for a width and a height."""
+
+    can_focus = False
+
+    def __init__(self, draw: Callable[[int, int], Sequence[Line]]) -> None:
+        super().__init__(id="sweep-plot")
+        self._draw = draw
+
+    def again(self) -> None:
+        """Draw what has changed."""
+        self.show(lambda width: self._draw(width, self.size.height))
+
+    def on_resize(self, event: object) -> None:
+        """Another height is another plot, too."""
+        self.again()
+
+
+class SweepScreen(Screen[TileSpec]):
+    """Tilings beside each other; answers with the one that is to be done.
+
+    Args:
+        source: The model's name.
+        door: The engine.
+        found: What was shown before; what is found is written into it.
+        base: Sites and rules that all tilings have in common.
+        remote: Over SSH.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("sweep")),
+        Binding("escape", "stop", show=False),
+        Binding("q", "leave", show=False),
+        Binding("question_mark", "help", show=False),
+    ]
+    AUTO_FOCUS = "#sweep-rows"
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
+        (0, "-stacked"),
+        (BESIDE, "-beside"),
+    ]
+
+    def __init__(
+        self, source: str, door: Door, found: Found, base: TileSpec, *, remote: bool = False
+    ) -> None:
+        super().__init__()
+        self._source, self._found, self._base, self._remote = source, found, base, remote
+        self._jobs = Jobs(door, self._show_status)
+        self._open: list[tuple[int, int, int]] = []
+        self._said = ""
+        self._plotted = False
+        self._timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield Header()
+        yield PaneHead(id="sweep-head")
+        with Container(id="sweep"):
+            yield _Rows()
+            yield _Plot(self._plot)
+        yield LineView(id="sweep-facts")
+        yield Status()
+        yield Status(id="sweep-keys")
+
+    def on_mount(self) -> None:
+        """Show what there is; ask where there is nothing."""
+        self.query_one("#sweep-facts", LineView).can_focus = False
+        self.query_one("#sweep-keys", Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
+        self._lay_out()
+        self._show()
+        if self._found.asked is None:
+            self.action_more()
+
+    def on_resize(self) -> None:
+        """Both where there is room for both."""
+        self._lay_out()
+        self._show()
+
+    def _lay_out(self) -> None:
+        small = self.size.width < BESIDE and self.size.height < _TALL
+        self.query_one(_Rows).display = not (small and self._plotted)
+        self.query_one(_Plot).display = self._plotted if small else True
+
+    # showing
+
+    @property
+    def current(self) -> SweepRow | None:
+        """The tiling under the cursor."""
+        rows = self.query_one(_Rows)
+        return rows.rows[rows.cursor] if rows.rows else None
+
+    def _show(self) -> None:
+        found, table, current = self._found, self.query_one(_Rows), self.current
+        shown = ordered(found.rows, found.by, reverse=found.reverse)
+        table.rows = tuple(row for row in shown if row.pareto) if found.front else shown
+        if current is not None:
+            marks = [(row.tile, row.edges) for row in table.rows]
+            mark = (current.tile, current.edges)
+            table.cursor = marks.index(mark) if mark in marks else 0
+        table.rows_changed()
+        by, reverse = found.by, found.reverse
+        self.query_one("#sweep-head", PaneHead).show(
+            lambda width: (sweep_head(fields_for(table.rows, table.size.width), by, reverse, width),)
+        )
+        self.query_one(Header).show(self._title)
+        self._tell()
+        self._show_status()
+
+    @on(LineList.Moved)
+    def _tell(self) -> None:
+        row = self.current
+        self.query_one("#sweep-facts", LineView).show(
+            lambda width: [] if row is None else sweep_facts(row, width), top=True
+        )
+        self.query_one(_Plot).again()
+
+    def _title(self, width: int) -> tuple[Line, ...]:
+        rows, asked = self._found.rows, self._found.asked
+        best = sum(row.pareto for row in rows)
+        count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the front"
+        machine = next((row.hardware for row in rows if row.hardware), "")
+        about = safe(machine) or "no machine: without one there are no cycles"
+        kept = f" · kept in {safe(asked.output)}" if asked is not None and asked.output else ""
+        return (
+            (
+                (" Sweep ", "strong"),
+                (fit(f" {safe(os.path.basename(self._source))}   {count}", width - 7), "dim"),
+            ),
+            ((fit(f" {about}{kept}", width), "dim"),),
+        )
+
+    def _plot(self, width: int, height: int) -> Sequence[Line]:
+        rows = self._found.rows
+        pairs = axes_of(rows)
+        return sweep_plot(rows, self.current, pairs[self._found.axes % len(pairs)], width, height)
+
+    def _show_status(self) -> None:
+        status, running = self.query(Status).first(), self._jobs.current
+        if not isinstance(status, Status):
+            return
+        status.set_class(running is not None, "busy")
+        status.show(lambda width: (self._status(width),))
+        if running is not None and self._timer is None:
+            self._timer = self.set_interval(_TICK_REMOTE if self._remote else _TICK, self._show_status)
+        elif running is None and self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _status(self, width: int) -> Line:
+        running = self._jobs.current
+        if running is None:
+            return ((fit(f" {safe(self._said)}", width), "dim"),)
+        title = f"sweeping · {len(self._found.rows):,} of {len(self._found.rows) + len(self._open):,}"
+        return job_line(title, running.job.progress, running.elapsed, width, refused=False)
+
+    def _say(self, said: str) -> None:
+        self._said = said
+        self._show_status()
+
+    # doing it
+
+    def action_more(self) -> None:
+        """Ask what to combine, and begin."""
+        if self._jobs.current is not None:
+            self.app.bell()
+            return
+        dialog = SweepDialog(self._found.asked, self._base, blink=not self._remote)
+        self.app.push_screen(dialog, self._begin)
+
+    def _begin(self, asked: Asked | None) -> None:
+        if asked is not None:
+            self.run_worker(self._sweep(asked), group="sweep", exclusive=True, exit_on_error=False)
+        elif self._found.asked is None:
+            self.dismiss(None)
+
+    async def _sweep(self, asked: Asked) -> None:
+        before = self._found.asked
+        # rows of another machine, or of other sites, are no rivals of what comes now
+        alike = before is not None and (before.hardware, before.spec.base) == (
+            asked.hardware,
+            asked.spec.base,
+        )
+        rows = {_mark(row): row for row in self._found.rows} if alike else {}
+        self._found.asked = asked
+        self._found.rows = with_front(list(rows.values()))
+        self._said = ""
+        size = 1 if asked.verify else _AT_A_TIME
+        self._open = [
+            tile
+            for tile in asked.spec.tiles
+            if any(
+                (row := rows.get((tile, edges))) is None or (asked.verify and row.verified is None)
+                for edges in asked.spec.edges
+            )
+        ]
+        self._show()
+        try:
+            while self._open:
+                some = tuple(self._open[:size])
+                fact: Sweep = await self._jobs.run(
+                    "sweeping",
+                    "sweep",
+                    replace(asked.spec, tiles=some),
+                    hardware=asked.hardware,
+                    verify=asked.verify,
+                    output=asked.output or None,
+                    workers=1,
+                )
+                del self._open[: len(some)]
+                rows.update({_mark(row): row for row in fact.rows})
+                self._found.rows = with_front(list(rows.values()))
+                self._show()
+            self._say(f"done: {len(self._found.rows):,} tilings")
+        except Cancelled:
+            self._say(f"stopped: {len(self._open):,} tiles are open; n goes on")
+        except ExplorerError as error:
+            self.app.push_screen(Message("Sweep", str(error)))
+        finally:
+            self._open = []
+
+    def action_stop(self) -> None:
+        """Stop what runs; else go back."""
+        if not self._jobs.stop():
+            self.dismiss(None)
+
+    def action_leave(self) -> None:
+        """Back, whatever runs."""
+        self._jobs.stop()
+        self.dismiss(None)
+
+    # choosing
+
+    @on(LineList.Chosen)
+    def _chosen(self) -> None:
+        self.action_sweep_apply()
+
+    def action_sweep_apply(self) -> None:
+        """Tile with the tiling under the cursor."""
+        row = self.current
+        if row is None or row.error or self._jobs.current is not None:
+            self.app.bell()
+            return
+        self.dismiss(replace(self._base, tile=row.tile, edges=row.edges, form=row.form))
+
+    def action_sweep_sort(self, step: int = 1) -> None:
+        """By the next figure."""
+        found = self._found
+        known = [by for by in _SORTS if self._sorts(by)]
+        at = known.index(found.by) if found.by in known else 0
+        found.by = known[(at + step) % len(known)]
+        self._show()
+        self._say(f"sorted by {found.by}" if found.by != "asked" else "in the order of the combinations")
+
+    def _sorts(self, by: str) -> bool:
+        name = SORTS[by][0]
+        return not name or any(getattr(row, name) not in (None, False) for row in self._found.rows)
+
+    def action_sweep_reverse(self) -> None:
+        """The other way round."""
+        self._found.reverse = not self._found.reverse
+        self._show()
+
+    def action_sweep_front(self) -> None:
+        """Only the front, or all."""
+        self._found.front = not self._found.front
+        self._show()
+        self._say("only the front" if self._found.front else "all tilings")
+
+    def action_sweep_axes(self) -> None:
+        """Other figures in the plot."""
+        self._found.axes += 1
+        self.query_one(_Plot).again()
+
+    def action_sweep_plot(self) -> None:
+        """The plot in place of the table, where both have no room."""
+        self._plotted = not self._plotted
+        self._lay_out()
+        if self.query_one(_Rows).display:
+            self.query_one(_Rows).focus()
+        self.query_one(_Plot).again()
+
+    def action_sweep_write(self) -> None:
+        """Ask where, and write the rows."""
+        if not self._found.rows:
+            self.app.bell()
+            return
+        stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
+        said = "All tilings with their figures; the ending says the format, .csv or .json"
+        dialog = AskPath("Write the tilings", f"{stem}_sweep.csv", said, blink=not self._remote)
+        self.app.push_screen(dialog, self._write)
+
+    def _write(self, path: str | None) -> None:
+        if path is None:
+            return
+
+        def go(yes: bool | None) -> None:
+            if yes:
+                self.run_worker(self._do_write(path), exit_on_error=False)
+
+        if os.path.isfile(path):
+            self.app.push_screen(Confirm("Replace the file?", f"{path} exists. Replace it?"), go)
+        else:
+            go(True)
+
+    async def _do_write(self, path: str) -> None:
+        from explorer.tui.export import write_sweep
+
+        asked = self._found.asked
+        hardware = (asked.hardware if asked is not None else None) or Hardware()
+        rows = ordered(self._found.rows, self._found.by, reverse=self._found.reverse)
+        try:
+            await asyncio.to_thread(write_sweep, Sweep(rows, hardware), path)
+        except ExplorerError as error:
+            self.app.push_screen(Message("Write", str(error)))
+            return
+        self._say(f"{len(rows):,} tilings written to {path}")
+
+    def action_help(self) -> None:
+        """All keys."""
+        from explorer.tui.pages.help import help_lines
+
+        self.app.push_screen(Page("Keys", help_lines))
+
+
+def _mark(row: SweepRow) -> tuple[Any, str]:
+    """What tells the rows of one sweep apart."""
+    return row.tile, row.edges

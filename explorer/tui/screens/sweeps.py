@@ -1,0 +1,32 @@
+"""The way to the Sweep screen, and from it back to a tiling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.tui.screens.recalling import Recalling
+
+if TYPE_CHECKING:
+    from explorer.facts import TileSpec
+
+__all__ = ["Sweeps"]
+
+
+class Sweeps(Recalling):
+    """The part of the main screen that weighs many tilings."""
+
+    def action_sweep(self) -> None:
+        """Many tilings of the current model beside each other."""
+        from explorer.facts import TileSpec
+        from explorer.tui.screens.sweep import Found, SweepScreen
+
+        if not self._ready():
+            return
+        if self.seen.sweep is None:
+            self.seen.sweep = Found()
+        screen = SweepScreen(self.source, self.jobs.door, self.seen.sweep, TileSpec(), remote=self.remote)
+        self.app.push_screen(screen, self._swept)
+
+    def _swept(self, spec: TileSpec | None) -> None:
+        if spec is not None:
+            self._tile(spec)
