@@ -10,6 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer.engine.transforms.cost import plan_cost
+from explorer.engine.transforms.formulas import explained
 from explorer.errors import Cancelled, EngineDied, ExplorerError
 from explorer.facts import (
     Analysis,
@@ -35,6 +37,7 @@ from explorer.facts import (
     Totals,
     Verification,
 )
+from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
@@ -279,7 +282,22 @@ def plan(spec: TileSpec) -> Plan:
         form = spec.form if spec.form != "auto" else "lab" if count <= 256 else "scan"
         used = k * n / (count * tm * tk * tn)
         sites.append(
-            SitePlan(path, "Gemm", 1, k, n, grid, count, used, form, spec.edges, f"{path}.out", bias=True)
+            SitePlan(
+                path,
+                "Gemm",
+                1,
+                k,
+                n,
+                grid,
+                count,
+                used,
+                form,
+                spec.edges,
+                f"{path}.out",
+                f"{path}.weight",
+                bias=True,
+                tile=spec.tile,
+            )
         )
     macs = sum(s.K * s.N for s in sites)
     return Plan(
@@ -636,6 +654,12 @@ class ScriptedEngine:
 
     def _plan(self, spec: TileSpec) -> Plan:
         return plan(spec)
+
+    def _cost(
+        self, spec: TileSpec, hardware: Hardware | None = None, *, formulas: bool | None = None
+    ) -> PlanCost:
+        cost = plan_cost(plan(spec), hardware)
+        return explained(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def _tile(self, spec: TileSpec) -> TileResult:
         made = plan(spec)

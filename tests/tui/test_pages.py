@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from explorer import units
 from explorer.facts import Layer, OpStat, Progress, Range, SitePlan, TensorInfo, TileSpec
 from explorer.tui.commands import COMMANDS, TABS, key_table
 from explorer.tui.lines import bar, fit, line_text, line_width, middle, text, wrap
@@ -164,10 +165,9 @@ def test_a_dimension_that_is_not_bound_says_how_to_bind_it() -> None:
 
 
 def test_coverage_never_rounds_up_to_all() -> None:
-    from explorer.tui.pages.model import _percent
-
-    assert _percent(0.99999) == "99.9 %"
-    assert _percent(1.0) == "100 %"
+    assert units.reached_text(0.99999) == "99.9 %"
+    assert units.reached_text(1.0) == "100 %"
+    assert units.reached_text(None) == "?"
 
 
 def test_a_plan_says_how_many_products_where_and_what_is_left_alone_why() -> None:

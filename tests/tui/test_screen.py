@@ -220,7 +220,7 @@ async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_wait
 async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("G", "t")
-        await hands.press("down", "down", "down", "right")
+        await hands.press("down", "down", "down", "down", "right")
         assert "1 site" in hands.dialog()
         await hands.press("enter")
         spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
@@ -229,7 +229,7 @@ async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
 
 async def test_a_layer_without_a_product_says_so() -> None:
     async with screen(size=(120, 40)) as hands:
-        await hands.press("down", "t", "up", "right")
+        await hands.press("down", "t", "down", "down", "down", "down", "right")
         assert "no matrix product here" in hands.dialog()
 
 

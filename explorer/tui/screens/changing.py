@@ -19,6 +19,8 @@ from explorer.tui.slices import Slices
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Diff, History, Layer, Plan, TileResult, TileSpec, Verification
+    from explorer.facts.cost import Hardware, PlanCost
+    from explorer.facts.roofline import Machine
 
 __all__ = ["Changing"]
 
@@ -46,6 +48,9 @@ class Changing(Screen[None]):
         self.last_command = ""
         self.said = ""
         self.refused: Running | None = None
+        self.machine: Machine | None = None
+        self.hardware: Hardware | None = None
+        self.tile_spec: TileSpec | None = None
 
     # what the other half does
 
@@ -201,11 +206,29 @@ class Changing(Screen[None]):
             plan: Plan = await self.jobs.run("planning", "plan", spec)
             return plan
 
+        async def ask_cost(spec: TileSpec, hardware: Hardware | None, formulas: bool | None) -> PlanCost:
+            cost: PlanCost = await self.jobs.run("costing", "cost", spec, hardware, formulas=formulas)
+            return cost
+
         by_value = self.analysis.info.model.format == "onnx"
 
         def ask(chosen: list[Layer]) -> None:
-            dialog = TileDialog(ask_plan, chosen, by_value=by_value, blink=not self.remote)
-            self.app.push_screen(dialog, self._tile)
+            dialog = TileDialog(
+                ask_plan,
+                ask_cost,
+                chosen,
+                by_value=by_value,
+                blink=not self.remote,
+                spec=self.tile_spec,
+                hardware=self.hardware,
+                typed=self.machine,
+            )
+
+            def answered(spec: TileSpec | None) -> None:
+                self.hardware = dialog.hardware
+                self._tile(spec)
+
+            self.app.push_screen(dialog, answered)
 
         self.with_layers(*self.chosen_span(), lambda layer: True, ask)
 
@@ -213,6 +236,7 @@ class Changing(Screen[None]):
         if self.jobs.current is not None:
             self.jobs.stop()
         if spec is not None:
+            self.tile_spec = spec
             self.run_worker(self._guarded("Tile", self._do_tile(spec)), group="job", exit_on_error=False)
 
     async def _do_tile(self, spec: TileSpec) -> None:

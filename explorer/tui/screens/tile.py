@@ -1,11 +1,12 @@
-"""The tile dialog: size, edges, form and sites, with the plan's counts live before anything is done."""
+"""The tile dialog: what a tiling would do and cost, live as it is typed, before anything is done."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar
 
+from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,18 +14,29 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from explorer import machines
 from explorer.arguments import parse_tile
 from explorer.errors import Cancelled, ExplorerError
 from explorer.facts import Layer, Plan, SitePlan, TileSpec
+from explorer.facts.cost import Hardware, PlanCost, SiteCost
+from explorer.facts.roofline import Machine
 from explorer.tui.lines import BLANK, Line, fit, safe, wrap
-from explorer.tui.pages.plan import plan_lines
-from explorer.tui.screens.dialogs import Dialog, text_input
-from explorer.tui.widgets.line_view import LineView, RoleLines
+from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
+from explorer.tui.screens.dialogs import Dialog, Entry, Page
+from explorer.tui.widgets.line_view import LineList, LineView, RoleLines
 
-__all__ = ["Options", "TileDialog", "sites_of"]
+__all__ = ["AskCost", "AskPlan", "Options", "TileDialog", "operands_of", "sites_of"]
+
+AskPlan = Callable[[TileSpec], Awaitable[Plan]]
+AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
+"""The engine's cost of a spec on a machine; True has every site's formulas, None those of a single one."""
 
 _LABEL = 12
 """Cells before what a field says; a word has one of them for its own highlight."""
+_EDGES = ("ragged", "padded")
+_GROUPED = ("leave", "pack")
+_FORMS = ("auto", "lab", "scan", "unrolled", "batched")
+_SITES = ("all", "this layer", "this kind")
 _PAUSE = 0.15
 """Seconds without a key before the plan is asked for again."""
 
@@ -49,6 +61,17 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
     return found
 
 
+def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
+    """What goes into layers as operands 'A' and 'B', by what comes out of them."""
+    leaves = [layer for layer in layers if not layer.group and layer.inputs]
+    return {
+        made.name: dict(zip("AB", [given.name for given in layer.inputs], strict=False))
+        for layer in leaves
+        for made in layer.outputs
+        if made.name
+    }
+
+
 def _scope(name: str) -> str:
     scope = ""
     for piece in name.strip("/").split("/"):
@@ -69,9 +92,10 @@ class Options(RoleLines, can_focus=True):
     class Changed(Message):
         """Another word was chosen."""
 
-    def __init__(self, label: str, words: Sequence[str], *, id: str) -> None:
+    def __init__(self, label: str, words: Sequence[str], *, id: str, label_width: int = _LABEL) -> None:
         super().__init__(id=id)
-        self.label, self.words, self.index = fit(label, _LABEL - 1), tuple(words), 0
+        self._room = label_width
+        self.label, self.words, self.index = fit(label, label_width - 1), tuple(words), 0
 
     @property
     def value(self) -> str:
@@ -94,7 +118,7 @@ class Options(RoleLines, can_focus=True):
 
     def _start(self) -> int:
         """The first word on show: of many, those before the chosen one that would push it out are not."""
-        room, start = self.size.width - _LABEL, self.index
+        room, start = self.size.width - self._room, self.index
         while start and sum(len(w) + 3 for w in self.words[start - 1 : self.index + 1]) <= room:
             start -= 1
         return start
@@ -106,7 +130,7 @@ class Options(RoleLines, can_focus=True):
         self.post_message(self.Changed())
 
     async def _on_click(self, event: events.Click) -> None:
-        x, start = _LABEL - 1, self._start()
+        x, start = self._room - 1, self._start()
         for i, word in enumerate(self.words[start:], start):
             if x <= event.x < x + len(word) + 2:
                 self.index = i
@@ -116,57 +140,145 @@ class Options(RoleLines, can_focus=True):
             x += len(word) + 3
 
 
+class _TileEntry(Entry):
+    """Takes what a tile is written with; any other letter is a key of the dialog."""
+
+    def __init__(self, tile: Sequence[int]) -> None:
+        written = "x".join(map(str, tile))
+        super().__init__(value=written, compact=True, id="tile", select_on_focus=False, restrict="[0-9xX,]*")
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Whether a key is meant for the entry."""
+        return character is not None and character in "0123456789xX,"
+
+
+class Figures(LineList):
+    """The rows of a plan; above the first lies the field before it."""
+
+    rows: Sequence[CostRow] = ()
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return len(self.rows)
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        return self.rows[index].head(width - 1)
+
+    @property
+    def current(self) -> CostRow | None:
+        """The row under the cursor."""
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+
+    def action_up(self) -> None:
+        """One row up, or out of the list."""
+        if self.cursor:
+            super().action_up()
+        else:
+            self.screen.focus_previous()
+
+
 class TileDialog(Dialog[TileSpec]):
     """Asks for a tiling.
 
     Args:
         ask_plan: The engine's plan for a spec.
-        by_value: See `sites_of`.
+        ask_cost: What that costs.
         chosen: The layer or run under the cursor, with everything inside it.
+        by_value: See `sites_of`.
+        spec: What was asked for last, to begin with.
+        hardware: The machine that was chosen last.
+        typed: The rates of a machine that the user typed for something else.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", show=False, priority=True),
+        Binding("f", "formulas", show=False, priority=True),
+        Binding("i", "blocks", show=False, priority=True),
         Binding("up", "focus_step(-1)", show=False),
         Binding("down", "focus_step(1)", show=False),
         Binding("pageup", "plan_page(-1)", show=False),
         Binding("pagedown", "plan_page(1)", show=False),
     ]
     TITLE_TEXT = "Tile matrix products"
-    HINT = "↑↓←→ choose · PgDn plan · Enter apply · Esc cancel"
+    HINT = "f formulas · i tiles · Enter apply · Esc cancel"
 
     def __init__(
         self,
-        ask_plan: Callable[[TileSpec], Awaitable[Plan]],
+        ask_plan: AskPlan,
+        ask_cost: AskCost,
         chosen: Sequence[Layer],
         *,
         by_value: bool = True,
         blink: bool = False,
+        spec: TileSpec | None = None,
+        hardware: Hardware | None = None,
+        typed: Machine | None = None,
     ) -> None:
         super().__init__()
         self._by_value = by_value
-        self._ask_plan, self._chosen, self._blink = ask_plan, tuple(chosen), blink
-        self._every: tuple[SitePlan, ...] | None = None
+        self._ask_plan, self._ask_cost = ask_plan, ask_cost
+        self._chosen, self._blink = tuple(chosen), blink
+        self._begin = spec or TileSpec()
+        self._every: dict[str, tuple[SitePlan, ...]] = {}
         self._spec: TileSpec | None = None
         self.plan: Plan | None = None
+        self._example: SiteCost | None = None
+        self._complaint = ""
+        self._machines: dict[str, Hardware | None] = {"none": None}
+        if typed is not None and not typed.name:
+            rates = Hardware(peak_macs=typed.peak_macs, bandwidth=typed.bandwidth, origin=typed.origin)
+            self._machines["as typed"] = rates
+        try:
+            self._machines.update(machines.hardware_profiles())
+        except ExplorerError as error:
+            self._complaint = str(error)
+        known = list(self._machines.values())
+        one = known[-1] if hardware is None and len(known) == 2 else hardware
+        self._first_machine = known.index(one) if one in known else 0
 
     def body(self) -> ComposeResult:
         """What is in the box."""
         # the rows draw their labels themselves: a dialog of half as many widgets opens in half the time
         with Horizontal(classes="form-row"):
             yield Static("tile", classes="form-label", markup=False)
-            yield text_input("64x64x64", blink=self._blink, id="tile")
-        yield Options("edges", ("ragged", "padded"), id="edges")
-        yield Options("form", ("auto", "lab", "scan", "unrolled", "batched"), id="form")
-        yield Options("sites", ("all", "this layer", "this kind"), id="sites")
+            entry = _TileEntry(self._begin.tile)
+            entry.cursor_blink = self._blink
+            yield entry
+        with Horizontal(classes="form-row"):
+            yield self._options("edges", _EDGES, self._begin.edges)
+            yield self._options("grouped", _GROUPED, self._begin.grouped, label_width=9)
+        yield self._options("form", _FORMS, self._begin.form)
+        yield Options("sites", _SITES, id="sites")
+        names = [safe(name) for name in self._machines]
+        yield self._options("machine", names, names[self._first_machine])
         yield LineView(id="plan")
+        yield Figures(id="figures")
+        yield LineView(id="about")
+
+    def _options(self, name: str, words: Sequence[str], value: str, **how: int) -> Options:
+        made = Options(name, words, id=name, **how)
+        made.index = words.index(value)
+        return made
 
     def on_mount(self) -> None:
         """Ask for the plan of the first choices."""
-        self.query_one("#plan", LineView).can_focus = False
-        self.query_one("#plan").styles.height = max(6, min(16, self.app.size.height - 11))
+        for name in ("#plan", "#about"):
+            self.query_one(name, LineView).can_focus = False
+        # the box has two borders, five fields and a headline
+        room = int(self.app.size.height * 0.94) - 8
+        about = 2 if room < 8 else 4 if room > 20 else 3
+        self.query_one("#about").styles.height = about
+        self.query_one("#figures").styles.height = max(3, min(20, room - about - (room >= 8)))
+        self.query_one("#plan").set_class(room >= 8, "roomy")
         self.query_one("#tile", Input).focus()
         self._ask()
+
+    @property
+    def hardware(self) -> Hardware | None:
+        """The machine that is chosen."""
+        return list(self._machines.values())[self.query_one("#machine", Options).index]
 
     @on(Input.Changed)
     @on(Options.Changed)
@@ -177,27 +289,61 @@ class TileDialog(Dialog[TileSpec]):
     async def _refresh_plan(self) -> None:
         await asyncio.sleep(_PAUSE if self.plan is not None else 0)
         try:
-            if self._every is None:
+            if self._grouped not in self._every:
                 self._say("asking the engine…", "dim")
-                self._every = (await self._ask_plan(TileSpec())).sites
-                self._name_sites(self._every)
+                asked = await self._ask_plan(replace(TileSpec(), grouped=self._grouped))
+                self._every[self._grouped] = asked.sites
+            self._name_sites(self._every[self._grouped])
             spec = self.spec()
-            self.plan = await self._ask_plan(spec)
+            plan = self.plan = await self._ask_plan(spec)
         except Cancelled:
             return
         except ExplorerError as error:
             self._say(str(error), "bad")
+            self._show_rows(())
             return
         self._spec = spec
-        plan = self.plan
-        self.query_one("#plan", LineView).show(lambda width: plan_lines(plan, width), top=True)
+        said = self._complaint
+        cost: PlanCost | None = None
+        try:
+            cost = await self._ask_cost(spec, self.hardware, None)
+            self._example = await self._explained(spec, cost)
+        except Cancelled:
+            return
+        except ExplorerError as error:
+            said = str(error)
+        lines = [((safe(said), "warn"),)] if said else []
+        self.query_one("#plan", LineView).show(
+            lambda width: [headline(plan, width), *(x for line in lines for x in wrap(line, width))]
+        )
+        self._show_rows(cost_rows(plan, cost, self._example))
+
+    async def _explained(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
+        """The largest site with its formulas: those of all would be thousands."""
+        if not cost.sites:
+            return None
+        largest = max(cost.sites, key=lambda site: site.macs)
+        return largest if largest.formulas else await self._formulas_of(spec, largest.name)
+
+    async def _formulas_of(self, spec: TileSpec, site: str) -> SiteCost | None:
+        found = await self._ask_cost(replace(spec, sites=(site,)), self.hardware, True)
+        return next(iter(found.sites), None)
+
+    def _show_rows(self, rows: Sequence[CostRow]) -> None:
+        figures = self.query_one(Figures)
+        figures.rows = rows
+        figures.rows_changed()
+        self._tell()
+
+    @on(LineList.Moved)
+    def _tell(self) -> None:
+        row = self.query_one(Figures).current
+        self.query_one("#about", LineView).show(lambda width: row.about(width) if row is not None else ())
 
     def _name_sites(self, every: Sequence[SitePlan]) -> None:
         counts = (len(every), len(self._here(every)), len(self._kind(every)))
-        words = ("all", "this layer", "this kind")
-        self.query_one("#sites", Options).set_words(
-            [f"{w} {n:,}" for w, n in zip(words, counts, strict=True)]
-        )
+        words = [f"{word} {count:,}" for word, count in zip(_SITES, counts, strict=True)]
+        self.query_one("#sites", Options).set_words(words)
 
     def _here(self, every: Sequence[SitePlan]) -> list[SitePlan]:
         return sites_of(self._chosen, every, by_value=self._by_value)
@@ -209,6 +355,10 @@ class TileDialog(Dialog[TileSpec]):
     def _say(self, said: str, role: str) -> None:
         self.query_one("#plan", LineView).show(lambda width: wrap(((safe(said), role),), width) or [BLANK])
 
+    @property
+    def _grouped(self) -> str:
+        return self.query_one("#grouped", Options).value
+
     def spec(self) -> TileSpec:
         """What the fields say.
 
@@ -219,21 +369,49 @@ class TileDialog(Dialog[TileSpec]):
         which = self.query_one("#sites", Options).index
         sites: tuple[str, ...] = ()
         if which:
-            found = self._here(self._every or ()) if which == 1 else self._kind(self._every or ())
+            every = self._every.get(self._grouped, ())
+            found = self._here(every) if which == 1 else self._kind(every)
             if not found:
                 where = self._chosen[0].path if self._chosen else "no layer"
                 raise ExplorerError("no matrix product here that can be tiled", where=where)
             sites = tuple(site.name for site in found)
-        edges, form = self.query_one("#edges", Options).value, self.query_one("#form", Options).value
-        return TileSpec(tile=tile, sites=sites, edges=edges, form=form)  # type: ignore[arg-type]
+        said = {name: self.query_one(f"#{name}", Options).value for name in ("edges", "form", "grouped")}
+        return replace(self._begin, tile=tile, sites=sites, **said)
 
     def action_focus_step(self, step: int) -> None:
         """The field above or below."""
         (self.focus_next if step > 0 else self.focus_previous)()
 
     def action_plan_page(self, step: int) -> None:
-        """Scroll the plan."""
-        self.query_one("#plan", LineView).action_scroll_page(step)
+        """A page of the figures on or back."""
+        figures = self.query_one(Figures)
+        (figures.action_page_down if step > 0 else figures.action_page_up)()
+
+    def action_formulas(self) -> None:
+        """How every figure of the site under the cursor comes about; of the largest if none is."""
+        row = self.query_one(Figures).current
+        name = row.site if row is not None and row.site else self._example.name if self._example else ""
+        if self._spec is not None and name:
+            self.run_worker(self._show_formulas(self._spec, name), group="formulas", exit_on_error=False)
+
+    async def _show_formulas(self, spec: TileSpec, name: str) -> None:
+        try:
+            site = await self._formulas_of(spec, name)
+        except ExplorerError:
+            return
+        if site is not None:
+            self.app.push_screen(Page("How the figures come about", lambda width: formula_page(site, width)))
+
+    def action_blocks(self) -> None:
+        """The tiles of the site under the cursor; else of the chosen layer, or the first."""
+        from explorer.tui.screens.tile_view import TileView
+
+        if self._spec is None or self.plan is None or not self.plan.sites:
+            return
+        sites, row = self.plan.sites, self.query_one(Figures).current
+        named = [site for site in sites if row is not None and site.name == row.site]
+        first = (named or self._here(sites) or list(sites))[0]
+        self.app.push_screen(TileView(sites, sites.index(first), given=operands_of(self._chosen)))
 
     def action_apply(self) -> None:
         """Do it, if the plan on show is the plan of what the fields say."""

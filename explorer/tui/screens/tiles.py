@@ -8,18 +8,15 @@ from explorer.tui.screens.remembering import Remembering
 from explorer.tui.widgets.fold_list import FoldList
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from explorer.facts import Layer, Plan, SitePlan, SkippedSite, TileSpec
+    from explorer.facts import Layer, Plan, SitePlan, SkippedSite
 
 __all__ = ["Tiles"]
 
 
 class Tiles(Remembering):
     """The part of the main screen that shows how a product is cut."""
-
-    tile_spec: TileSpec | None = None
-    """What was asked for last; a layer that is not tiled is shown as it would become."""
 
     def action_blocks(self) -> None:
         """Show the tiles of the chosen layer, or of the row of the diff."""
@@ -46,7 +43,7 @@ class Tiles(Remembering):
         return "" if node is None else node.before or node.after or ""
 
     async def _show_tiles(self, chosen: Sequence[Layer], named: str) -> None:
-        from explorer.tui.screens.tile import sites_of
+        from explorer.tui.screens.tile import operands_of, sites_of
         from explorer.tui.screens.tile_view import TileView
 
         sites, skipped = await self._tiled_sites()
@@ -58,7 +55,7 @@ class Tiles(Remembering):
             else sites_of(chosen, sites, by_value=by_value)
         )
         if found:
-            self.app.push_screen(TileView(sites, sites.index(found[0]), given=_operands(chosen)))
+            self.app.push_screen(TileView(sites, sites.index(found[0]), given=operands_of(chosen)))
             return
         names = {named} if named else {layer.path for layer in chosen}
         why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
@@ -74,14 +71,3 @@ class Tiles(Remembering):
             return list(made.values()), ()
         plan: Plan = await self.jobs.run("planning", "plan", self.tile_spec or TileSpec())
         return list(plan.sites), plan.skipped
-
-
-def _operands(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
-    """What goes into layers, by what comes out of them."""
-    leaves = [layer for layer in layers if not layer.group and layer.inputs]
-    return {
-        made.name: dict(zip("AB", [given.name for given in layer.inputs], strict=False))
-        for layer in leaves
-        for made in layer.outputs
-        if made.name
-    }
