@@ -22,7 +22,7 @@ from explorer import scripts
 from explorer.arguments import opening_words
 from explorer.errors import Misuse
 from explorer.facts import Diff, HistoryEntry, Plan, TileResult, TileSpec, Verification
-from explorer.looking import Looking
+from explorer.module_tiling import ModuleTiling
 from explorer.pairs import blame_files, compare_files, diff_files, verify_files
 from explorer.states import Cancel, OnProgress, stem
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Session", "blame_files", "compare_files", "diff_files", "verify_files"]
 
 
-class Session(Looking):
+class Session(ModuleTiling):
     """A model, what is known of it, and what was made of it.
 
     Args:
@@ -519,7 +519,7 @@ class Session(Looking):
         """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
         from explorer.engine.transforms.plan import make_plan
 
-        found = self._found(at, on_progress)
+        found = self._found(at, on_progress, spec)
         plan, chosen = make_plan(
             found.sites,
             found.skipped,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.opening import Opened
     from explorer.engine.graph import Model
     from explorer.engine.transforms.products import Products
+    from explorer.facts import TileSpec
 
 __all__ = ["Cancel", "InputShapes", "OnProgress", "States", "stem"]
 
@@ -76,7 +77,7 @@ class States:
         self._models: dict[int, Model] = {}
         self._examined: dict[int, Examined] = {}
         self._original_graph_analysis: Analysis | None = None
-        self._products: dict[int, Products] = {}
+        self._products: dict[int, dict[Any, Products]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -249,18 +250,28 @@ class States:
         return self._original_graph_analysis
 
     def _comparable_analysis(self, at: int, other: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """The analysis of a state at the sizes that the tilings on the way to a later one took."""
+        """The analysis of a state at the sizes of the figures of the tilings between it and another."""
         known = self._graph_analysis(at, on_progress, cancel)
-        tiled = any(entry.plan is not None for entry in self._history.entries[at + 1 : other + 1])
-        if known.info.totals.coverage == 1 or not tiled:
+        between = self._history.entries[min(at, other) + 1 : max(at, other) + 1]
+        sizes = next((entry.plan.dims for entry in between if entry.plan is not None), None)
+        if known.info.totals.coverage == 1 or sizes is None:
             return known
-        return self._examine_graph(self._found(at, on_progress).bound, on_progress, cancel).analysis
+        return self._examine_graph(self._model(at), on_progress, cancel, sizes).analysis
 
-    def _examine_graph(self, model: Model, on_progress: OnProgress, cancel: Cancel) -> Examined:
+    def _examine_graph(
+        self,
+        model: Model,
+        on_progress: OnProgress,
+        cancel: Cancel,
+        sizes: Mapping[str, int] | None = None,
+    ) -> Examined:
+        """The analysis of a graph; `sizes` are of dimensions that nobody bound."""
         from explorer.engine.analysis import onnx_model
         from explorer.engine.formats.opening import dims_of
 
-        dims = dims_of(model, self._options["dims"])
+        own = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
+        dims = {k: v for k, v in (sizes or {}).items() if k in own}
+        dims.update(dims_of(model, self._options["dims"]))
         self._open(on_progress)
         analysed = partial(
             onnx_model.examine,
@@ -276,16 +287,24 @@ class States:
             return step_of_graph(model, self._options["past"], dims, {}, analysed)
         return analysed(dims=dims)
 
-    def _found(self, at: int, on_progress: OnProgress) -> Products:
-        """The matrix products of a state."""
-        if at not in self._products:
+    def _found(self, at: int, on_progress: OnProgress, spec: TileSpec | None = None) -> Products:
+        """The matrix products of a state; where `spec` packs groups into tiles, these among them."""
+        packed = spec is not None and spec.grouped == "pack"
+        kept, known = self._products.get(at, {}), (spec.tile, spec.rules) if packed and spec else None
+        if known not in kept:
             from explorer.engine.formats.opening import dims_of
+            from explorer.engine.transforms.choice import packing
             from explorer.engine.transforms.products import find_products
 
             model = self._model(at, on_progress)
             dims = dims_of(model, self._options["dims"])
-            self._products[at] = find_products(model, dims, self._options["input_shapes"], self._rules)
-        return self._products[at]
+            asked: dict[str, Any] = {"grouped": "pack", "pack": packing(spec)} if packed and spec else {}
+            shapes = self._options["input_shapes"]
+            # of the packings the last one: each holds shapes and an analysis
+            kept = {key: found for key, found in kept.items() if key is None}
+            kept[known] = find_products(model, dims, shapes, self._rules, **asked)
+            self._products[at] = kept
+        return kept[known]
 
     def _verify(
         self,

@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.graph import Function, Node, Tensor, Value, dtype_code, tensor_from_array
+from explorer.engine.transforms.open_forms import emit_open
 from explorer.engine.transforms.operands import Operand, flowing, stored
 from explorer.engine.transforms.operators import concat2d, cut, tile_operator
 from explorer.engine.transforms.region import DOMAIN, Emission, Region
@@ -89,7 +90,10 @@ def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
     if plan.form == "lab":
         _emit_lab(region, site, geometry)
         return region.nodes
-    z = _written(region, site, geometry, plan.form, site.inputs, "")
+    if site.dynamic:
+        z = site.finish(region, emit_open(region, site, plan, site.inputs), site.inputs)
+    else:
+        z = _written(region, site, geometry, plan.form, site.inputs, "")
     last = region.nodes[-1]
     assert last.outputs == (z,), "the site's last node gives its output"
     last.outputs = (site.output,)

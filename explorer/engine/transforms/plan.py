@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from explorer.engine.transforms.choice import Choice, choose
 from explorer.engine.transforms.kinds.left_alone import NOT_MATRIX
+from explorer.engine.transforms.open_forms import MIN_OPSET
 from explorer.engine.transforms.sites import Site
 from explorer.errors import Misuse, nearest
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
@@ -48,6 +49,7 @@ def make_plan(
     opset: int,
     macs_total: int | None = None,
     dims: Mapping[str, int] | None = None,
+    free: Sequence[str] = (),
 ) -> tuple[Plan, list[Site]]:
     """The plan for the chosen sites.
 
@@ -57,7 +59,8 @@ def make_plan(
         spec: What the user asks.
         opset: Version of the default operator set: Scan as we use it exists from 9.
         macs_total: MACs of the whole model, for the share that runs on tiles.
-        dims: What symbolic dimensions were bound to.
+        dims: Sizes of symbolic dimensions that the figures are for.
+        free: Those of them that stay open.
 
     Returns:
         The plan, and its sites in the same order.
@@ -80,6 +83,10 @@ def make_plan(
     plans = []
     left = list(skipped)
     for site in _choose(sites, skipped, spec.sites):
+        closed = _closed(site, spec, opset)
+        if closed:
+            left.append(SkippedSite(site.name, site.node.op, closed, _macs(site)))
+            continue
         choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
         if not choice.on:
             said = choice.origins.get("on") or "the specification"
@@ -87,6 +94,10 @@ def make_plan(
             continue
         chosen.append(site)
         plans.append(_site_plan(site, choice, opset))
+    if not chosen and len(left) > len(skipped):
+        why = left[-1].reason
+        if "switched off" not in why:
+            raise Misuse(f"no matrix product can be tiled ({why})")
     if not chosen:
         raise Misuse("every matrix product is switched off", hint="switch one on in the rules")
     plan = Plan(
@@ -99,19 +110,32 @@ def make_plan(
         macs_total=macs_total,
         skipped=tuple(left),
         dims=dict(dims or {}),
+        free=tuple(free) if any(site.dynamic for site in chosen) else (),
     )
     return plan, chosen
 
 
 def _macs(site: Site) -> int:
-    return site.batch * site.M * site.K * site.N
+    return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
+
+
+def _closed(site: Site, spec: TileSpec, opset: int) -> str:
+    """Why a site with open sizes cannot be tiled for every size; '' if it can, or has none."""
+    if not site.dynamic:
+        return ""
+    sizes = " and ".join(site.dynamic)
+    if opset < MIN_OPSET:
+        return f"opset {opset} cannot pad by as much as a run needs, and {sizes} is open: bind it with --dim"
+    if spec.form not in ("auto", "scan"):
+        return f"{sizes} is open, which only form scan can write: bind it with --dim"
+    return ""
 
 
 def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
     tm, tk, tn = tile = check_tile(choice.tile)
     grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
     products = site.batch * grid[0] * grid[1] * grid[2]
-    form: str = choice.form
+    form: str = "scan" if site.dynamic else choice.form
     if form == "auto":
         form = "lab" if products <= LAB_TILES or opset < 9 else "scan"
     if form in ("lab", "unrolled") and products > MAX_UNROLLED:
@@ -128,8 +152,8 @@ def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
         products=products,
         utilisation=_macs(site) / (products * tm * tk * tn),
         form=form,
-        # blocks of one batched product have one shape: there is nothing ragged about them
-        edges="padded" if form == "batched" else choice.edges,
+        # blocks of one batched product, or of every size at once, have one shape: nothing is ragged
+        edges="padded" if form == "batched" or site.dynamic else choice.edges,
         output=site.output,
         weight=site.weight.name if site.weight is not None else "",
         bias=site.bias,

@@ -13,13 +13,18 @@ from msgspec import Struct
 from explorer.engine.analysis import onnx_model, shapes
 from explorer.engine.analysis.rules import Rules
 from explorer.engine.graph import Model
-from explorer.engine.transforms.sites import Site, find_sites
+from explorer.engine.transforms.sites import Pack, Site, find_sites
 from explorer.engine.transforms.tile import bind_dims
 from explorer.facts import Shape, SkippedSite
+from explorer.facts.tiling import Grouped
 
 __all__ = ["Products", "find_products"]
 
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+
+_LENGTH = 64
+"""Size that figures are for where a dimension other than the batch is left open."""
 
 
 class Products(Struct, frozen=True):
@@ -29,8 +34,9 @@ class Products(Struct, frozen=True):
         bound: The model at the sizes that were bound.
         sites: What can be tiled, in execution order.
         skipped: What cannot, with the reason.
-        macs_total: MACs of the whole model; None unless every one is known.
-        dims: The sizes of symbolic dimensions.
+        macs_total: MACs of the whole model at the sizes of `dims`; None unless every one is known.
+        dims: The sizes of symbolic dimensions that figures are for.
+        free: Those of `dims` that nobody bound: they stay open.
     """
 
     bound: Model
@@ -38,44 +44,59 @@ class Products(Struct, frozen=True):
     skipped: list[SkippedSite]
     macs_total: int | None
     dims: dict[str, int]
+    free: tuple[str, ...]
 
 
 def find_products(
-    model: Model, dims: Mapping[str, int], input_shapes: InputShapes, rules: Rules | None = None
+    model: Model,
+    dims: Mapping[str, int],
+    input_shapes: InputShapes,
+    rules: Rules | None = None,
+    grouped: Grouped = "leave",
+    pack: Pack | None = None,
 ) -> Products:
-    """The products of `model`, with a batch that nobody bound taken as 1.
+    """The products of `model`.
 
     Args:
         model: The model.
-        dims: Sizes of those of its symbolic dimensions that are bound.
+        dims: Sizes of symbolic dimensions that are bound; the others stay open in the tiled graph.
         input_shapes: Input name to (dtype or None, shape), in place of what the model says.
         rules: Rules of the user's own.
+        grouped: What is asked of grouped convolutions.
+        pack: The tiles that groups are packed into.
     """
-    sizes, inputs = _batch_of_one(model, dims, input_shapes)
-    known = shapes.infer(model, sizes, inputs).values
+    examples, inputs = _examples(model, dims, input_shapes)
+    known = shapes.infer(model, dims, inputs).values
     bound = bind_dims(model, known)
-    sites, skipped = find_sites(bound, known)
-    totals = onnx_model.analyse(bound, rules=rules).info.totals
+    declared, example, sizes = None, bound, {**dims, **examples}
+    if examples:
+        declared, known = known, shapes.infer(model, sizes, inputs).values
+        example = bind_dims(model, known)
+    sites, skipped = find_sites(bound, known, grouped, declared, pack)
+    totals = onnx_model.analyse(example, rules=rules).info.totals
     # a share of what happens to be known would flatter: without all of it the total is unknown
     total = totals.macs if totals.coverage == 1.0 else None
-    return Products(bound, sites, skipped, total, sizes)
+    return Products(bound, sites, skipped, total, sizes, tuple(examples))
 
 
-def _batch_of_one(
+def _examples(
     model: Model, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, Shape]]]:
-    """Sizes for a tiling: a batch that nobody bound is 1, every other dimension stays as it is.
+    """Sizes for the dimensions that nobody bound, and for batches that have no name and are bound therefore.
 
     The first dimension of an input is its batch.
     """
-    sizes = dict(dims)
+    examples: dict[str, int] = {}
     given: dict[str, tuple[str | None, Shape]] = dict(input_shapes)
-    for value in model.graph.feeds:
-        if not value.shape or value.name in given:
-            continue
-        first = value.shape[0]
-        if isinstance(first, str):
-            sizes.setdefault(first, 1)
+    feeds = [value for value in model.graph.feeds if value.shape and value.name not in given]
+    for value in feeds:
+        first, *others = value.shape or ()
+        if isinstance(first, str) and first not in dims:
+            examples[first] = 1
         elif first is None:
-            given[value.name] = (None, (1, *value.shape[1:]))
-    return sizes, given
+            given[value.name] = (None, (1, *others))
+    for value in feeds:
+        for dim in (value.shape or ())[1:]:
+            if isinstance(dim, str) and dim not in dims:
+                examples.setdefault(dim, _LENGTH)
+    return examples, given

@@ -14,7 +14,10 @@ from msgspec import Struct, field
 
 from explorer.engine.graph import Function, Graph, Node, Tensor, Value, int64_tensor
 
-__all__ = ["DOMAIN", "MNK_KEY", "SITE_KEY", "Emission", "Region"]
+__all__ = ["DOMAIN", "MNK_KEY", "SITE_KEY", "Emission", "Region", "Size"]
+
+Size = int | tuple[str, int]
+"""A length: a number, or that of a value along an axis, known at run time only."""
 
 DOMAIN = "tile_hw"
 """Domain of the tile operators. Without a dot: some importers refuse one."""
@@ -115,9 +118,37 @@ class Region:
 
     # operators whose attributes became inputs as the operator set grew
 
-    def reshape(self, x: str, shape: Sequence[int], label: str) -> str:
-        """`x` in another shape."""
-        return self.add("Reshape", (x, self.integers(shape, f"{label}_shape")), label)
+    def reshape(self, x: str, shape: Sequence[Size], label: str) -> str:
+        """`x` in another shape; at most one size may be -1, for what is left."""
+        return self.add("Reshape", (x, self.sizes(shape, f"{label}_shape")), label)
+
+    def sizes(self, shape: Sequence[Size], label: str) -> str:
+        """A shape as a value, read at run time where more than one of its sizes is open."""
+        opened = [d for d in shape if not isinstance(d, int) or d == -1]
+        if len(opened) <= 1:
+            return self.integers([d if isinstance(d, int) else -1 for d in shape], label)
+        return self.read_sizes(shape, label)
+
+    def read_sizes(self, shape: Sequence[Size], label: str) -> str:
+        """A shape as a value in which no open size is left to be found out."""
+        parts: list[str] = []
+        fixed: list[int] = []
+        for at, size in enumerate(shape):
+            if isinstance(size, int):
+                fixed.append(size)
+                continue
+            if fixed:
+                parts.append(self.integers(fixed, f"{label}_{at}_fixed"))
+                fixed = []
+            parts.append(self.size(*size, f"{label}_{at}"))
+        if fixed:
+            parts.append(self.integers(fixed, f"{label}_last"))
+        return self.concat(parts, 0, label)
+
+    def size(self, x: str, axis: int, label: str) -> str:
+        """Length of `x` along an axis, as a value of one element."""
+        whole = self.add("Shape", (x,), f"{label}_of")
+        return self.slice(whole, (axis,), (axis + 1 or 1 << 62,), label)
 
     def transpose(self, x: str, perm: Sequence[int], label: str) -> str:
         """`x` with its axes in the order `perm`."""
@@ -136,6 +167,11 @@ class Region:
         last = self.integers(ends, f"{label}_ends")
         return self.add("Slice", (x, first, last), label)
 
+    def crop(self, x: str, shape: Sequence[Size], label: str) -> str:
+        """The leading part of `x` that has this shape."""
+        starts = self.integers((0,) * len(shape), f"{label}_starts")
+        return self.add("Slice", (x, starts, self.read_sizes(shape, f"{label}_ends")), label)
+
     def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "") -> str:
         """`x` with as many elements before and then behind each axis as `pads` says, as ONNX counts them.
 
@@ -150,9 +186,9 @@ class Region:
         inputs = (x, self.integers(pads, f"{label}_sizes"))
         return self.add("Pad", (*inputs, fill) if fill else inputs, label)
 
-    def expand(self, x: str, shape: Sequence[int], label: str) -> str:
+    def expand(self, x: str, shape: Sequence[Size], label: str) -> str:
         """`x` repeated along axes of length 1 until it has this shape."""
-        return self.add("Expand", (x, self.integers(shape, f"{label}_shape")), label)
+        return self.add("Expand", (x, self.read_sizes(shape, f"{label}_shape")), label)
 
     def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:
         """`x` cut along an axis into pieces of the given sizes."""

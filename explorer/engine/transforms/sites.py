@@ -19,13 +19,17 @@ from explorer.facts.tiling import Grouped
 if TYPE_CHECKING:
     from explorer.engine.transforms.kinds import Kind
 
-__all__ = ["Constants", "Finish", "Look", "Make", "Site", "Weight", "find_sites"]
+__all__ = ["Constants", "Finish", "Look", "Make", "Pack", "Site", "Weight", "find_sites"]
 
 Make = Callable[[Region, Sequence[str]], str]
 """Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
 
 Finish = Callable[[Region, str, Sequence[str]], str]
 """Writes the nodes from the product, in the accumulator's type, to the site's output; returns its name."""
+
+
+Pack = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
+"""(TK, TN) of the tile that a product of this name, operator and size gets: what groups are packed into."""
 
 
 class Weight(Struct, frozen=True):
@@ -37,6 +41,10 @@ class Weight(Struct, frozen=True):
         transposed: The stored matrices are (N, K).
         K, N: Of the operand, not of the stored tensor.
         chain: Nodes between the stored tensor and the product.
+        batch: Matrices in the stack.
+        cut: Makes the block of matrix `at` whose corner is (k, n), (height, width), with `fill` where nothing is
+            stored: `cut(at, k, n, height, width, fill)`. None where the tensor holds the matrices themselves.
+        layout: What tells apart operands that are cut from one tensor.
     """
 
     tensor: Tensor
@@ -46,6 +54,8 @@ class Weight(Struct, frozen=True):
     N: int
     chain: tuple[Node, ...]
     batch: int = 1
+    cut: Callable[[int, int, int, int, int, int], Any] | None = None
+    layout: tuple[Any, ...] = ()
 
 
 class Site(Struct, frozen=True):
@@ -63,6 +73,7 @@ class Site(Struct, frozen=True):
         fill: What X and W are padded with.
         dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only; the sizes are examples then.
         place: Names of the nodes or functions that hold it, outermost first.
+        macs: Of the operator; None where every element of X and W counts: a pack of groups holds zeros.
     """
 
     node: Node
@@ -80,6 +91,7 @@ class Site(Struct, frozen=True):
     fill: tuple[int, int] = (0, 0)
     dynamic: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
+    macs: int | None = None
 
     @property
     def name(self) -> str:
@@ -111,7 +123,11 @@ _ACCUMULATORS = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "
 
 
 def find_sites(
-    model: Model, shapes: Mapping[str, TensorInfo], grouped: Grouped = "leave"
+    model: Model,
+    shapes: Mapping[str, TensorInfo],
+    grouped: Grouped = "leave",
+    declared: Mapping[str, TensorInfo] | None = None,
+    pack: Pack | None = None,
 ) -> tuple[list[Site], list[SkippedSite]]:
     """The tileable products of the main graph, and those that are left, with the reason.
 
@@ -119,13 +135,16 @@ def find_sites(
         model: The model.
         shapes: Shape and dtype of every value of the main graph, dimensions bound.
         grouped: What is asked of grouped convolutions.
+        declared: The same with those dimensions left symbolic that the tiled graph leaves open; None if it
+            leaves none.
+        pack: The tiles that groups are packed into; None for tiles of 64.
 
     Returns:
         Sites and skipped sites, both in execution order.
     """
     from explorer.engine.transforms.kinds import KINDS
 
-    look = Look(model, shapes, grouped)
+    look = Look(model, shapes, grouped, declared, pack)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     holders = _Holders(model, KINDS)
@@ -246,35 +265,56 @@ class Look:
     """What a kind needs to know of the graph around a node.
 
     Attributes:
-        shapes: Of every value.
         constants: Stored tensors behind values.
-        free: The model's dimensions that are not bound.
         grouped: What is asked of grouped convolutions.
+        pack: The tiles that groups are packed into.
         opset: Version of the default operator set.
     """
 
-    def __init__(self, model: Model, shapes: Mapping[str, TensorInfo], grouped: Grouped = "leave") -> None:
-        self.shapes = shapes
+    def __init__(
+        self,
+        model: Model,
+        shapes: Mapping[str, TensorInfo],
+        grouped: Grouped = "leave",
+        declared: Mapping[str, TensorInfo] | None = None,
+        pack: Pack | None = None,
+    ) -> None:
+        self._shapes = shapes
+        self._declared = shapes if declared is None else declared
+        self._free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
         self.constants = Constants(model.graph)
-        self.free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
         self.grouped = grouped
+        self.pack: Pack = pack if pack is not None else lambda name, op, size: (64, 64)
         self.opset = model.opset
 
     def dtype(self, name: str) -> str | None:
         """Element type of a value; None if it is not known."""
-        info = self.shapes.get(name)
+        info = self._shapes.get(name)
         return info.dtype if info is not None else None
 
+    def shape(self, name: str) -> tuple[int, ...] | str:
+        """The shape of a value at the sizes that figures are for, or why it cannot be used."""
+        return self._sizes(self._shapes.get(name))
+
     def static(self, name: str) -> tuple[int, ...] | str:
-        """The shape of a value, or why it cannot be used."""
-        info = self.shapes.get(name)
+        """The shape of a value if it is the same in every run, or why it cannot be used."""
+        return self._sizes(self._declared.get(name))
+
+    def opened(self, name: str) -> frozenset[int]:
+        """The axes of a value whose lengths are known at run time only."""
+        info, here = self._declared.get(name), self._shapes.get(name)
+        if info is None or info.shape is None:
+            return frozenset(range(len(here.shape))) if here is not None and here.shape else frozenset()
+        return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
+
+    def _sizes(self, info: TensorInfo | None) -> tuple[int, ...] | str:
         shape: Shape | None = info.shape if info is not None else None
-        if shape is None and not self.free:
+        if shape is None and not self._free:
             return "the shape of its activation is not known"
         unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
         if shape is None or unknown:
             # inference may have lost the name on the way, in a product or a concatenation
-            names = [d for d in self.free if d in unknown] or list(self.free)
+            names = [d for d in self._free if d in unknown] or list(self._free)
             if not names:
                 return "the shape of its activation depends on the data"
             options = " ".join(f"--dim {n}=N" for n in names)

@@ -21,7 +21,8 @@ from explorer.engine.graph import DTYPES, Model
 from explorer.engine.verify import outputs
 from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.inputs import Drawn, InputShapes, check_names, draw, plan_inputs
-from explorer.engine.verify.meanings import Original
+from explorer.engine.verify.lengths import bindings, both
+from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.original import find_original
 from explorer.engine.verify.recovery import recover_plan
 from explorer.engine.verify.runtime import Array, Session, expose
@@ -100,9 +101,11 @@ def verify(
             outputs=(),
             seconds=time.perf_counter() - started,
         )
-    drawn = plan_inputs(before, dims, _sizes(before, after, names, input_shapes))
     plan = plan if plan is not None else recover_plan(after)
-    job = _Job(before, after, drawn, seed, on_progress, cancel)
+    declared = _sizes(before, after, names, input_shapes)
+    each = bindings(before, plan, dims)
+    tried = [plan_inputs(before, sizes, declared) for sizes in each]
+    job = _Job(before, after, tried, seed, on_progress, cancel)
     found = job.originals(plan)
     sites = job.sites(plan, found) if plan is not None else ()
     whole, torch = job.whole(plan, found, seeds, names, torch_run)
@@ -113,7 +116,7 @@ def verify(
         before=before.path,
         after=after.path,
         seeds=seeds,
-        inputs=tuple(d.text() for d in drawn),
+        inputs=tuple(d.text() for d in job.drawn),
         sites=sites,
         outputs=whole,
         torch=torch,
@@ -147,14 +150,16 @@ class _Job:
         self,
         before: Model,
         after: Model,
-        drawn: tuple[Drawn, ...],
+        tried: list[tuple[Drawn, ...]],
         seed: int,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> None:
         self.before = before
         self.after = after
-        self.drawn = drawn
+        self.tried = tried
+        """How the inputs are drawn, for each of the sizes that are tried where sizes are open."""
+        self.drawn = tried[0]
         self.seed = seed
         self.on_progress = on_progress
         self.cancel = cancel
@@ -179,7 +184,7 @@ class _Job:
         found = {}
         for site in plan.sites if plan is not None else ():
             try:
-                original = find_original(self.before, site.output)
+                original = find_original(self.before, site.output, site)
             except NotTiled as why:
                 self.unresolved[site.output] = printable(str(why))
                 continue
@@ -190,18 +195,34 @@ class _Job:
     def sites(self, plan: Plan, found: Mapping[str, Original]) -> tuple[SiteEvidence, ...]:
         """Layers 1 and 2 for every site of the plan that the original has."""
         planned = [s for s in plan.sites if s.output in found]
-        made: list[SiteEvidence] = []
-        for group in _groups(planned):
-            values = self._observed([found[s.output] for s in group])
-            for site in group:
-                self.tell("proving sites", len(made), len(planned))
-                made.append(self._site(site, found[site.output], values))
+        made: dict[str, SiteEvidence] = {}
+        done, total = 0, len(planned) * len(self.tried)
+        for drawn in list(self.tried):
+            moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
+            for group in _groups(moved):
+                try:
+                    values = self._observed([found[s.output] for s in group], drawn)
+                except BadModel:
+                    if drawn is self.drawn:
+                        raise
+                    # longer than a table of positions, say: the original does not take this size
+                    self.tried.remove(drawn)
+                    break
+                for site in group:
+                    self.tell("proving sites", done, total)
+                    evidence = self._site(site, found[site.output], values)
+                    known = made.get(site.output)
+                    made[site.output] = evidence if known is None else both(known, evidence)
+                    done += 1
         failed = (s for s in plan.sites if s.output in self.unresolved)
-        return (*made, *(_site_evidence(s, 0, self.unresolved[s.output], None, "") for s in failed))
+        return (
+            *made.values(),
+            *(_site_evidence(s, 0, self.unresolved[s.output], None, "") for s in failed),
+        )
 
-    def _observed(self, originals: Sequence[Original]) -> dict[str, Array]:
+    def _observed(self, originals: Sequence[Original], drawn: tuple[Drawn, ...]) -> dict[str, Array]:
         """One run of the original with what goes into and comes out of the sites."""
-        feeds = draw(self.drawn, self.seed)
+        feeds = draw(drawn, self.seed)
         names = [name for o in originals for name in (*o.inputs, o.output)]
         wanted = [n for n in dict.fromkeys(names) if n not in feeds]
         session = Session(expose(self.before, wanted), what="the original", optimise=False)
@@ -211,6 +232,7 @@ class _Job:
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         shapes = [x.shape for x in inputs]
         meaning = original.at(shapes, y.shape)
+        site = _sized(site, meaning)
         structure, tiles = "", 0
         try:
             dtype = original.dtype or str(inputs[0].dtype)
@@ -236,7 +258,7 @@ class _Job:
         torch_run: Callable[[Sequence[Array]], Sequence[Array]] | None,
     ) -> tuple[tuple[OutputEvidence, ...], tuple[OutputEvidence, ...]]:
         """Layer 3, and the torch model's own outputs beside the tiled ones."""
-        feeds = [draw(self.drawn, s) for s in seeds]
+        feeds = [draw(self.tried[i % len(self.tried)], s) for i, s in enumerate(seeds)]
         total = 3 * len(feeds) + (len(feeds) if torch_run is not None else 0)
         done = 0
 
@@ -291,8 +313,19 @@ class _Job:
 
     def _shapes(self, found: Mapping[str, Original]) -> dict[str, TensorInfo]:
         """Shapes of what goes into and comes out of the sites, as seen in a run."""
-        values = self._observed(list(found.values()))
+        values = self._observed(list(found.values()), self.drawn)
         return {n: TensorInfo(n, str(v.dtype), tuple(v.shape), "observed") for n, v in values.items()}
+
+
+def _sized(site: SitePlan, meaning: Meaning) -> SitePlan:
+    """The site at the sizes of a run: those that are open are what they are, the others stay as planned."""
+    axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
+    sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}
+    if not sizes:
+        return site
+    site = replace(site, **sizes)
+    grid = tuple(-(-s // t) for s, t in zip((site.M, site.K, site.N), site.tile, strict=True))
+    return replace(site, grid=grid, products=site.batch * math.prod(grid))
 
 
 def _site_evidence(

@@ -294,6 +294,19 @@ def _mul(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequ
     return [symbols.ledger.total(shape, [(value, float(factor.reshape(())))])]
 
 
+def _reckoned(reckon: Callable[[Array, Array], Array]) -> Rule:
+    """Arithmetic on sizes, which are numbers in every run."""
+
+    def rule(
+        symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+    ) -> Sequence[Value]:
+        if any(isinstance(value, Symbol) for value in args):
+            raise ValueError("it reckons with what depends on the data")
+        return [reckon(*args)]
+
+    return rule
+
+
 def _matmul(
     symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
 ) -> Sequence[Value]:
@@ -392,6 +405,7 @@ _RULES: Mapping[str, Rule] = {
     "Gemm": _gemm,
     "Identity": _identity,
     "MatMul": _matmul,
+    "Mod": _reckoned(np.mod),
     "Mul": _mul,
     "Pad": _pad,
     "ReduceSum": _reduce_sum,
@@ -400,6 +414,7 @@ _RULES: Mapping[str, Rule] = {
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _squeeze,
+    "Sub": _reckoned(np.subtract),
     "Sum": _sum,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,

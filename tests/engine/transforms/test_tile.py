@@ -302,14 +302,61 @@ def test_a_value_multiplied_by_its_own_transpose(tmp_path: Path) -> None:
     assert session.verify().passed
 
 
-def test_an_unbound_dimension_is_named_with_the_option_that_binds_it(sample: Any) -> None:
+def test_an_open_dimension_stays_open_and_figures_say_for_which_size_they_are(sample: Any) -> None:
     with Session(sample("bert_tiny")) as session:
-        # the pooler sees one row a sentence, whatever the length; the batch counts as 1
         plan = session.plan(TileSpec((16, 16, 16)))
-        assert [s.name for s in plan.sites] == ["/pooler/dense/Gemm"]
-        assert plan.dims == {"batch": 1}
-        with pytest.raises(Misuse, match="--dim sequence="):
-            session.plan(TileSpec((16, 16, 16), sites=("*/query/MatMul",)))
+        assert plan.free == ("batch", "sequence")
+        assert plan.dims == {"batch": 1, "sequence": 64}
+        opened = {site.name: site.dynamic for site in plan.sites}
+        assert opened["/encoder/layer.0/attention/self/query/MatMul"] == ("M",)
+        assert opened["/encoder/layer.0/attention/self/MatMul"] == ("batch", "M", "N")
+        assert opened["/encoder/layer.0/attention/self/MatMul_1"] == ("batch", "M", "K")
+        assert plan.macs == plan.macs_total
+
+
+def test_a_form_that_cannot_leave_a_size_open_names_the_option_that_binds_it(sample: Any) -> None:
+    with Session(sample("bert_tiny")) as session, pytest.raises(Misuse, match="--dim"):
+        session.plan(TileSpec((16, 16, 16), form="lab"))
+
+
+OPEN: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "rows": (("MatMul", {}), {"a": ["n", 7]}, {"w": (7, 6)}),
+    "rows of a stack": (("MatMul", {}), {"a": ["n", 3, "s", 7]}, {"w": (7, 6)}),
+    "Gemm, turned": (("Gemm", {"transA": 1, "alpha": 0.5}), {"a": [7, "n"]}, {"w": (7, 6)}),
+    "weight on the left": (("MatMul", {}), {"w": None, "b": [7, "n"]}, {"w": (6, 7)}),
+    "keys": (("MatMul", {}), {"a": ["n", 2, "s", 5], "b": ["n", 2, 5, "s"]}, {}),
+    "values": (("MatMul", {}), {"a": ["n", 2, "s", "t"], "b": ["n", 2, "t", 5]}, {}),
+    "open batch only": (("MatMul", {}), {"a": ["n", 4, 5], "b": ["n", 5, 3]}, {}),
+    "one left for all": (("MatMul", {}), {"a": [4, 5], "b": ["n", 5, "s"]}, {}),
+    "broadcast both ways": (("MatMul", {}), {"a": ["n", 1, 4, 5], "b": [1, 3, 5, "s"]}, {}),
+}
+
+
+@pytest.mark.parametrize("case", OPEN)
+def test_one_graph_serves_every_size(tmp_path: Path, case: str) -> None:
+    (op, attributes), feeds, weights = OPEN[case]
+    arrays = {name: weight(*shape) for name, shape in weights.items()}
+    inputs = list(feeds) + [name for name in arrays if name not in feeds]
+    node = helper.make_node(op, inputs, ["y"], **attributes)
+    given = {name: shape for name, shape in feeds.items() if name not in arrays}
+    source = save(tmp_path / "a.onnx", [node], given, arrays)
+    target = str(tmp_path / "b.onnx")
+    with Session(source) as session:
+        result = session.tile(TileSpec((4, 3, 2)), output=target)
+        assert result.verification is not None
+        assert result.verification.passed, result.verification.verdict
+        assert result.plan.sites[0].dynamic
+    onnx.checker.check_model(target, full_check=True)
+    rng = np.random.default_rng(0)
+    for n, s, t in ((1, 1, 1), (3, 4, 5), (2, 9, 3), (5, 7, 8)):
+        sizes = {"n": n, "s": s, "t": t}
+        drawn = {
+            name: rng.standard_normal([sizes.get(d, d) for d in shape]).astype(np.float32)
+            for name, shape in given.items()
+        }
+        before, after = run(source, drawn), run(target, drawn)
+        assert after.shape == before.shape
+        np.testing.assert_allclose(after, before, rtol=2e-5, atol=2e-5)
 
 
 def test_tiling_part_of_a_model_leaves_the_rest_byte_for_byte(sample: Any, tmp_path: Path) -> None:

@@ -560,7 +560,8 @@ class Inference:
             return
         name = node.outputs[0]
         contents = table.contents
-        if contents.array(name) is not None:
+        known = contents.array(name)
+        if known is not None and (known.dtype != object or None not in known.reshape(-1).tolist()):
             return
         shape: Shape | None = None
         if node.op in ("Shape", "Size"):

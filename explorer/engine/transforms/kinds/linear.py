@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from explorer.engine.graph import Node, dtype_code, tensor_from_array
-from explorer.engine.transforms.region import Region
+from explorer.engine.transforms.region import Region, Size
 from explorer.engine.transforms.sites import Look, Make, Site, Weight
 
 __all__ = ["FLOATS", "KINDS", "scaled"]
@@ -49,13 +50,13 @@ def _product(node: Node, look: Look) -> Site | str:
     dtype = look.dtype(x)
     if dtype is not None and dtype not in FLOATS:
         return f"its type is {dtype}, tiled are {', '.join(FLOATS)}"
-    shape, out = look.static(x), look.static(node.outputs[0])
+    shape, out = look.shape(x), look.shape(node.outputs[0])
     if isinstance(shape, str):
         return shape
     if isinstance(out, str):
         return out
     if not left_constant and not right_constant:
-        return _two_activations(node, look, shape, out, dtype or "float32")
+        return _two_activations(node, look, shape, dtype or "float32")
     swapped = left_constant
     trans_x = bool(attributes.get("transB" if swapped else "transA", 0))
     trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
@@ -67,19 +68,22 @@ def _product(node: Node, look: Look) -> Site | str:
         return "the weight stands on the left of a product with more or fewer than two dimensions"
     if swapped:
         trans_x = not trans_x
+    turned = trans_x and len(shape) > 1
     rows = shape[-1] if trans_x else math.prod(shape[:-1])
-    depth = shape[-2] if trans_x and len(shape) > 1 else shape[-1]
+    depth = shape[-2] if turned else shape[-1]
     if depth != weight.K:
         return f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}"
     if not rows or not weight.K or not weight.N:
         return "it is empty"
-    return _site(node, x, shape, out, dtype or "float32", rows, weight, trans_x, swapped)
+    opened = look.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
+    return _site(node, x, shape, opened, out, dtype or "float32", rows, weight, trans_x, swapped)
 
 
 def _site(
     node: Node,
     x: str,
     shape: tuple[int, ...],
+    opened: frozenset[int],
     out: tuple[int, ...],
     dtype: str,
     rows: int,
@@ -90,12 +94,13 @@ def _site(
     attributes = node.attributes if node.op == "Gemm" else {}
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
+    height = -1 if opened else rows
 
     def left(region: Region, inputs: Sequence[str]) -> str:
         if trans_x and len(shape) > 1:
             return region.transpose(inputs[0], (1, 0), "x_transposed")
         if len(shape) != 2:
-            return region.reshape(inputs[0], (rows, weight.K), "x_matrix")
+            return region.reshape(inputs[0], (height, weight.K), "x_matrix")
         return inputs[0]
 
     def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
@@ -103,7 +108,12 @@ def _site(
             z = region.transpose(z, (1, 0), "turned")
         z = scaled(region, z, dtype, alpha, inputs[1] if bias else "", beta)
         made = (weight.N, rows) if swapped else (rows, weight.N)
-        return z if out == made else region.reshape(z, out, "shaped")
+        if out == made:
+            return z
+        # a vector on either side has no axis of its own in the output
+        lead = [(inputs[0], axis) if axis in opened else d for axis, d in enumerate(shape[:-1])]
+        wanted = [*lead, weight.N] if len(out) == len(shape) else lead
+        return region.reshape(z, wanted if opened else out, "shaped")
 
     return Site(
         node=node,
@@ -118,78 +128,164 @@ def _site(
         right=weight,
         finish=finish,
         bias=bool(bias),
+        dynamic=("M",) if opened else (),
     )
 
 
-def _two_activations(
-    node: Node, look: Look, a: tuple[int, ...], out: tuple[int, ...], dtype: str
-) -> Site | str:
+class _Side(Struct, frozen=True):
+    """One of two activations, as matrices.
+
+    Attributes:
+        at: Which of the site's inputs it is.
+        shape: As it arrives, a vector with an axis of 1.
+        opened: Axes of `shape` that are known at run time only.
+        turn: The matrices are transposed.
+        vector: It arrives without the axis of 1.
+    """
+
+    at: int
+    shape: tuple[int, ...]
+    opened: frozenset[int]
+    turn: bool
+    vector: bool
+
+    def size(self, axis: int, inputs: Sequence[str]) -> Size:
+        """Length of an axis of `shape` (counted from behind), as it is written."""
+        place = len(self.shape) + axis
+        return (inputs[self.at], place) if place in self.opened else self.shape[axis]
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns, as (axes from behind)."""
+        return (-1, -2) if self.turn else (-2, -1)
+
+
+def _side(node: Node, look: Look, which: int, at: int, turn: bool) -> _Side | str:
+    shape = look.shape(node.inputs[which])
+    if isinstance(shape, str):
+        return shape
+    opened = look.opened(node.inputs[which])
+    if len(shape) > 1:
+        return _Side(at, shape, opened, turn, False)
+    # a vector is a row on the left and a column on the right
+    if which == 0:
+        return _Side(at, (1, *shape), frozenset(axis + 1 for axis in opened), turn, True)
+    return _Side(at, (*shape, 1), opened, turn, True)
+
+
+def _two_activations(node: Node, look: Look, shape: tuple[int, ...], dtype: str) -> Site | str:
     """Both operands come from the data: a product for each pair of matrices."""
-    b = look.static(node.inputs[1])
-    if isinstance(b, str):
-        return b
     attributes = node.attributes if node.op == "Gemm" else {}
-    turn_a, turn_b = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
-    M, K = _rows_columns(a, turn_a, left=True)
-    depth, N = _rows_columns(b, turn_b, left=False)
-    if depth != K:
-        return f"its operands do not fit: {list(a)} against {list(b)}"
-    batch = np.broadcast_shapes(a[:-2], b[:-2])
+    same = node.inputs[0] == node.inputs[1]
+    a = _side(node, look, 0, 0, bool(attributes.get("transA", 0)))
+    b = _side(node, look, 1, 0 if same else 1, bool(attributes.get("transB", 0)))
+    if isinstance(a, str):
+        return a
+    if isinstance(b, str):
+        return b
+    (rows, deep), (depth, columns) = a.matrix, b.matrix
+    M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
+    if b.shape[depth] != K:
+        return f"its operands do not fit: {list(shape)} against {list(b.shape)}"
+    lead = _lead(a, b)
+    batch = [side.shape[axis] for side, axis in lead]
     if not (M and K and N and math.prod(batch)):
         return "it is empty"
-    shared = len(b) <= 2 or math.prod(b[:-2]) == 1
-    if shared:
-        # every matrix of the left meets the same right: rows of one product
-        M, stack = M * math.prod(batch), 1
-    else:
-        stack = math.prod(batch)
-    same = node.inputs[0] == node.inputs[1]
+    open_batch = any(len(side.shape) + axis in side.opened for side, axis in lead)
+    # every matrix of the left meets the same right: rows of one product
+    shared = all(side is a for side, _ in lead) and math.prod(b.shape[:-2]) == 1 and not _any_lead(b)
+    stack, heap = (1, math.prod(batch)) if shared else (math.prod(batch), 1)
+    dynamic = []
+    if open_batch and not shared:
+        dynamic.append("batch")
+    if _is_open(a, rows) or (open_batch and shared):
+        dynamic.append("M")
+    if _is_open(a, deep) or _is_open(b, depth):
+        dynamic.append("K")
+    if _is_open(b, columns):
+        dynamic.append("N")
+    stacked = stack != 1 or "batch" in dynamic
 
-    def operand(at: int, shape: tuple[int, ...], turn: bool, matrix: tuple[int, int], label: str) -> Make:
+    def operand(side: _Side, label: str) -> Make:
+        complete = all(_has(side, gives, axis) for gives, axis in lead)
+
         def make(region: Region, inputs: Sequence[str]) -> str:
-            x = inputs[at]
-            if turn:
+            x = inputs[side.at]
+            if side.turn and not side.vector:
                 return region.transpose(x, (1, 0), f"{label}_transposed")
-            if stack != 1 and math.prod(shape[:-2]) != stack:
-                x = region.expand(x, (*batch, *_matrix(shape, label == "x")), f"{label}_each")
-            wanted = matrix if stack == 1 else (stack, *matrix)
-            return x if shape == wanted else region.reshape(x, wanted, f"{label}_matrix")
+            r, c = side.size(-2, inputs), side.size(-1, inputs)
+            if shared:
+                if side is a and lead:
+                    r = -1 if "M" in dynamic else M * heap
+                wanted = [r, c]
+                arrives: list[Size] = [side.size(i, inputs) for i in range(-len(side.shape), 0)]
+                if arrives == wanted and not side.vector:
+                    return x
+                return region.reshape(x, wanted, f"{label}_matrix")
+            if not complete:
+                each = [other.size(axis, inputs) for other, axis in lead]
+                x = region.expand(x, (*each, r, c), f"{label}_each")
+            if len(lead) == 1 and not side.vector:
+                return x
+            return region.reshape(x, (-1 if "batch" in dynamic else stack, r, c), f"{label}_matrix")
 
         return make
 
     def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
         z = scaled(region, z, dtype, alpha, inputs[-1] if bias else "", beta)
-        return z if out == ((M, N) if stack == 1 else (stack, M, N)) else region.reshape(z, out, "shaped")
+        wanted: list[Size] = [side.size(axis, inputs) for side, axis in lead]
+        wanted += [] if a.vector else [a.size(rows, inputs)]
+        wanted += [] if b.vector else [b.size(columns, inputs)]
+        made = len(wanted) == (3 if stacked else 2) and not (a.vector or b.vector)
+        return z if made else region.reshape(z, wanted, "shaped")
 
     activations = (node.inputs[0],) if same else (node.inputs[0], node.inputs[1])
     return Site(
         node=node,
         label="Product",
         batch=stack,
-        M=M,
+        M=M * heap,
         K=K,
         N=N,
         dtype=dtype,
         inputs=(*activations, bias) if bias else activations,
-        left=operand(0, a, turn_a, (M, K), "x"),
-        right=operand(0 if same else 1, b, turn_b, (K, N), "w"),
+        left=operand(a, "x"),
+        right=operand(b, "w"),
         finish=finish,
         bias=bool(bias),
+        dynamic=tuple(dynamic),
     )
 
 
-def _matrix(shape: tuple[int, ...], left: bool) -> tuple[int, int]:
-    """The last two dimensions; a vector is a row on the left and a column on the right."""
-    if len(shape) >= 2:
-        return shape[-2], shape[-1]
-    return (1, shape[0]) if left else (shape[0], 1)
+def _is_open(side: _Side, axis: int) -> bool:
+    return len(side.shape) + axis in side.opened
 
 
-def _rows_columns(shape: tuple[int, ...], turned: bool, *, left: bool) -> tuple[int, int]:
-    rows, columns = _matrix(shape, left)
-    return (columns, rows) if turned else (rows, columns)
+def _any_lead(side: _Side) -> bool:
+    return any(axis in side.opened for axis in range(len(side.shape) - 2))
+
+
+def _has(side: _Side, gives: _Side, axis: int) -> bool:
+    """Whether a side has the whole length of an axis of the batch by itself."""
+    if len(side.shape) < -axis:
+        return False
+    return _is_open(side, axis) or (not _is_open(gives, axis) and side.shape[axis] == gives.shape[axis])
+
+
+def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
+    """For each axis of the broadcast batch the side that gives its length, and the axis from behind.
+
+    A length of 1 is broadcast; of two open lengths it is taken that they are the same.
+    """
+    lead = []
+    for axis in range(-max(len(a.shape), len(b.shape)), -2):
+        gives = a
+        if len(a.shape) < -axis or (a.shape[axis] == 1 and not _is_open(a, axis) and len(b.shape) >= -axis):
+            gives = b
+        lead.append((gives, axis))
+    return lead
 
 
 KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {

@@ -1,0 +1,77 @@
+"""Which sizes a proof tries where a model leaves them open, and what the tries amount to.
+
+A tiled graph that takes every size pads by as much as a run needs: a fault in it may show at one size only.
+Tried are 1, one below a tile, a tile, one above it, and one that is large, as far as the model runs at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from explorer.engine.graph import Model
+from explorer.facts import Plan, SiteEvidence
+
+__all__ = ["bindings", "both"]
+
+_MACS = 4 << 30
+"""Multiply-accumulates of the sites in one try; more than that is left to sizes that are bound."""
+
+
+def bindings(model: Model, plan: Plan | None, dims: Mapping[str, int]) -> list[dict[str, int]]:
+    """Sizes of symbolic dimensions to try, one after the other; the first are those of the figures.
+
+    Args:
+        model: The original.
+        plan: What was tiled; None or without open sizes: there is one try.
+        dims: Sizes that are bound, and those that figures are for.
+    """
+    base = {**(plan.dims if plan is not None else {}), **dims}
+    if plan is None or not plan.free:
+        return [base]
+    tiles = sorted({t for site in plan.sites if site.dynamic for t in site.tile})
+    batches = {v.shape[0] for v in model.graph.feeds if v.shape}
+    lengths: list[int] = []
+    for tile in tiles[-1:]:
+        lengths = [1, tile - 1, tile, tile + 1, 2 * tile + tile // 2 + 1]
+    tried = [base]
+    for at, length in enumerate(lengths):
+        sizes = dict(base)
+        for name in plan.free:
+            # a batch multiplies everything: small ones that are not powers of two show as much
+            sizes[name] = (1, 3, 2, 5, 7)[at] if name in batches and len(plan.free) > 1 else max(length, 1)
+        if sizes not in tried and _macs(plan, sizes) <= _MACS:
+            tried.append(sizes)
+    return tried
+
+
+def _macs(plan: Plan, sizes: Mapping[str, int]) -> float:
+    """About how much there is to multiply at these sizes: in proportion to each that is open."""
+    growth = 1.0
+    for name in plan.free:
+        growth *= sizes[name] / max(plan.dims.get(name, 1), 1)
+    return plan.macs * growth
+
+
+def both(one: SiteEvidence, other: SiteEvidence) -> SiteEvidence:
+    """The evidence of two tries of a site: tiles of both, figures of the worse."""
+    worse, better = (other, one) if _worse(other, one) else (one, other)
+    return replace(
+        worse,
+        tiles=one.tiles + other.tiles,
+        rows=one.rows + other.rows,
+        reason=worse.reason if not worse.passed else _said(worse, one.tiles + other.tiles),
+        nonfinite=worse.nonfinite + better.nonfinite,
+    )
+
+
+def _worse(a: SiteEvidence, b: SiteEvidence) -> bool:
+    if a.passed != b.passed:
+        return b.passed
+    return (a.bound_ratio or 0.0) / a.limit > (b.bound_ratio or 0.0) / b.limit
+
+
+def _said(evidence: SiteEvidence, tiles: int) -> str:
+    _, _, rest = evidence.reason.partition(" bit for bit")
+    return f"{tiles:,} products bit for bit{rest}"
