@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "InputShape",
+    "dynamic_words",
     "opening_words",
     "parse_choice",
     "parse_choices",
@@ -275,6 +276,14 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
             if found.setdefault(int(axis), dim) != dim:
                 raise Misuse(f"axis {axis} is '{found[int(axis)]}' and '{dim}'", where=where)
     return dynamic
+
+
+def dynamic_words(dynamic: Mapping[str, Mapping[int, str]]) -> list[str]:
+    """Open dimensions as they are typed: what `parse_dynamic` reads."""
+    words: list[str] = []
+    for name, axes in dynamic.items():
+        words += ["--dynamic", f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}"]
+    return words
 
 
 def opening_words(options: Mapping[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ _STYLES = ("tree", "torchinfo")
 _PLOTS = ("memory", "roofline", "operators")
 _EXPORTERS = ("torchscript", "dynamo")
 _METHODS = ("trace", "script")
+_TARGETS = ("onnx", "torch")
 _SORTS = (
     *("asked", "cycles", "time", "traffic", "buffer", "products"),
     *("utilisation", "padded", "error", "pareto"),
@@ -179,6 +180,12 @@ OPTIONS: dict[str, Option] = {
             **_one_of("--form", _FORMS),
         ),
         Option("--config", "a TOML file with tilings by site, operator or shape (see the README)", "FILE"),
+        Option(
+            "--to",
+            "what to make: an ONNX file (default), or a PyTorch module whose layers are tiled",
+            default="onnx",
+            **_one_of("--to", _TARGETS),
+        ),
         Option("--force", "overwrite FILE if it exists"),
         Option("--no-verify", "write without proving that nothing changed"),
         Option(
@@ -485,6 +492,8 @@ VERBS: dict[str, Verb] = {
                 "--edges",
                 "--form",
                 "--config",
+                "--to",
+                "--dynamic",
                 "--force",
                 "--no-verify",
                 "--draws",
@@ -499,6 +508,7 @@ VERBS: dict[str, Verb] = {
             "explorer tile model.onnx -o tiled.onnx --tile 32x64x32 --edges padded",
             "explorer tile model.onnx -o tiled.onnx --site '*classifier*' --form lab",
             "explorer tile model.onnx -o tiled.onnx --config npu.toml",
+            "explorer tile resnet18 --to torch -o tiled.pt2 --dynamic x:0=batch",
         ),
     ),
     "sweep": Verb(

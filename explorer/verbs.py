@@ -302,6 +302,10 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
     from explorer.facts import TileResult
     from explorer.session import Session
 
+    if given.to == "torch":
+        return _tile_module(given, line)
+    if given.dynamic:
+        raise Misuse("says nothing of an ONNX file's own axes", where="--dynamic", hint="add --to torch")
     spec = tile_spec(given)
     source, change, warning = given.models[0], None, ""
     with Session(source, **session_options(given)) as session:
@@ -333,6 +337,37 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
         lambda: _document().tile(result, model, tool(), digest),
         lambda: _pages("tiling").tile(result, source, change, opening_words(session_options(given))),
         warning=warning,
+    )
+
+
+def _tile_module(given: Given, line: ProgressLine) -> Answer:
+    """`--to torch`: the layers of an nn.Module are tiled, not the nodes of a graph."""
+    from explorer.arguments import opening_words
+    from explorer.facts import TileResult
+    from explorer.session import Session
+
+    spec, source = tile_spec(given), given.models[0]
+    with Session(source, **session_options(given)) as session:
+        model = session.open(on_progress=line).model
+        if given.output is None:
+            plan = session.plan_module(spec, on_progress=line)
+            result = TileResult(plan, "", None, 0.0, session.module_command(spec, None, given.dynamic))
+        else:
+            _, result = session.tile_module(
+                spec,
+                output=given.output,
+                overwrite=given.force,
+                dynamic=given.dynamic,
+                verify=not given.no_verify,
+                draws=given.draws,
+                seed=given.seed,
+                on_progress=line,
+            )
+    differs = result.verification is not None and not result.verification.passed
+    return Answer(
+        DIFFERENT if differs else DONE,
+        lambda: _document().tile(result, model, tool(), None),
+        lambda: _pages("tiling").tile(result, source, None, opening_words(session_options(given))),
     )
 
 

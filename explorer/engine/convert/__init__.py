@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer import targets
+from explorer.arguments import dynamic_words
 from explorer.engine.convert.job import Asked, Job, Made
 from explorer.errors import Misuse
 from explorer.facts import Progress
@@ -203,8 +204,7 @@ def words(asked: Asked) -> list[str]:
         if not value:
             continue
         if isinstance(value, Mapping):
-            for name, axes in value.items():
-                typed += [flag, f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}"]
+            typed += dynamic_words(value)
         else:
             typed += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
     return typed
