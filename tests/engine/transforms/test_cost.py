@@ -283,6 +283,9 @@ def test_a_machine_that_is_known_by_its_rates_has_a_time_and_no_cycles() -> None
     assert cost.chosen.cycles is None
     assert cost.chosen.bound == "memory"
     assert cost.chosen.seconds == pytest.approx(303_038_464 / 64e9)
+    slow = site_cost(site(1, 9216, 4096, edges="padded"), replace(rates, peak_macs=1e9))
+    assert slow.chosen.bound == "compute"
+    assert slow.chosen.seconds == pytest.approx(9216 * 64**3 / 1e9)
 
 
 def test_without_a_machine_there_is_no_time() -> None:
@@ -293,9 +296,11 @@ def test_without_a_machine_there_is_no_time() -> None:
 
 
 def test_a_rate_that_no_binary_fraction_holds_costs_no_cycle_more() -> None:
-    cost = site_cost(site(8, 8, 2, tile=(8, 8, 8)), Hardware(macs_per_cycle=12.8, bytes_per_cycle=0.1))
-    assert cost.chosen.memory_cycles == cost.chosen.traffic * 10
-    assert cost.chosen.compute_cycles == 40
+    # 2.3 and 0.3 lie a little below themselves in binary
+    cost = site_cost(site(23, 3, 3, tile=(23, 3, 3)), Hardware(macs_per_cycle=2.3, bytes_per_cycle=0.3))
+    assert cost.chosen.compute_cycles == 90
+    assert cost.chosen.traffic == (23 * 3 + 3 * 3 + 23 * 3) * 4
+    assert cost.chosen.memory_cycles == (23 + 3 + 23) * 4 * 10
 
 
 # all sites
@@ -331,12 +336,15 @@ def test_what_stays_untiled_and_sizes_that_are_open_are_said() -> None:
 
 
 def test_each_site_has_its_own_best_order_or_the_one_asked_for() -> None:
-    wide, deep = site(64, 64, 1024), site(640, 1024, 64, name="deep")
+    wide, deep = site(640, 64, 640), site(256, 512, 256, tile=(16, 256, 16), name="deep")
     best = plan_cost(plan_of(wide, deep), NPU)
+    assert best.total == best.orders[0]
+    assert best.sites[0].order != best.sites[1].order
     for name in ORDERS:
         asked = plan_cost(plan_of(wide, deep), NPU, order=name)
         assert {one.order for one in asked.sites} == {name}
         assert asked.total.traffic >= best.total.traffic
+        assert asked.orders == best.orders
         assert asked.total == next(total for total in best.orders if total.order == name)
     for dataflow in ("output-stationary", "weight-stationary", "input-stationary"):
         asked = plan_cost(plan_of(wide, deep), order=dataflow)
@@ -355,6 +363,7 @@ def test_a_plan_of_nothing_costs_nothing() -> None:
 def test_a_product_with_an_empty_side_multiplies_nothing(empty: tuple[int, int, int]) -> None:
     cost = explained(plan_cost(plan_of(site(*empty)), replace(NPU, array=(4, 4)))).sites[0]
     assert cost.macs == cost.products == 0
+    assert cost.lower_bound == cost.compulsory
     assert cost.chosen.traffic == 4 * empty[0] * empty[1] + 4 * empty[1] * empty[2] + 4 * empty[0] * empty[2]
 
 
