@@ -59,6 +59,9 @@ _MOST_BYTES = 16 << 20
 _ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
 """What `--profile` reads in the same file."""
 
+_ENDS = ("]", '"""', "'''")
+"""Without one of these no line ends a value of several lines."""
+
 _AT = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
@@ -195,8 +198,10 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
     for line, statement in _statements(text):
         parsed = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
-            table = _numbered(next(_paths(parsed)), counts, statement.lstrip().startswith("[["))
+            plain = next(_paths(parsed))
+            table = _numbered(plain, counts, statement.lstrip().startswith("[["))
             found.setdefault(table, line)
+            found.setdefault(plain, line)
             continue
         for path in _paths(parsed):
             for end in range(1, len(path) + 1):
@@ -213,7 +218,9 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             if not bare or bare.startswith("#"):
                 continue
             begun = number
-        statement += line + "\n"
+        goes_on, statement = bool(statement), f"{statement}{line}\n"
+        if goes_on and not any(sign in line for sign in _ENDS):
+            continue
         try:
             tomllib.loads(statement)
         except tomllib.TOMLDecodeError:  # a list or a text that goes on

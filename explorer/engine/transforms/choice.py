@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import fnmatch
 import operator
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from msgspec import Struct
 from explorer.arguments import parse_conditions
 from explorer.facts import Edges, Form, TileRule, TileSpec
 
-__all__ = ["Choice", "choose", "means"]
+__all__ = ["Choice", "Rules", "choose", "packing"]
 
 _SIGNS: Mapping[str, Callable[[int, int], bool]] = {
     ">=": operator.ge,
@@ -27,7 +27,6 @@ _SIGNS: Mapping[str, Callable[[int, int], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_VALUES = ("tile", "edges", "form", "on")
 
 
 class Choice(Struct, frozen=True):
@@ -46,6 +45,49 @@ class Choice(Struct, frozen=True):
     origins: Mapping[str, str]
 
 
+class Rules:
+    """Rules made ready to be asked for many sites.
+
+    A file that the program wrote has a rule for every site by its name: those are looked up, and only globs
+    are tried one by one.
+
+    Args:
+        rules: As a specification has them.
+
+    Raises:
+        Misuse: A rule's conditions on the shape cannot be read.
+    """
+
+    def __init__(self, rules: Sequence[TileRule]) -> None:
+        self.rules = tuple(rules)
+        self._named: dict[str, list[int]] = {}
+        self._globs: list[tuple[int, Callable[[str], Any]]] = []
+        self._conditions = [parse_conditions(rule.shape, rule.origin or "shape") for rule in rules]
+        for at, rule in enumerate(rules):
+            self._named.setdefault(rule.site, []).append(at)
+            if not rule.site or any(sign in rule.site for sign in "*?["):
+                self._globs.append((at, re.compile(fnmatch.translate(rule.site or "*")).match))
+
+    def of(self, name: str, op: str, sizes: tuple[int, int, int]) -> Iterator[tuple[int, TileRule]]:
+        """The rules that mean the site `name`, an `op` of `sizes` (M, K, N), with their places.
+
+        A name that is written out in full means itself, whatever signs of a glob it holds.
+        """
+        found = {at for at, matches in self._globs if matches(name)}
+        found.update(self._named.get(name, ()))
+        of = dict(zip("MKN", sizes, strict=True))
+        for at in sorted(found):
+            rule = self.rules[at]
+            if rule.op and not fnmatch.fnmatchcase(op, rule.op):
+                continue
+            if all(_SIGNS[sign](of[axis], size) for axis, sign, size in self._conditions[at]):
+                yield at, rule
+
+
+_last: tuple[Sequence[TileRule], Rules] = ((), Rules(()))
+"""The rules that were asked for last: a plan asks with the same ones for every site."""
+
+
 def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> Choice:
     """What `spec` asks of the site `name`, an `op` of `sizes` (M, K, N).
 
@@ -54,38 +96,31 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> C
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
     said = dict(spec.origins)
-    origins = {value: said.get(value, "") for value in _VALUES}
-    open_values = set(_VALUES)
-    for rule in spec.rules:
-        speaks = [value for value in _VALUES if value in open_values and getattr(rule, value) is not None]
-        if not speaks or not means(rule, name, op, sizes):
-            continue
-        for value in speaks:
+    origins = {value: said.get(value, "") for value in values}
+    undecided = set(values)
+    for _, rule in _ready(spec.rules).of(name, op, sizes) if spec.rules else ():
+        for value in [v for v in undecided if getattr(rule, v) is not None]:
             values[value], origins[value] = getattr(rule, value), rule.origin
-        open_values.difference_update(speaks)
-        if not open_values:
+            undecided.discard(value)
+        if not undecided:
             break
     return Choice(**values, origins=origins)
 
 
-def means(rule: TileRule, name: str, op: str, sizes: tuple[int, int, int]) -> bool:
-    """Whether `rule` speaks of the site `name`, an `op` of `sizes` (M, K, N).
-
-    A name that is written out in full means itself, whatever signs of a glob it holds.
-
-    Raises:
-        Misuse: Its conditions on the shape cannot be read.
-    """
-    if rule.site and rule.site != name and not fnmatch.fnmatchcase(name, rule.site):
-        return False
-    if rule.op and not fnmatch.fnmatchcase(op, rule.op):
-        return False
-    if not rule.shape:
-        return True
-    of = dict(zip("MKN", sizes, strict=True))
-    return all(_SIGNS[sign](of[axis], size) for axis, sign, size in _conditions(rule.shape, rule.origin))
+def _ready(rules: Sequence[TileRule]) -> Rules:
+    global _last
+    known, ready = _last
+    if known is not rules:
+        ready = Rules(rules)
+        _last = (rules, ready)
+    return ready
 
 
-@lru_cache(maxsize=256)
-def _conditions(text: str, where: str) -> tuple[tuple[str, str, int], ...]:
-    return parse_conditions(text, where or "shape")
+def packing(spec: TileSpec) -> Callable[[str, str, tuple[int, int, int]], tuple[int, int]]:
+    """What the groups of a convolution are packed into: (TK, TN) of the tile that `spec` asks for it."""
+
+    def pack(name: str, op: str, sizes: tuple[int, int, int]) -> tuple[int, int]:
+        _, depth, columns = choose(spec, name, op, sizes).tile
+        return depth, columns
+
+    return pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from explorer.engine.transforms.choice import choose, means
+from explorer.engine.transforms.choice import Rules, choose
 from explorer.facts import SitePlan, TileRule, TileSpec
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
@@ -48,12 +48,10 @@ def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePla
                 origins,
             )
         )
-    unused = [_unused(rule, every) for rule in spec.rules if not _used(rule, every)]
+    rules = Rules(spec.rules)
+    used = {at for site in every for at, _ in rules.of(site.name, site.op, (site.M, site.K, site.N))}
+    unused = [_unused(rule, every) for at, rule in enumerate(spec.rules) if at not in used]
     return Settings(spec.grouped, said.get("grouped", DEFAULT), tuple(sites), tuple(unused))
-
-
-def _used(rule: TileRule, every: Sequence[SitePlan]) -> bool:
-    return any(means(rule, site.name, site.op, (site.M, site.K, site.N)) for site in every)
 
 
 def _unused(rule: TileRule, every: Sequence[SitePlan]) -> UnusedRule:
