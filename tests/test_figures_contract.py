@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from explorer import cli
-from tests.schemas import COUNT, COUNT_OR_NULL, MEASURED, TEXT, Schema, document_of, listed
+from tests.schemas import COUNT, COUNT_OR_NULL, MEASURED, SHARE, TEXT, Schema, document_of, listed
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -57,6 +57,33 @@ STATS = document_of(
     call=COUNT,
     trainable={"type": ["boolean", "null"]},
 )
+NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
+SHARED_COST = {
+    **dict.fromkeys(("traffic_without_reuse", "compulsory", "lower_bound", "buffer", "buffer_double"), COUNT),
+    "utilisation": SHARE,
+    "padded_share": SHARE,
+    "ratio": {"type": "number", "minimum": 1},
+    "fits": {"type": ["boolean", "null"]},
+}
+CYCLES = dict.fromkeys(("compute_cycles", "memory_cycles", "cycles"), COUNT_OR_NULL)
+TOTAL_COST = document_of(
+    order=TEXT,
+    traffic=COUNT,
+    intensity=NUMBER_OR_NULL,
+    **CYCLES,
+    seconds=NUMBER_OR_NULL,
+    memory_bound=COUNT_OR_NULL,
+)
+ORDER_COST = {
+    "order": {"enum": ["mnk", "nmk", "knm", "nkm", "mkn", "kmn"]},
+    "dataflow": {"enum": ["output-stationary", "weight-stationary", "input-stationary"]},
+    **dict.fromkeys(("a_bytes", "b_bytes", "c_read_bytes", "c_write_bytes", "traffic"), COUNT),
+    "intensity": NUMBER_OR_NULL,
+    **CYCLES,
+    "bound": {"enum": ["compute", "memory", ""]},
+    "seconds": NUMBER_OR_NULL,
+}
+SYSTOLIC = {"dataflow": TEXT, "cycles": COUNT, "whole": COUNT, "seconds": NUMBER_OR_NULL}
 ROW = {"layer": COUNT, "path": TEXT, "kind": TEXT}
 SCHEMAS: dict[str, Schema] = {
     "memory": document_of(
@@ -100,6 +127,44 @@ SCHEMAS: dict[str, Schema] = {
             ),
             minItems=1,
         ),
+    ),
+    "plan": document_of(
+        **ABOUT,
+        machine=document_of(
+            name=TEXT,
+            **dict.fromkeys(
+                ("macs_per_cycle", "bytes_per_cycle", "clock", "peak_macs", "bandwidth"), NUMBER_OR_NULL
+            ),
+            buffer=COUNT_OR_NULL,
+            array={"anyOf": [{"type": "null"}, listed(COUNT, minItems=2, maxItems=2)]},
+            double_buffered={"type": "boolean"},
+            origin=TEXT,
+        ),
+        cost=document_of(
+            order=TEXT,
+            macs=COUNT,
+            products=COUNT,
+            **SHARED_COST,
+            total=TOTAL_COST,
+            orders=listed(TOTAL_COST, minItems=7, maxItems=7),
+            systolic=listed(document_of(**SYSTOLIC)),
+            assumptions=listed(TEXT),
+        ),
+        sites=listed(
+            document_of(
+                **dict.fromkeys(("name", "op", "edges", "dtype", "accumulator"), TEXT),
+                **dict.fromkeys(("M", "K", "N", "batch", "macs", "products", "bound_buffer"), COUNT),
+                tile=listed(COUNT, minItems=3, maxItems=3),
+                grid=listed(COUNT, minItems=3, maxItems=3),
+                calls=COUNT_OR_NULL,
+                **SHARED_COST,
+                **ORDER_COST,
+            ),
+            minItems=1,
+        ),
+        orders=listed(document_of(site=TEXT, **ORDER_COST), minItems=6),
+        systolic=listed(document_of(site=TEXT, **SYSTOLIC)),
+        formulas=listed(document_of(site=TEXT, name=TEXT, rule=TEXT, filled=TEXT, value=NUMBER, unit=TEXT)),
     ),
     "training": document_of(
         **ABOUT,
@@ -204,6 +269,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 VERBS = {
     "memory": ((), "steps"),
     "roofline": (ROOF, "layers"),
+    "plan": (("--tile", "8"), "sites"),
     "training": ((), "layers"),
     "weights": ((), "tensors"),
     "activations": ((), "tensors"),
@@ -250,6 +316,66 @@ def test_the_roofline_of_lenet_by_hand(ask: Ask, sample: Callable[[str], Path]) 
     assert row["intensity"] == pytest.approx(2 * 117_600 / row["bytes"])
     assert row["limit"] == "compute"
     assert row["seconds"] == pytest.approx(117_600 / 1e9)
+
+
+@pytest.fixture
+def npu(tmp_path: Path) -> str:
+    path = tmp_path / "npu.toml"
+    path.write_text(
+        "macs_per_cycle = 64\nbytes_per_cycle = 8\nclock = '1 MHz'\narray = '8x8'\nbuffer = '1 KiB'\n"
+    )
+    return str(path)
+
+
+def test_the_plan_of_a_product_by_hand(ask: Ask, sample: Callable[[str], Path], npu: str) -> None:
+    model = sample("linear_32x64x128")
+    document = ask("plan", model, "--tile", "16x32x64", "--profile", npu)
+    (site,) = document["sites"]
+    assert (site["M"], site["K"], site["N"], site["grid"]) == (32, 64, 128, [2, 2, 2])
+    assert site["products"] == 8
+    # every tile is whole; the operands twice each, the output once
+    assert site["traffic"] == 4 * (2 * 32 * 64 + 2 * 64 * 128 + 32 * 128)
+    assert site["traffic_without_reuse"] == 8 * 4 * (16 * 32 + 32 * 64 + 2 * 16 * 64) - 4 * 32 * 128
+    assert site["compute_cycles"] == 32 * 64 * 128 // 64
+    assert site["memory_cycles"] == site["traffic"] // 8
+    assert site["seconds"] == max(site["compute_cycles"], site["memory_cycles"]) / 1e6
+    assert site["buffer"] == 4 * (16 * 32 + 32 * 64 + 16 * 64)
+    assert document["cost"]["fits"] is False
+    assert document["machine"]["origin"] == npu
+    # tiles of 16 x 64 outputs fill the 8 x 8 array 2 x 8 times, and 32 deep each time
+    (stationary,) = (row for row in document["systolic"] if row["dataflow"] == "output-stationary")
+    assert stationary["cycles"] == 8 * (2 * 8) * (2 * 8 + 8 + 32 - 2)
+    by_name = {row["name"]: row for row in document["formulas"]}
+    assert by_name["traffic mnk"]["filled"] == "2 x 8,192 + 2 x 32,768 + 16,384"
+    assert by_name["products"]["filled"] == "2 x 2 x 2"
+
+
+def test_the_loop_order_of_a_plan_can_be_chosen(ask: Ask, sample: Callable[[str], Path]) -> None:
+    model = sample("mlp_128")
+    best = ask("plan", model, "--tile", "32")["cost"]
+    for order in ("knm", "weight-stationary"):
+        chosen = ask("plan", model, "--tile", "32", "--order", order)
+        assert {site["dataflow"] for site in chosen["sites"]} == {"weight-stationary"}
+        assert chosen["cost"]["total"]["order"] == order
+        assert chosen["cost"]["total"]["traffic"] >= best["total"]["traffic"]
+    assert {row["site"] for row in chosen["orders"]} == {site["name"] for site in chosen["sites"]}
+
+
+def test_the_text_of_a_plan_shows_formulas_when_they_are_asked_for(
+    said: Callable[..., str], sample: Callable[[str], Path], npu: str
+) -> None:
+    model = sample("lenet")
+    short = said("plan", model, "--profile", npu, "--tile", "8")
+    assert "64 MACs and 8 B a cycle, 1.00 MHz, buffer 1.00 KiB, array 8 x 8" in short
+    assert "all sites in one loop order" in short
+    assert "output-stationary" in short
+    assert "M K N  =" not in short
+    long = said("plan", model, "--profile", npu, "--tile", "8", "--formulas")
+    assert long.startswith(short[: short.index("The buffer holds")].rstrip())
+    assert "M K N  =" in long
+    without = said("plan", model)
+    assert "No cycles without a machine" in without
+    assert "systolic" not in without
 
 
 @pytest.mark.parametrize("what", ["memory", "operators", "roofline"])
@@ -376,6 +502,10 @@ def test_two_copies_of_a_model_agree_and_two_models_do_not(ask: Ask, sample: Cal
     [
         (("roofline", "{lenet}"), "--peak-macs"),
         (("roofline", "{lenet}", "--peak-macs", "fast", "--bandwidth", "1G"), "fast"),
+        (("plan", "{lenet}", "--order", "mkk"), "--order: 'mkk' is not known"),
+        (("plan", "{lenet}", "--profile", "none.toml"), "none.toml: there is no such file"),
+        (("plan", "{lenet}", "--tile", "0"), "--tile"),
+        (("plan", "{lenet}", "--site", "nothing"), "no site is called 'nothing'"),
         (("plot", "{lenet}"), "plot: says nowhere to write; add --output FILE"),
         (("plot", "{lenet}", "-o", "x.jpg"), "use .svg or .png"),
         (("report", "{lenet}", "-o", "x.pdf"), "use .html or .md"),
