@@ -79,7 +79,7 @@ class _Stored:
         self.K = K
         self.fill = fill
         self.at = 0 if weight.batch == 1 else at
-        self.key = (weight.name, weight.transposed, self.at, K)
+        self.key = (weight.name, weight.transposed, weight.layout, self.at, K)
         self.named = weight.name if weight.batch == 1 or at is None else f"{weight.name}/{at}"
 
     def each(self, region: Region) -> Sequence[Operand]:
@@ -110,7 +110,8 @@ class _Stored:
         weight = self.weight
         same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
-        if same_size and not weight.transposed and self.at in (None, 0) and weight.tensor.shape == shape:
+        lies = not weight.transposed and weight.cut is None
+        if same_size and lies and self.at in (None, 0) and weight.tensor.shape == shape:
             # it lies as it is needed: the stored tensor serves
             if not weight.chain or weight.chain[-1].op != "Constant":
                 # an initializer, however many Identity nodes lead to it: other sites share it

@@ -7,7 +7,7 @@ of X (M, K) times W (K, N), with the nodes that lead to it and away from it made
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -42,8 +42,8 @@ class Weight(Struct, frozen=True):
         K, N: Of the operand, not of the stored tensor.
         chain: Nodes between the stored tensor and the product.
         batch: Matrices in the stack.
-        cut: Makes the block of matrix `at` whose corner is (k, n), (height, width), with `fill` where nothing is
-            stored: `cut(at, k, n, height, width, fill)`. None where the tensor holds the matrices themselves.
+        cut: Makes the block of a matrix whose corner is (k, n), `cut(matrix, k, n, height, width, fill)`;
+            None where the tensor holds the matrices themselves.
         layout: What tells apart operands that are cut from one tensor.
     """
 

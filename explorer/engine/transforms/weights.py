@@ -90,6 +90,11 @@ class _Slabs:
         self.fill = fill
 
     def __call__(self) -> Iterator[memoryview]:
+        if self.weight.cut is not None:
+            for k, n in self.corners:
+                yield _bytes(self.weight.cut(self.at, k, n, self.height, self.width, self.fill))
+            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+            return
         matrix = _matrix(self.weight, self.at)
         if not self.weight.transposed and matrix.nbytes > _MAPPED and len(self.corners) > 1:
             yield from self.from_bands(matrix)

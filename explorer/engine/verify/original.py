@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from explorer.engine.graph import Model
 from explorer.engine.verify.meanings import MEANINGS, Look, Original
+from explorer.facts import SitePlan
 
 __all__ = ["find_original"]
 
 
-def find_original(model: Model, output: str) -> Original | None:
+def find_original(model: Model, output: str, planned: SitePlan | None = None) -> Original | None:
     """The operator of the original that makes `output`, and what it multiplies.
+
+    Args:
+        model: The original.
+        output: Value name.
+        planned: What the plan says of it.
 
     Returns:
         None if `output` is not made by a product.
@@ -19,4 +25,4 @@ def find_original(model: Model, output: str) -> Original | None:
     """
     node = next((n for n in model.graph.nodes if output in n.outputs), None)
     mean = MEANINGS.get((node.domain, node.op)) if node is not None else None
-    return mean(node, Look(model)) if node is not None and mean is not None else None
+    return mean(node, Look(model, planned)) if node is not None and mean is not None else None

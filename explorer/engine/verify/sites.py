@@ -201,8 +201,9 @@ def _references(meaning: Meaning, draws: Sequence[Sequence[Array]]) -> list[_Ref
             bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
             added: Any = 0
             if bias is not None:
-                spread = np.broadcast_to(bias.astype(wide) * wide.type(meaning.beta), meaning.shape)
-                added = meaning.out(spread)
+                added = meaning.added(bias.astype(wide) * wide.type(meaning.beta))
+            if meaning.shown is not None:
+                part, top = np.where(meaning.shown, part, 0), np.where(meaning.shown, top, 0)
             results.append(_Reference(part + added, top + np.abs(added), part))
     return results
 

@@ -86,12 +86,17 @@ def walk(
         raise NotTiled(f"its output has shape {list(result.shape)} for {elements:,} elements")
     check = _Check(given, meaning, site)
     codes = meaning.out(result.codes.reshape(meaning.shape)).reshape(-1)
+    seen = np.arange(codes.size)
+    if meaning.shown is not None:
+        seen = np.flatnonzero(meaning.shown)
+        codes = codes[seen]
     for positions, terms in _resolve(ledger, codes, 1.0):
         if cancel is not None and cancel():
             raise Cancelled
-        check.piece(np.arange(codes.size) if positions is None else positions, terms)
-    if check.tiles != site.products:
-        raise NotTiled(f"{check.tiles:,} products found, the plan has {site.products:,}")
+        check.piece(seen if positions is None else seen[positions], terms)
+    due = site.products - check.unseen()
+    if check.tiles != due:
+        raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
     return check.tiles
 
 
@@ -202,7 +207,7 @@ class _Check:
         bias = self.bias.codes if self.bias is not None else meaning.bias
         if bias is not None:
             assert isinstance(bias, np.ndarray)
-            self.expected_bias = meaning.out(np.broadcast_to(bias, meaning.shape)).reshape(-1)
+            self.expected_bias = meaning.added(bias).reshape(-1)
 
     def piece(self, positions: Array, terms: Sequence[_Term]) -> None:
         """Checks elements that are sums of the same products; `positions` are flat in the arranged output."""
@@ -242,15 +247,29 @@ class _Check:
         if np.any(m - i != row) or np.any(n - j != column):
             raise NotTiled(f"elements of a tile are not where they belong, {place}")
         rows, columns = min(tm, M - row), min(tn, N - column)
+        shown = rows * columns
+        if self.meaning.shown is not None:
+            part = self.meaning.shown[b, row : row + rows, column : column + columns]
+            shown = int(np.count_nonzero(part))
         size = self._full("M", tm, rows), self._full("N", tn, columns)
         if row % tm or column % tn or shape != size:
             raise NotTiled(
                 f"a tile of {shape[0]}x{shape[1]} stands {place}, the plan has {size[0]}x{size[1]} tiles"
                 f" on a grid of {tm}x{tn}"
             )
-        if local.size != rows * columns:
+        if local.size != shown:
             raise NotTiled(f"a part of the tile {place} comes from elsewhere")
         return _Rectangle(b, row, column, rows, columns)
+
+    def unseen(self) -> int:
+        """Products of tiles of which the output shows nothing."""
+        shown = self.meaning.shown
+        if shown is None:
+            return 0
+        tm, tk, tn = self.tile
+        M, K, N = self.sizes
+        tiles = np.add.reduceat(np.add.reduceat(shown, range(0, M, tm), 1, np.intp), range(0, N, tn), 2)
+        return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
 
     def _full(self, axis: str, tile: int, extent: int) -> int:
         """How long a tile is along an axis: whole where edges are padded, or the size is open."""

@@ -10,8 +10,6 @@ from explorer.engine.transforms.sites import Look
 __all__ = ["KINDS", "NOT_MATRIX"]
 
 NOT_MATRIX: Mapping[str, str] = {
-    "Conv": "a convolution",
-    "ConvTranspose": "a transposed convolution",
     "ConvInteger": "an integer convolution",
     "QLinearConv": "a quantized convolution",
     "DeformConv": "a deformable convolution",

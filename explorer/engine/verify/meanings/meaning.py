@@ -13,6 +13,7 @@ from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.interpret import Interpreter, needed
 from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.symbols import Symbols
+from explorer.facts import SitePlan
 
 __all__ = ["Look", "Meaning", "Original"]
 
@@ -28,8 +29,10 @@ class Meaning(Struct, frozen=True):
         left: The inputs arranged as X, (batch, M, K).
         right: W as numbers (batch, K, N), or the inputs arranged so.
         out: Y arranged as (batch, M, N).
-        bias: C as numbers or as which of the inputs it is; broadcasts to Y. None without one.
+        bias: C as numbers or as which of the inputs it is. None without one.
         shape: Of Y.
+        spread: C in the shape of Y; None where it broadcasts by itself.
+        shown: Which elements of the products Y shows, (batch, M, N); None for all.
     """
 
     batch: int
@@ -43,6 +46,13 @@ class Meaning(Struct, frozen=True):
     alpha: float = 1.0
     beta: float = 1.0
     bias: Array | int | None = None
+    spread: Callable[[Array], Array] | None = None
+    shown: Array | None = None
+
+    def added(self, bias: Array) -> Array:
+        """C, or anything of its shape, for every element of the products, (batch, M, N)."""
+        spread = self.spread(bias) if self.spread is not None else np.broadcast_to(bias, self.shape)
+        return self.out(spread)
 
     def weight(self, inputs: Sequence[Array]) -> Array:
         """W, (batch, K, N), of numbers or of codes."""
@@ -79,8 +89,10 @@ class Look:
     as views.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, planned: SitePlan | None = None) -> None:
         self.model = model
+        self.planned = planned
+        """What the plan says of the site: how it falls apart into products."""
 
     def number(self, name: str) -> Array | None:
         """The numbers of a value; None if it is no constant."""
