@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.arguments import opening_words
+from explorer.errors import Misuse
 from explorer.facts import HistoryEntry, TileSpec
 from explorer.tiling_file import COMMAND_LINE, as_toml, escaped
 from explorer.units import printable
@@ -71,6 +72,9 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         steps: Every state but the original, in order.
         stem: What files are called that were saved under no name.
         tool: The program and its version.
+
+    Raises:
+        Misuse: A state does not say how it was made.
     """
     model = os.path.abspath(source) if os.path.exists(source) else source
     lines = [
@@ -111,8 +115,9 @@ def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
 
 def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
     """What was asked for, of a state kept by a program that did not write it down."""
-    assert entry.plan is not None, "every state but the original has a plan"
     plan = entry.plan
+    if plan is None:
+        raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")
     sites = tuple(escaped(site.name) for site in plan.sites)
     return TileSpec(plan.tile, sites, plan.edges, plan.form)  # type: ignore[arg-type]
 
