@@ -67,6 +67,18 @@ class Session(ModuleTiling):
         """
         return self._plan(spec, on_progress)[0]
 
+    def tiling(self) -> Plan | None:
+        """The plan by which the current model was tiled; None for one that is not.
+
+        A file that was tiled before says so itself, and what it says is a claim: `verify` proves it.
+        """
+        from explorer.engine.verify.recovery import recover_plan
+
+        if self.info().tiled is None:
+            return None
+        at = self._history.current
+        return self._history.entries[at].plan or recover_plan(self._model(at))
+
     def cost(
         self,
         spec: TileSpec,

@@ -67,7 +67,7 @@ _STAGES = frozenset({
 
 _METHODS = _STAGES | {
     "info", "ops", "search", "history", "undo", "redo", "go", "name", "script", "command",
-    "settings", "keep_choices",
+    "settings", "keep_choices", "tiling",
     "memory", "roofline", "training", "torchinfo", "locate", "conversions",
 }  # fmt: skip
 

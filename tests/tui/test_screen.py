@@ -214,7 +214,7 @@ async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_wait
         monkeypatch.setattr(hands.pilot.app, "push_screen", watched)
         await hands.press("t")
         await hands.press("enter")
-        assert left["Page"] == 0
+        assert left["Made"] == 0
 
 
 async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:

@@ -136,6 +136,8 @@ def model_page(
         if label != "trainable" or value is not None:
             said = _at_least("" if label in whole else part, value, count_figure(value, exact))
             lines.extend(_figure(label, said, value, width))
+        if label == "MACs" and info.tiled is not None:
+            lines.extend(field("", _tiled_share(info.tiled), width))
     for label, value in sizes:
         said = _at_least("" if label in whole else part, value, bytes_figure(value, exact))
         lines.extend(_figure(label, said, value, width))
@@ -156,8 +158,8 @@ def model_page(
     lines.extend(field(" operators", ((f"{totals.nodes:,}", "number"),), width))
     known: Span = (units.reached_text(totals.coverage), "number" if totals.coverage >= 1 else "warn")
     lines.extend(field(" coverage", (known, (" of them have a known cost", "dim")), width))
-    if info.tiled is not None:
-        lines += [BLANK, *_on_tiles(info.tiled, width, exact)]
+    if info.tiled is not None and info.tiled.left:
+        lines += [BLANK, *_beside_tiles(info.tiled, width)]
     if more is not None:
         lines += [BLANK, *more(width)]
     for title, tensors in (("Inputs", model.inputs), ("Outputs", model.outputs)):
@@ -184,12 +186,16 @@ def model_page(
     return lines
 
 
-def _on_tiles(tiled: Tiled, width: int, exact: bool) -> list[Line]:
-    """Which share of the MACs tile products do, and what is left beside them."""
+def _tiled_share(tiled: Tiled) -> tuple[Span, ...]:
+    """Which share of the MACs tile products do."""
     role = "good" if tiled.share == 1 else "warn" if tiled.share is None else "number"
-    said = ((units.reached_text(tiled.share), role), (f"  {count_figure(tiled.macs, exact)} MACs", "dim"))
-    lines = [head(" On tiles"), *field(" of the MACs", said, width)]
-    lines += field(" products", ((units.exact_text(tiled.products), "number"),), width)
+    products = f" on tiles, {units.exact_text(tiled.products)} products"
+    return (units.reached_text(tiled.share), role), (products, "dim")
+
+
+def _beside_tiles(tiled: Tiled, width: int) -> list[Line]:
+    """What multiplies and accumulates beside the tiles, and why."""
+    lines = [head(" Not on tiles")]
     for row in tiled.left[:_MOST_LEFT]:
         part = units.percent_text(row.macs, tiled.macs_total)
         what = f"{row.count:,} × {safe(row.op)}" if row.count > 1 else f"{safe(row.op)} {safe(row.name)}"

@@ -14,7 +14,7 @@ from explorer.errors import Cancelled, ExplorerError
 from explorer.tui.jobs import Door, Jobs, Running
 from explorer.tui.lines import BLANK, Line, safe, wrap
 from explorer.tui.pages.plan import plan_lines
-from explorer.tui.pages.verdict import verdict_lines
+from explorer.tui.pages.verdict import TO_BLAME, verdict_lines
 from explorer.tui.slices import Slices
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ class Changing(Screen[None]):
 
     def open_tab(self, tab: str, *, focus: bool = True) -> None:
         """Show a tab."""
+        raise NotImplementedError
+
+    def blame(self, spec: TileSpec | None = None) -> None:
+        """Show which layer departs: of a tiling that was refused, or of the current model."""
         raise NotImplementedError
 
     async def reload(self) -> None:
@@ -241,6 +245,7 @@ class Changing(Screen[None]):
 
     async def _do_tile(self, spec: TileSpec) -> None:
         from explorer.tui.screens.dialogs import Page
+        from explorer.tui.screens.tile import Made
 
         result: TileResult = await self.jobs.run("tiling", "tile", spec)
         await self._take_history()
@@ -255,17 +260,19 @@ class Changing(Screen[None]):
             return [*lines, BLANK, *plan_lines(result.plan, width)]
 
         if not result.output:
-            self.app.push_screen(Page("Tiling refused: the result differs", page, tone="bad"))
+            refused = Page("Tiling refused: the result differs", page, hint=TO_BLAME, tone="bad")
+            self.app.push_screen(refused, lambda more: self.blame(spec) if more else None)
             return
         await self._show_current("undo")
         self.last_command, self.said = result.command, ""
         self.show_status()
         title = ("Proven equal" if proof is not None else "Tiled, not verified") if passed else "Different"
         await self.after_paint()  # two paints of the whole screen in one go would hold keys up
-        dialog = Page(
+        dialog = Made(
             title,
             page,
-            hint="Enter diff · y copy command · Esc close",
+            result.plan,
+            hint="Enter diff · i tiles · y copy command · Esc close",
             tone="good" if passed else "bad",
             copy=result.command,
         )
@@ -294,8 +301,10 @@ class Changing(Screen[None]):
             Page(
                 "Proven equal" if proof.passed else "Different",
                 lambda width: verdict_lines(proof, width),
+                hint="" if proof.passed else TO_BLAME,
                 tone="good" if proof.passed else "bad",
-            )
+            ),
+            lambda more: self.blame() if more and not proof.passed else None,
         )
 
     def action_diff(self) -> None:

@@ -25,7 +25,7 @@ from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headlin
 from explorer.tui.screens.dialogs import Dialog, Entry, Page
 from explorer.tui.widgets.line_view import LineList, LineView, RoleLines
 
-__all__ = ["AskCost", "AskPlan", "Options", "TileDialog", "operands_of", "sites_of"]
+__all__ = ["AskCost", "AskPlan", "Made", "Options", "TileDialog", "operands_of", "sites_of"]
 
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
@@ -62,11 +62,12 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
 
 
 def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
-    """What goes into layers as operands 'A' and 'B', by what comes out of them."""
+    """What goes into layers as operands 'A' and 'B', by what comes out of them; a tiled site is one layer."""
+    whole = [layer for layer in layers if layer.group and layer.kind == "tiled"]
     leaves = [layer for layer in layers if not layer.group and layer.inputs]
     return {
         made.name: dict(zip("AB", [given.name for given in layer.inputs], strict=False))
-        for layer in leaves
+        for layer in (*leaves, *whole)
         for made in layer.outputs
         if made.name
     }
@@ -150,6 +151,23 @@ class _TileEntry(Entry):
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Whether a key is meant for the entry."""
         return character is not None and character in "0123456789xX,"
+
+
+class Made(Page):
+    """What was tiled, with its proof; the tiles are one key away."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "blocks", show=False)]
+
+    def __init__(self, title: str, page: Callable[[int], Sequence[Line]], plan: Plan, **how: str) -> None:
+        super().__init__(title, page, **how)
+        self._plan = plan
+
+    def action_blocks(self) -> None:
+        """Show the tiles of the first site."""
+        from explorer.tui.screens.tile_view import TileView
+
+        if self._plan.sites:
+            self.app.push_screen(TileView(self._plan.sites))
 
 
 class Figures(LineList):

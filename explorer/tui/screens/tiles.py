@@ -67,7 +67,21 @@ class Tiles(Remembering):
 
         entries = self.history.entries[: self.history.current + 1] if self.history is not None else ()
         made = {site.output: site for entry in entries if entry.plan for site in entry.plan.sites}
+        assert self.analysis is not None
+        if not made and self.analysis.info.tiled is not None:
+            # a file that was tiled before says how; its numbers are whatever somebody wrote into it
+            said: Plan | None = await self.jobs.run("reading the plan", "tiling")
+            made = {site.output: site for site in said.sites if _sane(site)} if said is not None else {}
         if made:
             return list(made.values()), ()
         plan: Plan = await self.jobs.run("planning", "plan", self.tile_spec or TileSpec())
         return list(plan.sites), plan.skipped
+
+
+_MOST = 1 << 48
+"""No product has more rows, columns or depth than this."""
+
+
+def _sane(site: SitePlan) -> bool:
+    """Whether a site that a file describes can be one."""
+    return all(0 < size < _MOST for size in (site.M, site.K, site.N, site.batch, *site.tile))
