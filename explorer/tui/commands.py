@@ -13,7 +13,7 @@ from msgspec import Struct
 
 __all__ = ["COMMANDS", "TABS", "Command", "Tab", "in_scope", "key_table"]
 
-Scope = Literal["screen", "list", "plot", "tiles", "history", "sweep"]
+Scope = Literal["screen", "list", "plot", "tiles", "history", "sweep", "blame"]
 
 
 class Command(Struct, frozen=True):
@@ -28,7 +28,8 @@ class Command(Struct, frozen=True):
         tip: One sentence more.
         group: Heading in the help.
         scope: 'screen' acts everywhere, 'list' in the focused list, 'plot' in the focused plot, 'tiles' in
-            the tile view, 'history' in the list of states, 'sweep' on the Sweep screen.
+            the tile view, 'history' in the list of states, 'sweep' on the Sweep screen, 'blame' in the error
+            growth.
         footer: Label in the footer, empty if it is not there.
         menu: Whether the action menu offers it.
     """
@@ -55,7 +56,7 @@ class Tab(Struct, frozen=True):
 
 
 LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
-TILES, HISTORY, SWEEP = "In the tile view", "In the history", "In the sweep"
+TILES, HISTORY, SWEEP, BLAME = "In the tile view", "In the history", "In the sweep", "In the error growth"
 
 TABS: tuple[Tab, ...] = (
     Tab("layer", "1", "Layer", "Lay", "What is known of the chosen layer"),
@@ -214,6 +215,15 @@ COMMANDS: tuple[Command, ...] = (
         CHANGE,
         menu=True,
     ),
+    Command(
+        "blame",
+        ("B",),
+        "B",
+        "Blame",
+        "Which layer departs from the model as opened, and how the error grows from there",
+        CHANGE,
+        menu=True,
+    ),
     Command("diff", ("d",), "d", "Diff", "Compare with the model as opened", CHANGE, menu=True),
     Command(
         "undo",
@@ -337,6 +347,15 @@ _SWEEP: tuple[tuple[str, tuple[str, ...], str, str, str], ...] = (
 )
 COMMANDS += tuple(Command(*words, SWEEP, "sweep") for words in _SWEEP)
 
+_BLAME: tuple[tuple[str, tuple[str, ...], str, str, str], ...] = (
+    ("blame_next(1)", ("n",), "n", "Next that adds error", "Of the layers that introduce more than rounding"),
+    ("blame_next(-1)", ("p",), "p", "The one before", "Of the layers that introduce more than rounding"),
+    ("blame_worst", ("w",), "w", "Worst", "To the largest error"),
+    ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
+    ("blame_copy", ("y",), "y", "Copy", "Send the verdict to the terminal"),
+)
+COMMANDS += tuple(Command(*words, BLAME, "blame") for words in _BLAME)
+
 
 def in_scope(scope: Scope) -> tuple[Command, ...]:
     """The commands that act in one scope."""
@@ -345,6 +364,6 @@ def in_scope(scope: Scope) -> tuple[Command, ...]:
 
 def key_table() -> list[tuple[str, str]]:
     """Keys and what they do, for the README; in the order of the help."""
-    groups = (LOOK, CHANGE, MOVE, TILES, HISTORY, SWEEP, PROGRAM)
+    groups = (LOOK, CHANGE, MOVE, TILES, HISTORY, SWEEP, BLAME, PROGRAM)
     ordered = sorted(COMMANDS, key=lambda c: groups.index(c.group))
     return [(c.shown, f"{c.title}: {c.tip}") for c in ordered]

@@ -11,7 +11,10 @@ from explorer.tui.lines import BLANK, Line, Span, head, middle, safe, wrap
 if TYPE_CHECKING:
     from explorer.facts import OutputEvidence, SiteEvidence, Verification
 
-__all__ = ["verdict_lines"]
+__all__ = ["TO_BLAME", "verdict_lines"]
+
+TO_BLAME = "Enter which layer departs · Esc close"
+"""What can be done about a proof that failed."""
 
 _MOST = 100
 

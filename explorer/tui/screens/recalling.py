@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.tui.lines import safe
 from explorer.tui.pages.history import state_name
-from explorer.tui.pages.verdict import verdict_lines
-from explorer.tui.screens.converting import Converting
+from explorer.tui.pages.verdict import TO_BLAME, verdict_lines
+from explorer.tui.screens.blaming import Blaming
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History, Verification
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Recalling"]
 
 
-class Recalling(Converting):
+class Recalling(Blaming):
     """The part of the main screen that knows what was done before."""
 
     def action_history(self, at: int | None = None) -> None:
@@ -81,9 +81,17 @@ class Recalling(Converting):
         page = Page(
             f"{verdict}: {self._named(wish.other)} and {self._named(wish.at)}",
             lambda width: verdict_lines(proof, width),
+            hint="" if proof.passed else TO_BLAME,
             tone="good" if proof.passed else "bad",
         )
-        self.app.push_screen(page, lambda _: self.action_history(wish.at))
+
+        def answered(more: bool | None) -> None:
+            if more and not proof.passed:
+                self.blame(before=wish.other, after=wish.at)
+            else:
+                self.action_history(wish.at)
+
+        self.app.push_screen(page, answered)
 
     # files
 

@@ -1,0 +1,240 @@
+"""How the error grows from layer to layer, and the layer that begins it: a plot, and a list by a cursor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from explorer.report.blame import STATES, claim, decades, error_text
+from explorer.report.layout import BAD, GOOD, NOTE
+from explorer.tui.lines import BLANK, Line, Span, ending, fit, flow, safe, wrap
+from explorer.tui.pages.plot import Part, framed, log_ticks, overlay, spread
+from explorer.units import shape_text
+
+if TYPE_CHECKING:
+    from plotille import Canvas
+
+    from explorer.facts.blame import Blame, Probe
+
+__all__ = ["Growth", "blame_head", "growth_of", "growth_page", "probe_at"]
+
+_ROLES = {GOOD: "good", NOTE: "warn", BAD: "bad"}
+_NONE = -math.inf
+_AROUND = 3
+"""Lines around the plot: what the dots are, and the axis with the words under it."""
+
+_LOW = 14
+"""Rows under which every line counts."""
+
+_LARGEST = 0.35
+"""Decades above the largest error, so that its mark stands clear of the edge."""
+
+
+class Growth(Struct, frozen=True):
+    """A search for blame in the form in which it is shown.
+
+    Attributes:
+        errors, noise: Logarithms of the relative error and of the original's own, minus infinity for none.
+        guilty: Positions of the layers that introduce error, or of those that number types explain.
+    """
+
+    fact: Blame
+    errors: tuple[float, ...]
+    noise: tuple[float, ...]
+    guilty: tuple[int, ...]
+
+
+def growth_of(fact: Blame) -> Growth:
+    """Take the logarithms, once."""
+    probes = fact.probes
+    found = [i for i, p in enumerate(probes) if p.state == "introduced"]
+    found = found or [i for i, p in enumerate(probes) if p.state == "coarser"]
+    errors = tuple(_log(p.relative) for p in probes)
+    return Growth(fact, errors, tuple(_log(p.noise) for p in probes), tuple(found))
+
+
+def _log(value: float | None) -> float:
+    return math.log10(value) if value and math.isfinite(value) else _NONE
+
+
+def blame_head(fact: Blame, width: int) -> tuple[Line, ...]:
+    """Which two, and the answer in a few words."""
+    # a state of a session is called after the model that it was made of
+    names = f" {safe(fact.before)} → {safe(fact.after.removeprefix(f'{fact.before}, '))}"
+    said = f" {claim(fact).capitalize()}"
+    return ((fit(names, width), "strong"),), ((fit(said, width), "good" if fact.same else "bad"),)
+
+
+def growth_page(shown: Growth, at: int, width: int, height: int) -> list[Line]:
+    """The verdict, the plot and the values around the cursor.
+
+    Args:
+        shown: The figures.
+        at: Where the cursor is among the values.
+        width: In cells.
+        height: In cells; the list is cut to it and follows the cursor.
+    """
+    width -= 1
+    fact = shown.fact
+    if not fact.probes:
+        return _verdict(fact, width, 20)
+    at = max(0, min(at, len(fact.probes) - 1))
+    lines, rows = _above(shown, width, height)
+    lines += _plot(shown, at, width, rows)
+    lines += _about(fact.probes[at], width, 1 if height < _LOW else 2)
+    return [*lines, *_list(shown, at, width, _room(len(lines), height))]
+
+
+def probe_at(shown: Growth, at: int, row: int, width: int, height: int) -> int | None:
+    """The value in a row of the page that `growth_page` makes of the same."""
+    count = len(shown.fact.probes)
+    above, rows = _above(shown, width - 1, height)
+    before = len(above) + rows + _AROUND + (1 if height < _LOW else 2)
+    room = _room(before, height)
+    found = _first(at, room, count) + row - before - 1
+    return found if row > before and found < min(count, _first(at, room, count) + room) else None
+
+
+def _above(shown: Growth, width: int, height: int) -> tuple[list[Line], int]:
+    """What stands above the plot, and the rows that it takes."""
+    lines = _verdict(shown.fact, width, 1 if height < _LOW else 2 if height < 18 else 4)
+    if height > 20:
+        lines.append(BLANK)
+    # below are what the cursor is on, the heading of the list, and three rows of it
+    room = height - len(lines) - _AROUND - 4 - (1 if height < _LOW else 2)
+    return lines, max(2, min(14, room * 5 // 8))
+
+
+def _verdict(fact: Blame, width: int, most: int) -> list[Line]:
+    lines = wrap(((f" {safe(fact.verdict)}", "text"),), width, 1)
+    if len(lines) > most:
+        last = "".join(piece for piece, _ in lines[most - 1])
+        lines = [*lines[: most - 1], ((fit(last + " …", width), "text"),)]
+    return lines
+
+
+def _plot(shown: Growth, at: int, width: int, rows: int) -> list[Line]:
+    """The error from left to right over the original's own noise; what introduces error as a mark."""
+    probes = shown.fact.probes
+    known = decades([*(p.relative for p in probes), *(p.noise for p in probes)]) or (-8, 0)
+    low, high = known[0], known[1] + _LARGEST
+    ticks = log_ticks(low, high, max(2, rows // 2))
+    margin = max(len(f"1e{power}") for power in (*ticks, low))
+    across = max(8, width - margin - 2)
+    dots, count = 2 * across, len(probes)
+
+    def x_of(index: int) -> int:
+        return spread(index, 0, max(1, count - 1), dots)
+
+    def y_of(value: float) -> int:
+        return spread(value, low, high, 4 * rows)
+
+    def curve(values: Sequence[float]) -> list[tuple[int, int]]:
+        """Dots; where several values share a column the largest."""
+        found = []
+        step = max(1, count // dots)
+        for first in range(0, count, step):
+            value = max(values[first : first + step])
+            if value > _NONE:
+                found.append((x_of(first), y_of(value)))
+        return found
+
+    def error(canvas: Canvas) -> None:
+        before: tuple[int, int] | None = None
+        for place in curve(shown.errors):
+            if before is None or place[0] - before[0] > 2 * dots / count + 2:
+                canvas.point(*place)
+            else:
+                canvas.line(*before, *place)
+            before = place
+
+    def noise(canvas: Canvas) -> None:
+        for place in curve(shown.noise):
+            canvas.point(*place)
+
+    def guilty(canvas: Canvas) -> None:
+        for index in shown.guilty:
+            value = _mark(probes[index])
+            if value > _NONE:
+                canvas.point(x_of(index), max(0, y_of(max(low, value))), marker="●")
+
+    def stem(canvas: Canvas) -> None:
+        canvas.line(x_of(at), 0, x_of(at), max(1, y_of(max(low, shown.errors[at]))))
+
+    def cursor(canvas: Canvas) -> None:
+        canvas.point(x_of(at), y_of(max(low, shown.errors[at])), marker="◆")
+
+    role = "bad" if shown.fact.kind in ("fault", "spread") else "warn"
+    parts: list[Part] = [("dim", noise), ("accent", stem), ("bar", error), (role, guilty), ("accent", cursor)]
+    picture = overlay(across, rows, parts)
+    labels = {rows - 1 - y_of(power) // 4: f"1e{power}" for power in reversed(ticks)}
+    legend: list[Span] = [
+        (" " * (margin + 2), "dim"),
+        ("error / value", "bar"),
+        ("  the original's noise", "dim"),
+        ("  ● introduced" if shown.guilty else "", role),
+    ]
+    below = [(0, "first"), (across - 1, "last")]
+    if shown.guilty:
+        below.insert(1, (x_of(shown.guilty[0]) // 2, f"node {probes[shown.guilty[0]].step:,}"))
+    return [tuple(legend), *framed(picture, labels, below)]
+
+
+def _mark(probe: Probe) -> float:
+    return max(_log(probe.relative), _log(probe.introduced))
+
+
+def _about(probe: Probe, width: int, most: int) -> list[Line]:
+    """Figures of the value under the cursor, in `most` lines."""
+    pieces: list[Span] = [
+        (f"error {error_text(probe.relative)}", "number"),
+        (f"introduced {error_text(probe.introduced)}", "number"),
+        (f"noise {error_text(probe.noise)}", "dim"),
+        (f"max {error_text(probe.max_abs)}", "dim"),
+        (f"{safe(probe.op)} {shape_text(probe.shape)}", "dim"),
+    ]
+    if probe.snr_db is not None:
+        pieces.append((f"SNR {probe.snr_db:.1f} dB", "dim"))
+    if probe.nonfinite:
+        pieces.append((f"{probe.nonfinite:,} NaN or Inf", "bad"))
+    lines = flow(((piece,) for piece in pieces), width)[:most]
+    return [*lines, *[()] * (most - len(lines))]
+
+
+def _room(lines: int, height: int) -> int:
+    """Rows of the list under so many lines."""
+    return max(3, height - lines - 1)
+
+
+def _first(at: int, room: int, count: int) -> int:
+    return max(0, min(at - room // 2, count - room))
+
+
+def _list(shown: Growth, at: int, width: int, room: int) -> list[Line]:
+    """A window on the values in execution order, around the cursor."""
+    probes = shown.fact.probes
+    kind = 14 if width >= 66 else 0
+    more = 12 if width >= 54 else 0
+    name = max(8, width - kind - 10 - more - 13 - 3)
+    columns = fit("error", 10, right=True) + fit("introduced", more, right=True)
+    count = fit(f" {at + 1:,} of {len(probes):,} values", name + 3 + kind)
+    lines: list[Line] = [((count, "head"), (columns, "dim"))]
+    start = _first(at, room, len(probes))
+    for i in range(start, min(start + room, len(probes))):
+        probe = probes[i]
+        said, style = STATES[probe.state]
+        role = _ROLES[style]
+        lines.append(
+            (
+                (" ◆ " if i == at else " ● " if i in shown.guilty else "   ", "accent" if i == at else role),
+                (fit(ending(safe(probe.layer), name - 1), name), "strong" if i == at else "text"),
+                (fit(safe(probe.op), kind), "dim"),
+                (fit(error_text(probe.relative), 10, right=True), "number"),
+                (fit(error_text(probe.introduced), more, right=True), "dim"),
+                (fit(f"  {said.lower()}", 13), role),
+            )
+        )
+    return lines
