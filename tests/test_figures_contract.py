@@ -143,6 +143,7 @@ SCHEMAS: dict[str, Schema] = {
         cost=document_of(
             order=TEXT,
             macs=COUNT,
+            macs_total=COUNT_OR_NULL,
             products=COUNT,
             **SHARED_COST,
             total=TOTAL_COST,

@@ -211,6 +211,7 @@ class PlanCost(Struct, frozen=True):
         orders: Every site in the same order, for each of the six; then the best of each.
         systolic: By dataflow, summed over all sites.
         assumptions: What was taken for granted, in words.
+        macs_total: Of the whole model, what is left untiled too; None unless every one is known.
     """
 
     hardware: Hardware
@@ -231,3 +232,4 @@ class PlanCost(Struct, frozen=True):
     orders: tuple[OrderTotal, ...]
     systolic: tuple[Systolic, ...] = ()
     assumptions: tuple[str, ...] = ()
+    macs_total: int | None = None

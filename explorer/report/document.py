@@ -51,6 +51,7 @@ __all__ = [
     "memory",
     "ops",
     "plan",
+    "plan_cost",
     "roofline",
     "settings",
     "sweep",

@@ -15,7 +15,6 @@ from explorer.report.model import (
     capped,
     count_row,
     share_text,
-    symbolic_hint,
     title,
 )
 from explorer.units import bytes_text, count_text, exact_text, percent_text, rate_text, seconds_text
@@ -54,7 +53,7 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         *title(about.model),
         *([Line((hardware_text(machine), Span(f"   {machine.origin}", DIM)))] if _known(machine) else []),
         Line(),
-        figure_table(_totals(about, fact)),
+        figure_table(_totals(fact)),
         *(_by_order(fact) if len(fact.sites) > 1 else []),
         Line(),
         *capped(min(len(fact.sites), CAP), len(fact.sites), "sites"),
@@ -64,7 +63,6 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         Line(),
         *(Prose(text, DIM) for text in fact.assumptions),
         *([] if _known(machine) else [Prose(_NO_MACHINE, NOTE)]),
-        *symbolic_hint(about),
     ]
 
 
@@ -75,14 +73,14 @@ def _known(machine: Hardware) -> bool:
     return machine.macs_per_cycle is not None or machine.peak_macs is not None
 
 
-def _totals(about: Info, fact: PlanCost) -> list[tuple[Cell, ...]]:
+def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
     machine, total = fact.hardware, fact.total
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
     sizes = ", ".join("x".join(map(str, tile)) for tile in sorted(tiles)[:3]) + (
         f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
     )
-    share = f"{share_text(fact.macs, about.totals.macs)} of the model's" if about.totals.macs else ""
+    share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""
     chosen = "each site's best order" if fact.order == "best" else f"loop order {fact.order}"
     fits = {True: "fits", False: "does not fit", None: ""}[fact.fits]
     needed = fact.buffer_double if machine.double_buffered else fact.buffer
@@ -183,7 +181,7 @@ def _sites(fact: PlanCost) -> Table:
 def _site_row(site: SiteCost) -> tuple[Cell, ...]:
     chosen = site.chosen
     calls = "? runs" if site.calls is None else f"{site.calls:,} runs"
-    many = [f"{site.batch:,} of" if site.batch > 1 else "", calls if site.calls != 1 else ""]
+    many = [f"x {site.batch:,}" if site.batch > 1 else "", calls if site.calls != 1 else ""]
     remark = ", ".join(text for text in many if text)
     return (
         (site.name, Span(f"  {remark}", DIM)) if remark else site.name,

@@ -119,6 +119,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
             for rows in zip(*(site.systolic for site in sites), strict=True)
         ),
         assumptions=tuple(_assumed(plan, machine)),
+        macs_total=plan.macs_total,
     )
 
 
@@ -383,6 +384,8 @@ def _assumed(plan: Plan, machine: Hardware) -> Iterable[str]:
     yield from _ASSUMPTIONS
     if machine.peak_macs is not None or machine.macs_per_cycle is not None:
         yield _OVERLAP[machine.double_buffered]
+    if any("Conv" in site.op for site in plan.sites):
+        yield "The left operand of a convolution is counted as gathered: every window with all its elements."
     once = [site.name for site in plan.sites if site.calls is None]
     if once:
         named = ", ".join(once[:3]) + (f" and {len(once) - 3:,} more" if len(once) > 3 else "")
