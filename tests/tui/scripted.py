@@ -671,10 +671,10 @@ class ScriptedEngine:
         )
         return TileResult(made, "1-alexnet.onnx", proof(), 2.4, command)
 
-    def _verify(self) -> Verification:
+    def _verify(self, before: int = 0, after: int | None = None) -> Verification:
         return proof()
 
-    def _diff(self) -> Diff:
+    def _diff(self, before: int = 0, after: int | None = None) -> Diff:
         whole = self.model.info.totals
         rows = tuple(
             NodeDiff(
@@ -708,6 +708,22 @@ class ScriptedEngine:
     def _redo(self) -> History:
         self.states = replace(self.states, current=min(len(self.states.entries) - 1, self.states.current + 1))
         return self.states
+
+    def _go(self, index: int) -> History:
+        self.states = replace(self.states, current=index)
+        return self.states
+
+    def _name(self, index: int, text: str) -> History:
+        entries = list(self.states.entries)
+        entries[index] = replace(entries[index], name=text)
+        self.states = replace(self.states, entries=tuple(entries))
+        return self.states
+
+    def _script(self, path: str, *, index: int, overwrite: bool) -> str:
+        return path
+
+    def _keep_choices(self, path: str, *, overwrite: bool) -> str:
+        return path
 
     def _save(self, path: str, *, overwrite: bool = False) -> str:
         entries = list(self.states.entries)

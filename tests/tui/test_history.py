@@ -1,0 +1,211 @@
+"""The History screen: every state in sight, one key to go there, to compare, to prove, to name, to keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from textual.widgets import Input
+
+from explorer.errors import BadModel
+from explorer.facts import History, HistoryEntry
+from explorer.tui.lines import line_text, line_width
+from explorer.tui.pages.history import state_head, state_lines, state_row
+from explorer.tui.screens.history import AskName, DiffScreen, HistoryScreen
+from explorer.tui.screens.main import MainScreen
+from explorer.tui.widgets.fold_list import FoldList
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.strips import Header, Status
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import proof
+
+
+def rows(hands: Hands) -> list[str]:
+    """The list of the History screen."""
+    top = hands.pilot.app.screen
+    assert isinstance(top, HistoryScreen), type(top).__name__
+    states = top.query_one("#states", LineList)
+    return [line_text(states.row_line(i, 78)).rstrip() for i in range(states.row_count)]
+
+
+def below(hands: Hands) -> str:
+    return "\n".join(line_text(line) for line in hands.pilot.app.screen.query_one("#state", LineView).lines)
+
+
+def asked(hands: Hands, *methods: str) -> list[tuple[object, ...]]:
+    return [(m, *args) for m, args, _ in hands.engine.asked if m in methods]
+
+
+async def twice(hands: Hands) -> None:
+    """Tiles two times."""
+    await hands.tile()
+    await hands.tile()
+
+
+async def test_every_state_is_a_row_and_the_current_one_is_marked() -> None:
+    async with screen() as hands:
+        await twice(hands)
+        await hands.press("u", "H")
+        assert [row.split()[:2] for row in rows(hands)] == [["0", "as"], ["●", "1"], ["2", "tile"]]
+        assert rows(hands)[1].endswith("proven equal")
+        assert "14,336" in rows(hands)[1]
+        head = "\n".join(line_text(line) for line in hands.pilot.app.screen.query_one(Header).lines)
+        assert "3 states, 1 to redo" in head
+        assert "drops what could be redone" in head
+        assert "$ explorer tile alexnet.onnx" in below(hands)
+        await hands.press("down")
+        assert "can be redone" in below(hands)
+        await hands.press("escape")
+        assert isinstance(hands.pilot.app.screen, MainScreen)
+
+
+async def test_enter_goes_to_any_state() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await twice(hands)
+        await hands.press("H", "home", "enter")
+        assert isinstance(hands.pilot.app.screen, MainScreen)
+        assert hands.engine.states.current == 0
+        assert "this is 0 as opened" in hands.strip(Status)
+        assert "not saved" not in hands.strip(Header)
+        await hands.press("H", "end", "enter")
+        assert hands.engine.states.current == 2
+        assert len(hands.engine.states.entries) == 3, "going back lost nothing"
+
+
+async def test_a_state_that_cannot_be_read_is_not_gone_to() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await twice(hands)
+        hands.engine.errors["analysis"] = BadModel("ran out of memory")
+        await hands.press("H", "home", "enter")
+        assert "the step was taken back; ran out of memory" in " ".join(hands.dialog().split())
+        assert hands.engine.states.current == 2
+
+
+async def test_the_first_c_marks_a_state_and_the_second_compares_with_it() -> None:
+    async with screen() as hands:
+        await twice(hands)
+        await hands.press("H", "up", "c")
+        assert rows(hands)[1].startswith(" c")
+        await hands.press("c")
+        assert not rows(hands)[1].startswith(" c"), "the same key on the same row takes the mark away"
+        await hands.press("c", "down", "c")
+        top = hands.pilot.app.screen
+        assert isinstance(top, DiffScreen)
+        assert asked(hands, "diff") == [("diff", 1, 2)]
+        head = "\n".join(line_text(line) for line in top.query_one(Header).lines)
+        assert "1 tile 64x64x64 → 2 tile 64x64x64" in head
+        changes = top.query_one(FoldList)
+        assert any("3 tiled" in line_text(changes.row_line(i, 78)) for i in range(changes.row_count))
+        await hands.press("escape")
+        assert len(rows(hands)) == 3, "back to the history"
+
+
+async def test_v_proves_a_state_equal_to_the_marked_one_or_to_the_original() -> None:
+    async with screen() as hands:
+        await twice(hands)
+        await hands.press("H", "v")
+        assert hands.dialog().startswith("Proven equal: 0 as opened and 2 tile 64x64x64")
+        await hands.press("escape", "up", "c", "down", "v")
+        assert asked(hands, "verify") == [("verify", 0, 2), ("verify", 1, 2)]
+        await hands.press("escape", "home", "v")
+        assert len(asked(hands, "verify")) == 2, "the original is equal to itself"
+
+
+async def test_a_comparison_can_be_stopped() -> None:
+    async with screen() as hands:
+        await hands.tile()
+        hands.engine.hold.add("diff")
+        await hands.press("H", "c", "up", "c")
+        assert "comparing" in hands.strip(Status)
+        await hands.press("escape")
+        assert "stopped, nothing was changed" in hands.strip(Status)
+
+
+async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
+    async with screen() as hands:
+        await hands.tile()
+        await hands.press("H", "n")
+        assert isinstance(hands.pilot.app.screen, AskName)
+        await hands.press(*"int8", "enter")
+        assert "int8  tile 64x64x64" in rows(hands)[1]
+        assert "done   tile 64x64x64" in below(hands)
+        await hands.press("n", "escape")
+        assert "int8" in rows(hands)[1]
+        await hands.press("n", *["backspace"] * 4, "enter")
+        assert "int8" not in rows(hands)[1]
+        await hands.press("escape")
+
+
+async def test_the_script_of_a_state_is_written_where_the_user_says(tmp_path: Path) -> None:
+    target, mine = str(tmp_path / "a.sh"), tmp_path / "b.sh"
+    mine.write_text("mine")
+    async with screen() as hands:
+        await twice(hands)
+        await hands.press("H", "home", "s")
+        assert len(rows(hands)) == 3, "nothing was done to the original"
+        await hands.press("down", "s")
+        assert hands.pilot.app.screen.query_one(Input).value == "alexnet.sh"
+        hands.pilot.app.screen.query_one(Input).value = target
+        await hands.press("enter")
+        assert ("script", (target,), {"index": 1, "overwrite": False}) in hands.engine.asked
+        assert f"written to {target}" in hands.strip(Status)
+        await hands.press("H", "s")
+        hands.pilot.app.screen.query_one(Input).value = str(mine)
+        await hands.press("enter")
+        assert "Replace it?" in hands.dialog()
+        await hands.press("y")
+        assert ("script", (str(mine),), {"index": 2, "overwrite": True}) in hands.engine.asked
+
+
+async def test_tilings_made_by_hand_are_kept_as_a_file(tmp_path: Path) -> None:
+    target = str(tmp_path / "npu.toml")
+    async with screen() as hands:
+        await hands.press("K")
+        assert "nothing was tiled yet" in hands.strip(Status)
+        await hands.tile()
+        await hands.press("K")
+        assert hands.pilot.app.screen.query_one(Input).value == "alexnet.toml"
+        hands.pilot.app.screen.query_one(Input).value = target
+        await hands.press("enter")
+        assert ("keep_choices", (target,), {"overwrite": False}) in hands.engine.asked
+        assert "written to" in hands.strip(Status)
+
+
+@pytest.mark.parametrize("size", [(140, 40), (80, 24), (60, 15), (40, 12)])
+async def test_it_fits_every_terminal(size: tuple[int, int]) -> None:
+    async with screen(size=size) as hands:
+        for _ in range(20):
+            state = hands.engine.states.entries[-1]
+            hands.engine.states = History((*hands.engine.states.entries, replace(state, path="x")), 3)
+        await hands.press("H")
+        top = hands.pilot.app.screen
+        states = top.query_one("#states", LineList)
+        assert 3 <= states.size.height <= size[1] // 2
+        assert top.query_one("#state", LineView).size.height >= 3
+        assert all(line_width(states.row_line(i, size[0])) <= size[0] for i in range(states.row_count))
+        await hands.press("end")
+        assert states.scroll_offset.y + states.size.height == 21
+
+
+@pytest.mark.parametrize("width", [30, 49, 50, 80, 140])
+def test_rows_and_their_heading_line_up_and_hostile_names_are_harmless(width: int) -> None:
+    hostile = HistoryEntry(
+        "tile\x1b[2J" * 9, "p", "explorer \x1b]0;x\x07", None, proof(), "s\x1b", "\x9b" * 99
+    )
+    assert line_width(state_head(width)) == width
+    row = state_row(hostile, 1, 1, None, width)
+    assert line_width(row) == width
+    said = line_text(row) + "".join(line_text(line) for line in state_lines(hostile, 1, 1, width))
+    assert not {"\x1b", "\x9b", "\x07"} & set(said)
+    assert all(line_width(line) <= width for line in state_lines(hostile, 1, 1, width))
+
+
+def test_what_came_of_the_proof_is_said_in_the_row() -> None:
+    def said(entry: HistoryEntry) -> str:
+        return line_text(state_row(entry, 1, 1, None, 80)).split("  ")[-1].strip()
+
+    good = HistoryEntry("tile", "p", "", None, proof())
+    assert said(good) == "proven equal"
+    assert said(replace(good, verification=replace(proof(), passed=False))) == "different"
+    assert said(replace(good, verification=None)) == "not proven"
