@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
     from explorer.facts import Analysis, Diff, Info, Layer, Plan, TileResult, TileSpec, Verification, to_json
+    from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.roofline import Machine
     from explorer.session import Session, blame_files, compare_files, diff_files, verify_files
 
@@ -29,12 +30,14 @@ __all__ = [
     "Diff",
     "EngineDied",
     "ExplorerError",
+    "Hardware",
     "Info",
     "Layer",
     "Machine",
     "MissingExtra",
     "Misuse",
     "Plan",
+    "PlanCost",
     "Session",
     "TileResult",
     "TileSpec",
@@ -62,6 +65,7 @@ _HOMES = {
         "Verification",
         "to_json",
     ),
+    "explorer.facts.cost": ("Hardware", "PlanCost"),
     "explorer.facts.roofline": ("Machine",),
     "explorer.session": ("Session", "blame_files", "compare_files", "diff_files", "verify_files"),
 }
