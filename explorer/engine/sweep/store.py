@@ -34,16 +34,9 @@ _NESTED = tuple(name for name, hint in _HINTS.items() if "tuple" in str(hint))
 _FLAGS = tuple(name for name, hint in _HINTS.items() if hint is bool or bool in get_args(hint))
 _FIELDS = tuple(name for name in SweepRow.__struct_fields__ if name != "pareto")
 """Whether a row is on the front depends on its rivals, so it is not kept."""
-_TYPES = {int: "INTEGER", float: "REAL", bool: "INTEGER"}
 
-
-def _affinity(name: str) -> str:
-    hint = _HINTS[name]
-    kinds = [_TYPES[kind] for kind in (get_args(hint) or (hint,)) if kind in _TYPES]
-    return kinds[0] if kinds and name not in _NESTED else "TEXT"
-
-
-_COLUMNS = ", ".join(f"{name} {_affinity(name)}{' PRIMARY KEY' if name == 'key' else ''}" for name in _FIELDS)
+# no types: a column of a type of its own would make a float of an integer beyond SQLite's, written as text
+_COLUMNS = ", ".join(f"{name}{' TEXT PRIMARY KEY' if name == 'key' else ''}" for name in _FIELDS)
 _ADD = (
     f"INSERT INTO rows ({', '.join(_FIELDS)}) VALUES ({', '.join('?' * len(_FIELDS))}) "
     f"ON CONFLICT(key) DO UPDATE SET {', '.join(f'{name}=excluded.{name}' for name in _FIELDS)}"
@@ -175,6 +168,8 @@ def _check(path: str, changed: bool) -> None:
         raise Misuse("is a directory", where=path, hint="name a file for the results")
     if os.path.isfile(path) and (is_store(path) or (changed and os.path.getsize(path) == 0)):
         return
+    if os.path.isfile(path) and os.path.isfile(f"{path}-journal"):
+        return  # a kill while it was being made: SQLite takes it back
     raise Misuse("this holds no results of a sweep", where=path, hint="name another file for the results")
 
 

@@ -1,0 +1,241 @@
+"""A sweep on several processes: what a worker that dies was doing is done by another, and kept once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from explorer.engine.sweep import cluster
+from explorer.engine.sweep.measure import SCRATCH, Task, clear_left
+from explorer.errors import Cancelled, EngineDied, Misuse
+from explorer.facts.sweep import SweepSpec
+from explorer.sweeping import sweep_files
+
+ROOT = Path(__file__).parent.parent.parent.parent
+TILES = tuple((m, k, 32) for m in (8, 16, 32) for k in (8, 16, 32))
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts one of Dask's commands; all of them end with the test."""
+    pytest.importorskip("distributed")
+    started: list[subprocess.Popen[str]] = []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+
+    def start(command: str, *words: str) -> subprocess.Popen[str]:
+        typed = [sys.executable, "-m", f"distributed.cli.dask_{command}", *words]
+        process = subprocess.Popen(
+            typed, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, cwd=tmp_path
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def address_of(scheduler: subprocess.Popen[str]) -> str:
+    """Where a scheduler says that it listens."""
+    assert scheduler.stderr is not None
+    for line in scheduler.stderr:
+        if found := re.search(r"Scheduler at:\s+(tcp://\S+)", line):
+            return found[1]
+    raise AssertionError("the scheduler ended")
+
+
+def test_a_worker_that_is_killed_half_way_costs_nothing(
+    spawn: Callable[..., subprocess.Popen[str]], sample: Callable[[str], Path], tmp_path: Path
+) -> None:
+    address = address_of(spawn("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"))
+    words = ("--no-nanny", "--nthreads", "1", "--no-dashboard", "--memory-limit", "0")
+    workers = [spawn("worker", address, *words) for _ in range(2)]
+    kept, told = str(tmp_path / "results.db"), Counter[int]()
+
+    def on_progress(progress: Any) -> None:
+        if progress.phase == "sweeping":
+            told[progress.done] += 1
+            if len(told) == 3:
+                workers[0].send_signal(signal.SIGKILL)
+
+    asked = {"spec": SweepSpec(TILES), "verify": True, "draws": 1, "output": kept, "scheduler": address}
+    fact = sweep_files(sample("lenet"), **asked, on_progress=on_progress)
+    assert workers[0].wait(10) == -signal.SIGKILL
+    assert fact.workers >= 1
+    assert fact.made == fact.proved == len(fact.rows) == len(TILES)
+    assert all(row.verified and row.proof_seconds for row in fact.rows)
+    assert told == Counter(range(1, len(TILES) + 1))
+    with contextlib.closing(sqlite3.connect(kept)) as found:
+        rows = found.execute("select key from rows").fetchall()
+    assert len(rows) == len(set(rows)) == len(TILES)
+    again = sweep_files(sample("lenet"), **asked)
+    assert (again.made, again.proved, again.rows) == (0, 0, fact.rows)
+
+
+def test_workers_on_this_machine_say_what_one_process_says(sample: Callable[[str], Path]) -> None:
+    pytest.importorskip("distributed")
+    spec = SweepSpec(((16, 16, 16), (64, 64, 64)))
+    models = (sample("lenet"), sample("mlp_128"))
+    spread = sweep_files(*models, spec=spec, workers=2)
+    alone = sweep_files(*models, spec=spec, workers=1)
+    assert (spread.workers, alone.workers) == (2, 0)
+    assert [(r.model, r.tile, r.traffic, r.pareto) for r in spread.rows] == [
+        (r.model, r.tile, r.traffic, r.pareto) for r in alone.rows
+    ]
+
+
+def test_no_weight_travels_to_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = numpy_helper.from_array(np.zeros((2048, 1024), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2048])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1024])],
+        [weight],
+    )
+    path = tmp_path / "large.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert path.stat().st_size > 8 << 20
+    sent: list[Task] = []
+
+    def run(tasks: list[Task], done: Any, **_: Any) -> int:
+        sent.extend(tasks)
+        for task in tasks:
+            done(task, cluster.measure(pickle.loads(pickle.dumps(task))))
+        return 2
+
+    monkeypatch.setattr(cluster, "run", run)
+    fact = sweep_files(path, spec=SweepSpec(((64, 64, 64), (128, 128, 128))), verify=True, draws=1, workers=2)
+    assert [row.verified for row in fact.rows] == [True, True]
+    assert len(sent) == 2
+    assert max(len(pickle.dumps((cluster.measure, task))) for task in sent) < 4096
+
+
+def test_a_worker_that_has_another_file_of_that_name_says_so(
+    sample: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(sample("lenet").read_bytes())
+
+    def run(tasks: list[Task], done: Any, **_: Any) -> int:
+        path.write_bytes(sample("mlp_128").read_bytes())
+        for task in tasks:
+            try:
+                done(task, cluster.measure(task))
+            except Exception as error:
+                done(task, error)
+        return 1
+
+    monkeypatch.setattr(cluster, "run", run)
+    with pytest.raises(Misuse, match="another file of this name"):
+        sweep_files(path, spec=SweepSpec(((64, 64, 64),)), workers=2)
+
+
+def test_a_worker_of_another_version_is_refused(
+    sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(tasks: list[Task], done: Any, **_: Any) -> int:
+        from msgspec.structs import replace
+
+        cluster.measure(replace(tasks[0], version="0.0"))
+        return 1
+
+    monkeypatch.setattr(cluster, "run", run)
+    with pytest.raises(Misuse, match=r"this is 0\.0"):
+        sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), workers=2)
+
+
+def test_an_address_where_nobody_is_is_one_line(
+    sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "_ANSWER", 1.0)
+    for address in ("tcp://127.0.0.1:1", "nonsense://x:1"):
+        with pytest.raises(Misuse, match="dask scheduler"):
+            sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), scheduler=address)
+
+
+def test_workers_that_all_end_are_not_waited_for(
+    sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "_SILENCE", 0.2)
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def starting(*args: Any, **how: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*args, **how))
+        return started[-1]
+
+    monkeypatch.setattr(cluster.subprocess, "Popen", starting)
+
+    def on_progress(progress: Any) -> None:
+        if progress.phase == "sweeping":
+            for process in started:
+                process.kill()
+
+    with pytest.raises(EngineDied, match="all workers ended"):
+        sweep_files(
+            sample("lenet"),
+            spec=SweepSpec(TILES),
+            verify=True,
+            draws=1,
+            workers=2,
+            on_progress=on_progress,
+        )
+
+
+def test_a_stop_ends_the_workers(sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    done: list[int] = []
+
+    def starting(*args: Any, **how: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*args, **how))
+        return started[-1]
+
+    monkeypatch.setattr(cluster.subprocess, "Popen", starting)
+    with pytest.raises(Cancelled):
+        sweep_files(
+            sample("lenet"),
+            spec=SweepSpec(TILES),
+            verify=True,
+            draws=1,
+            workers=2,
+            cancel=lambda: bool(done),
+            on_progress=lambda progress: done.append(1) if progress.phase == "sweeping" else None,
+        )
+    assert started
+    assert all(process.poll() is not None for process in started)
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for name in (f"{SCRATCH}{gone.pid}-a", f"{SCRATCH}{os.getpid()}-b", f"{SCRATCH}x-c", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tiled.onnx").write_bytes(b"x")
+    clear_left()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(
+        [f"{SCRATCH}{os.getpid()}-b", f"{SCRATCH}x-c", "mine"]
+    )
