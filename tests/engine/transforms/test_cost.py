@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from explorer import Session
 from explorer.engine.transforms.cost import plan_cost, site_cost
 from explorer.engine.transforms.formulas import explained
 from explorer.errors import Misuse
-from explorer.facts import Plan, SitePlan, SkippedSite
+from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.facts.cost import ORDERS, Hardware, PlanCost, SiteCost
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int32": 32, "int4": 4}
@@ -375,6 +379,21 @@ def test_an_order_that_does_not_exist_is_refused_with_the_nearest() -> None:
 def test_a_type_of_unknown_width_is_refused_by_the_sites_name() -> None:
     with pytest.raises(Misuse, match="fc: the size of a 'string' is not known"):
         plan_cost(plan_of(site(1, 1, 1, dtype="string")))
+
+
+def test_a_session_asks_for_its_own_plan_and_explains_a_site_that_is_alone(
+    sample: Callable[[str], Path],
+) -> None:
+    with Session(sample("lenet")) as session:
+        spec = TileSpec(tile=(8, 8, 8))
+        cost = session.cost(spec, NPU)
+        assert cost == plan_cost(session.plan(spec), NPU)
+        assert len(cost.sites) > 1
+        alone = session.cost(replace(spec, sites=(cost.sites[0].name,)), NPU)
+        assert alone.sites[0].formulas
+        assert replace(alone.sites[0], formulas=()) == cost.sites[0]
+        assert all(one.formulas for one in session.cost(spec, formulas=True).sites)
+        assert pickle.loads(pickle.dumps(alone)) == alone
 
 
 # formulas
