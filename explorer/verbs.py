@@ -311,6 +311,7 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
     with Session(source, **session_options(given)) as session:
         model = session.open(on_progress=line).model
         digest = session.sha256() if given.json else None
+        idle = _idle_rules(session, spec)
         if given.output is None:
             result = TileResult(session.plan(spec, on_progress=line), "", None, 0.0, session.command(spec))
         else:
@@ -336,8 +337,18 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
         DIFFERENT if differs else DONE,
         lambda: _document().tile(result, model, tool(), digest),
         lambda: _pages("tiling").tile(result, source, change, opening_words(session_options(given))),
-        warning=warning,
+        warning="; ".join(filter(None, (idle, warning))),
     )
+
+
+def _idle_rules(session: Session, spec: TileSpec) -> str:
+    """Which rules mean no product here: right for a file that serves several models, or a mistyped name."""
+    unused = session.settings(spec).unused if spec.rules else ()
+    if not unused:
+        return ""
+    first, more = unused[0], f", and {len(unused) - 1:,} more" if len(unused) > 1 else ""
+    near = f"; did you mean '{first.near}'?" if first.near else ""
+    return f"{first.origin}{more} means no product here: {first.says}{near}"
 
 
 def _tile_module(given: Given, line: ProgressLine) -> Answer:

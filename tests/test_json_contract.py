@@ -114,6 +114,7 @@ SITE = document_of(
     M=COUNT,
     K=COUNT,
     N=COUNT,
+    tile=listed(THREE, minItems=3, maxItems=3),
     grid=listed(THREE, minItems=3, maxItems=3),
     products={"type": "integer", "minimum": 1},
     utilisation=SHARE,

@@ -222,10 +222,14 @@ def test_a_choice_that_was_made_twice_is_the_later_one_and_one_of_everything_swi
 @pytest.fixture
 def npu(tmp_path: Path) -> str:
     path = tmp_path / "npu.toml"
-    path.write_text(
-        '[tile]\nedges = "padded"\n\n[[site]]\nsite = "/fc1/Gem"\ntile = 8\n'
-        '[[site]]\nop = "Gemm"\nshape = "N<=84"\nform = "unrolled"\n[[site]]\nsite = "*fc3*"\non = false\n[[site]]\nop = "Conv"\non = false\n'
+    tables = (
+        ["[tile]", 'edges = "padded"', ""],
+        ["[[site]]", 'site = "/fc1/Gem"', "tile = 8"],
+        ["[[site]]", 'op = "Gemm"', 'shape = "N<=84"', 'form = "unrolled"'],
+        ["[[site]]", 'site = "*fc3*"', "on = false"],
+        ["[[site]]", 'op = "Conv"', "on = false"],
     )
+    path.write_text("\n".join(line for table in tables for line in table))
     return str(path)
 
 
@@ -234,7 +238,8 @@ def test_tile_does_what_the_file_says(
 ) -> None:
     out = str(tmp_path / "tiled.onnx")
     assert cli.main(["tile", str(sample("lenet")), "--config", npu, "--tile", "32", "-o", out]) == 0
-    said = capsys.readouterr().out
+    said, warned = capsys.readouterr()
+    assert "npu.toml:4 means no product here: site /fc1/Gem; did you mean '/fc1/Gemm'?" in warned
     assert "switched off by npu.toml:11" in said
     assert "switched off by npu.toml:14" in said
     with Session(sample("lenet")) as session:
@@ -283,3 +288,17 @@ def test_the_example_of_the_readme_is_read() -> None:
     example = next(part for part in text.split("```toml\n")[1:] if "[[site]]" in part).partition("```")[0]
     assert len(read_text(example, "readme").spec.rules) == 2
     assert os.linesep in example
+
+
+def test_a_table_of_sites_shows_tiles_and_edges_only_where_they_differ(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "npu.toml"
+    path.write_text('[[site]]\nsite = "/fc1/Gemm"\ntile = "8x4x2"\nedges = "padded"\n')
+    assert cli.main(["tile", str(sample("lenet")), "--site", "*fc*", "--config", str(path)]) == 0
+    said = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert said["site"][5:7] == ["tile", "edges"]
+    assert said["/fc1/Gemm"][7:9] == ["8x4x2", "padded"]
+    assert said["/fc2/Gemm"][7:9] == ["64x64x64", "ragged"]
+    assert cli.main(["tile", str(sample("lenet")), "--site", "*fc*"]) == 0
+    assert "edges  grid" not in capsys.readouterr().out

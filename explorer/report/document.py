@@ -72,6 +72,7 @@ _SITE = (
     "M",
     "K",
     "N",
+    "tile",
     "grid",
     "products",
     "utilisation",

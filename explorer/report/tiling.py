@@ -27,6 +27,17 @@ def plan(fact: Plan, source: str) -> list[Block]:
         Line((Span(source, STRONG), Span(f"   in {', '.join(how)}", DIM))),
         Line(),
     ]
+    # what differs from site to site is said at each
+    own = [
+        (title, shown)
+        for title, asked, shown in (
+            ("tile", fact.tile, lambda site: "x".join(map(str, site.tile))),
+            ("edges", fact.edges, lambda site: site.edges),
+        )
+        if any(
+            getattr(site, title) != asked for site in fact.sites if title == "tile" or site.form != "batched"
+        )
+    ]
     rows: list[tuple[Cell, ...]] = [
         (
             site.name,
@@ -34,6 +45,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
             exact_text(site.M),
             exact_text(site.K),
             exact_text(site.N),
+            *(shown(site) for _, shown in own),
             " x ".join(f"{size:,}" for size in site.grid),
             Span(exact_text(site.products), STRONG),
             f"{100 * site.utilisation:.1f} %",
@@ -43,7 +55,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
     ]
     if len(fact.sites) > 1:
         rows.append(
-            ("", "", "", "", "", Span("together", DIM), Span(exact_text(fact.products), STRONG), "", "")
+            (*("",) * (5 + len(own)), Span("together", DIM), Span(exact_text(fact.products), STRONG), "", "")
         )
     columns = (
         Column("site", shrink=True),
@@ -51,6 +63,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
         Column("M", "right"),
         Column("K", "right"),
         Column("N", "right"),
+        *(Column(title, "right") for title, _ in own),
         Column("grid m x k x n", "right", drop=1),
         Column("tile products", "right"),
         Column("tiles used", "right"),
