@@ -83,7 +83,13 @@ ORDER_COST = {
     "bound": {"enum": ["compute", "memory", ""]},
     "seconds": NUMBER_OR_NULL,
 }
-SYSTOLIC = {"dataflow": TEXT, "cycles": COUNT, "whole": COUNT, "seconds": NUMBER_OR_NULL}
+SYSTOLIC = {
+    "dataflow": TEXT,
+    "cycles": COUNT,
+    "whole": COUNT,
+    "total": COUNT_OR_NULL,
+    "seconds": NUMBER_OR_NULL,
+}
 ROW = {"layer": COUNT, "path": TEXT, "kind": TEXT}
 SCHEMAS: dict[str, Schema] = {
     "memory": document_of(

@@ -95,18 +95,21 @@ class OrderCost(Struct, frozen=True):
 
 
 class Systolic(Struct, frozen=True):
-    """Cycles that a systolic array computes, every operand waiting in its buffer.
+    """Cycles of a systolic array.
 
     Attributes:
         dataflow: What stays in the array.
-        cycles: Tile after tile, as the plan cuts it.
-        whole: The product in one go, folded to the array's size only.
-        seconds: Of `cycles`.
+        cycles: That it computes, tile after tile as the plan cuts it, operands at hand.
+        whole: The same for the product in one go, folded to the array's size only.
+        total: With moving: `cycles` and those of the traffic, in the better loop order of the same dataflow;
+            the longer of both, or their sum without double buffering. None where moving is not known.
+        seconds: Of `total`.
     """
 
     dataflow: Dataflow
     cycles: int
     whole: int
+    total: int | None
     seconds: float | None
 
 

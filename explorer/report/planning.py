@@ -205,24 +205,27 @@ def _site_row(site: SiteCost) -> tuple[Cell, ...]:
 
 def _systolic(rows: Sequence[Systolic], machine: Hardware) -> list[Block]:
     size = "" if machine.array is None else f"{machine.array[0]} x {machine.array[1]}"
+    timed = any(row.total is not None for row in rows)
     table = Table(
         (
             Column("what stays in the array"),
             Column("tile by tile", "right"),
-            Column("time" if machine.clock is not None else "", "right"),
-            Column("each product in one go", "right", drop=1),
+            Column("with moving" if timed else "", "right"),
+            Column("time" if timed and machine.clock is not None else "", "right"),
+            Column("in one go", "right", drop=1),
         ),
         [
             (
                 row.dataflow,
                 count_text(row.cycles),
+                "" if row.total is None else count_text(row.total),
                 "" if row.seconds is None else seconds_text(row.seconds),
                 Span(count_text(row.whole), DIM),
             )
             for row in rows
         ],
     )
-    return [Line(), Line(Span(f"cycles of a systolic array, {size}, operands at hand", STRONG)), table]
+    return [Line(), Line(Span(f"cycles of a systolic array, {size}", STRONG)), table]
 
 
 def _detail(site: SiteCost) -> list[Block]:

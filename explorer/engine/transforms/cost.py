@@ -212,6 +212,7 @@ def _figures(shape: Shape, machine: Hardware) -> _Figures:
     a, b, c = operand_bytes(shape, moved(shape))
     buffer = sum(operand_bytes(shape, held(shape)))
     bound_buffer = max(buffer, machine.buffer or 0)
+    orders = _orders(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots)
     return _Figures(
         macs=macs,
         products=products,
@@ -219,11 +220,13 @@ def _figures(shape: Shape, machine: Hardware) -> _Figures:
         padded_share=1 - compulsory / filled if filled else 0.0,
         without_reuse=shape.batch * (n * a + m * b + max(2 * k - 1, 1) * c),
         compulsory=compulsory,
-        orders=_orders(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots),
+        orders=orders,
         buffer=buffer,
         lower_bound=_lower_bound(shape, bound_buffer, compulsory),
         bound_buffer=bound_buffer,
-        systolic=tuple(_systolic(dataflow, shape, machine) for dataflow in MAPPED) if machine.array else (),
+        systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in MAPPED)
+        if machine.array
+        else (),
     )
 
 
@@ -325,7 +328,7 @@ def _lower_bound(shape: Shape, buffer: int, compulsory: int) -> int:
     return max(compulsory, shape.batch * packed(least, width))
 
 
-def _systolic(dataflow: Dataflow, shape: Shape, machine: Hardware) -> Systolic:
+def _systolic(dataflow: Dataflow, shape: Shape, machine: Hardware, orders: Sequence[OrderCost]) -> Systolic:
     """SCALE-Sim's 2 R + C + T - 2 cycles a fold, on an array of R rows and C columns.
 
     A fold is what of the product is in the array at one time; T is how much streams through it.
@@ -339,11 +342,13 @@ def _systolic(dataflow: Dataflow, shape: Shape, machine: Hardware) -> Systolic:
     cycles = shape.batch * folds(shape, along, rows) * folds(shape, across, columns) * streams
     sizes = shape[:3]
     once = -(-sizes[along] // rows) * -(-sizes[across] // columns) * (fill + sizes[through])
-    return Systolic(dataflow, cycles, shape.batch * once, _seconds(cycles, machine))
+    moving = min((one for one in orders if one.dataflow == dataflow), key=_traffic).memory_cycles
+    total = None if moving is None else _together(cycles, moving, machine)
+    return Systolic(dataflow, cycles, shape.batch * once, total, _seconds(total, machine))
 
 
-def _seconds(cycles: int, machine: Hardware) -> float | None:
-    return None if machine.clock is None else cycles / machine.clock
+def _seconds(cycles: int | None, machine: Hardware) -> float | None:
+    return None if cycles is None or machine.clock is None else cycles / machine.clock
 
 
 # all sites together
@@ -377,13 +382,17 @@ def _added(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount |
 def _systolic_total(rows: Sequence[Systolic], turns: Sequence[int], machine: Hardware) -> Systolic:
     cycles = sum(row.cycles * turn for row, turn in zip(rows, turns, strict=True))
     whole = sum(row.whole * turn for row, turn in zip(rows, turns, strict=True))
-    return Systolic(rows[0].dataflow, cycles, whole, _seconds(cycles, machine))
+    total = _added([row.total for row in rows], turns)
+    return Systolic(rows[0].dataflow, cycles, whole, total, _seconds(total, machine))
 
 
 def _assumed(plan: Plan, machine: Hardware) -> Iterable[str]:
     yield from _ASSUMPTIONS
     if machine.peak_macs is not None or machine.macs_per_cycle is not None:
         yield _OVERLAP[machine.double_buffered]
+    smallest = min((math.prod(site.tile) for site in plan.sites), default=0)
+    if machine.macs_per_cycle is not None and smallest < machine.macs_per_cycle:
+        yield f"A tile of {smallest:,} multiply-accumulates fills no cycle: several are taken to run at once."
     if any("Conv" in site.op for site in plan.sites):
         yield "The left operand of a convolution is counted as gathered: every window with all its elements."
     once = [site.name for site in plan.sites if site.calls is None]

@@ -240,3 +240,15 @@ def _systolic(site: SiteCost, shape: Shape, machine: Hardware) -> Iterator[Formu
             f" x ({fill:,} + {sizes[through]:,})",
         )
         yield Formula(f"{timing.dataflow} array, in one go", rule, numbers, timing.whole, "cycles")
+        if timing.total is None:
+            continue
+        orders = (cost for cost in site.orders if cost.dataflow == timing.dataflow)
+        moving = min(orders, key=lambda cost: cost.traffic)
+        joint = "max({}, {})" if machine.double_buffered else "{} + {}"
+        yield Formula(
+            f"{timing.dataflow} array, with moving",
+            joint.format("cycles of the array", f"memory cycles of {moving.order}"),
+            joint.format(f"{timing.cycles:,}", f"{moving.memory_cycles:,}"),
+            timing.total,
+            "cycles",
+        )

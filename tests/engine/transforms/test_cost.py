@@ -310,6 +310,31 @@ def test_a_rate_that_no_binary_fraction_holds_costs_no_cycle_more() -> None:
 # all sites
 
 
+@pytest.mark.parametrize("double_buffered", [True, False])
+def test_an_array_waits_for_what_is_moved(double_buffered: bool) -> None:
+    machine = replace(NPU, array=(64, 64), double_buffered=double_buffered)
+    cost = plan_cost(plan_of(site(1, 9216, 4096, edges="padded"), site(1024, 64, 64, calls=2)), machine)
+    for timing, summed, dataflow in zip(
+        cost.sites[0].systolic, cost.systolic, dict.fromkeys(ORDERS.values()), strict=True
+    ):
+        moving = min(one.memory_cycles or 0 for one in cost.sites[0].orders if one.dataflow == dataflow)
+        both = (timing.cycles, moving)
+        assert timing.dataflow == summed.dataflow == dataflow
+        assert timing.total == (max(both) if double_buffered else sum(both))
+        assert timing.seconds == (timing.total or 0) / 1e9
+        second = next(one for one in cost.sites[1].systolic if one.dataflow == dataflow)
+        assert summed.total == (timing.total or 0) + 2 * (second.total or 0)
+        assert summed.cycles == timing.cycles + 2 * second.cycles
+    bare = site_cost(site(64, 64, 64), Hardware(array=(64, 64), clock=1e9)).systolic[0]
+    assert (bare.total, bare.seconds) == (None, None), "nobody knows how long moving takes"
+
+
+def test_tiles_smaller_than_a_cycle_are_said_to_run_at_once() -> None:
+    said = plan_cost(plan_of(site(8, 8, 8, tile=(8, 8, 8))), NPU).assumptions
+    assert any("512" in text and "run at once" in text for text in said)
+    assert not any("at once" in text for text in plan_cost(plan_of(site(8, 8, 8)), NPU).assumptions)
+
+
 def test_sums_are_over_every_call_of_every_site() -> None:
     once, thrice = site(64, 64, 64), site(128, 64, 64, name="loop", calls=3)
     cost = plan_cost(plan_of(once, thrice), NPU)
@@ -455,6 +480,7 @@ def test_formulas_explain_the_figures_that_are_shown_and_not_others() -> None:
     for timing in one.systolic:
         assert shown[f"{timing.dataflow} array"] == timing.cycles
         assert shown[f"{timing.dataflow} array, in one go"] == timing.whole
+        assert shown[f"{timing.dataflow} array, with moving"] == timing.total
 
 
 def test_formulas_are_left_out_unless_asked_for() -> None:
