@@ -208,8 +208,11 @@ def _follow(
             _stop_if(cancel)
             batch = coming.next_batch(block=False)
             for future, result in batch:
-                task = asked.pop(future)
-                done(task, _outcome(distributed, future, result, where))
+                outcome = _outcome(distributed, future, result, where)
+                if outcome is None:
+                    coming.add(future)
+                    continue
+                done(asked.pop(future), outcome)
                 future.release()
             if not batch:
                 if time.monotonic() - looked > _SILENCE:
@@ -233,16 +236,21 @@ def _check(client: Any, here: bool, where: str) -> None:
         raise EngineDied("all workers ended, perhaps for want of memory", where=where, hint=_AGAIN)
 
 
-def _outcome(distributed: Any, future: Any, result: Any, where: str) -> tuple[SweepRow, ...] | ExplorerError:
-    """The rows, or what to say in their place.
+def _outcome(
+    distributed: Any, future: Any, result: Any, where: str
+) -> tuple[SweepRow, ...] | ExplorerError | None:
+    """The rows, or what to say in their place; None if they went with their worker and are made again.
 
     Raises:
         MissingExtra, Misuse: Of a kind that the other tasks meet as well.
         EngineDied: The scheduler ended.
     """
-    if future.status == "finished":
+    # not the future's status: a worker may have died just after it handed its rows over
+    if isinstance(result, tuple) and all(isinstance(row, SweepRow) for row in result):
         rows: tuple[SweepRow, ...] = result
         return rows
+    if future.status in ("pending", "lost"):
+        return None
     error = result[1] if isinstance(result, tuple) and len(result) == 3 else result
     if isinstance(error, (MissingExtra, Misuse)):
         raise error
@@ -250,7 +258,7 @@ def _outcome(distributed: Any, future: Any, result: Any, where: str) -> tuple[Sw
         return error
     if isinstance(error, distributed.scheduler.KilledWorker):
         return EngineDied("the workers that tried it ended, perhaps for want of memory")
-    if future.cancelled() or future.status in ("lost", "cancelled"):
+    if future.cancelled():
         raise EngineDied(
             "the scheduler ended", where=where, hint="the same command goes on from what is kept"
         )
