@@ -391,7 +391,7 @@ def _assumed(plan: Plan, machine: Hardware) -> Iterable[str]:
     if machine.peak_macs is not None or machine.macs_per_cycle is not None:
         yield _OVERLAP[machine.double_buffered]
     smallest = min((math.prod(site.tile) for site in plan.sites), default=0)
-    if machine.macs_per_cycle is not None and smallest < machine.macs_per_cycle:
+    if machine.macs_per_cycle is not None and 0 < smallest < machine.macs_per_cycle:
         yield f"A tile of {smallest:,} multiply-accumulates fills no cycle: several are taken to run at once."
     if any("Conv" in site.op for site in plan.sites):
         yield "The left operand of a convolution is counted as gathered: every window with all its elements."

@@ -386,6 +386,7 @@ def test_a_plan_of_nothing_costs_nothing() -> None:
     assert (cost.total.traffic, cost.products, cost.buffer, cost.ratio) == (0, 0, 0, 1.0)
     assert cost.total.cycles == 0
     assert cost.fits is True
+    assert not any("A tile of" in text for text in cost.assumptions)
 
 
 @pytest.mark.parametrize("empty", [(0, 4, 4), (4, 0, 4), (4, 4, 0), (0, 0, 0)])
