@@ -116,7 +116,8 @@ def make_plan(
 
 
 def _macs(site: Site) -> int:
-    return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
+    """Of one pass; of one run where the data decides how many there are."""
+    return (site.calls or 1) * (site.macs if site.macs is not None else site.batch * site.M * site.K * site.N)
 
 
 def _closed(site: Site, spec: TileSpec, opset: int) -> str:
@@ -150,7 +151,7 @@ def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
         N=site.N,
         grid=grid,
         products=products,
-        utilisation=_macs(site) / (products * tm * tk * tn),
+        utilisation=site.batch * site.M * site.K * site.N / (products * tm * tk * tn),
         form=form,
         # blocks of one batched product, or of every size at once, have one shape: nothing is ragged
         edges="padded" if form == "batched" or site.dynamic else choice.edges,
@@ -163,6 +164,7 @@ def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
         accumulator=site.accumulator,
         dynamic=site.dynamic,
         place=site.place,
+        calls=site.calls,
     )
 
 

@@ -12,7 +12,9 @@ from msgspec import Struct
 
 from explorer.engine.analysis import onnx_model, shapes
 from explorer.engine.analysis.rules import Rules
-from explorer.engine.graph import Model
+from explorer.engine.graph import Model, Node
+from explorer.engine.places import places
+from explorer.engine.transforms.region import DOMAIN, SITE_KEY
 from explorer.engine.transforms.sites import Pack, Site, find_sites
 from explorer.engine.transforms.tile import bind_dims
 from explorer.facts import Shape, SkippedSite
@@ -66,17 +68,37 @@ def find_products(
         pack: The tiles that groups are packed into.
     """
     examples, inputs = _examples(model, dims, input_shapes)
-    known = shapes.infer(model, dims, inputs).values
-    bound = bind_dims(model, known)
-    declared, example, sizes = None, bound, {**dims, **examples}
+    opened = inferred = shapes.Inference(model, dims, inputs)
+    bound = bind_dims(model, opened.main.values)
+    example, sizes = bound, {**dims, **examples}
     if examples:
-        declared, known = known, shapes.infer(model, sizes, inputs).values
-        example = bind_dims(model, known)
-    sites, skipped = find_sites(bound, known, grouped, declared, pack)
+        inferred = shapes.Inference(model, sizes, inputs)
+        example = bind_dims(model, inferred.main.values)
+    known = inferred.main.values
+    sites, skipped = find_sites(bound, known, grouped, opened.main.values if examples else None, pack)
+    for place, symbolic in zip(places(model, inferred, _tiled), places(model, opened, _tiled), strict=True):
+        if not place.path:
+            continue
+        found = find_sites(
+            place.view,
+            place.example,
+            grouped,
+            symbolic.shapes,
+            pack,
+            own=place.nodes,
+            place=place.path,
+            calls=place.calls,
+        )
+        sites += found[0]
+        skipped += found[1]
     totals = onnx_model.analyse(example, rules=rules).info.totals
     # a share of what happens to be known would flatter: without all of it the total is unknown
     total = totals.macs if totals.coverage == 1.0 else None
     return Products(bound, sites, skipped, total, sizes, tuple(examples))
+
+
+def _tiled(node: Node) -> bool:
+    return SITE_KEY in node.metadata or node.domain == DOMAIN
 
 
 def _examples(

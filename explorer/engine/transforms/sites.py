@@ -7,17 +7,15 @@ of X (M, K) times W (K, N), with the nodes that lead to it and away from it made
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from explorer.engine.graph import Graph, Model, Node, Tensor, subgraphs
+from explorer.engine.graph import AttributeRef, Graph, Model, Node, Tensor
 from explorer.engine.transforms.region import SITE_KEY, Region
 from explorer.facts import Dim, Shape, SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
-
-if TYPE_CHECKING:
-    from explorer.engine.transforms.kinds import Kind
 
 __all__ = ["Constants", "Finish", "Look", "Make", "Pack", "Site", "Weight", "find_sites"]
 
@@ -73,6 +71,7 @@ class Site(Struct, frozen=True):
         fill: What X and W are padded with.
         dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only; the sizes are examples then.
         place: Names of the nodes or functions that hold it, outermost first.
+        calls: How often it runs in one pass; None where the data decides.
         macs: Of the operator; None where every element of X and W counts: a pack of groups holds zeros.
     """
 
@@ -91,6 +90,7 @@ class Site(Struct, frozen=True):
     fill: tuple[int, int] = (0, 0)
     dynamic: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
+    calls: int | None = 1
     macs: int | None = None
 
     @property
@@ -128,8 +128,12 @@ def find_sites(
     grouped: Grouped = "leave",
     declared: Mapping[str, TensorInfo] | None = None,
     pack: Pack | None = None,
+    *,
+    own: Sequence[Node] | None = None,
+    place: Sequence[str] = (),
+    calls: int | None = 1,
 ) -> tuple[list[Site], list[SkippedSite]]:
-    """The tileable products of the main graph, and those that are left, with the reason.
+    """The tileable products of one graph, and those that are left, with the reason.
 
     Args:
         model: The model.
@@ -138,6 +142,9 @@ def find_sites(
         declared: The same with those dimensions left symbolic that the tiled graph leaves open; None if it
             leaves none.
         pack: The tiles that groups are packed into; None for tiles of 64.
+        own: The nodes to look at; None for all of the main graph.
+        place: Where they stand, see `places.Place`, whose `view` is the model then.
+        calls: How often they run in one pass.
 
     Returns:
         Sites and skipped sites, both in execution order.
@@ -147,54 +154,29 @@ def find_sites(
     look = Look(model, shapes, grouped, declared, pack)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
-    holders = _Holders(model, KINDS)
     tiled: set[str] = set()
-    for node in model.graph.nodes:
+    for node in model.graph.nodes if own is None else own:
         done = node.metadata.get(SITE_KEY)
         kind = KINDS.get((node.domain, node.op))
+        found: Site | str = ""
         if done is not None:
             if done not in tiled:
                 skipped.append(SkippedSite(done, node.op, "tiled already"))
             tiled.add(done)
-        elif holders.product(node):
-            reason = f"a {holders.product(node)} inside a function, a branch or a loop: left as it was"
-            skipped.append(SkippedSite(node.label, node.op, reason))
-        elif kind is not None:
-            found = kind(node, look)
-            if isinstance(found, Site):
-                sites.append(found)
-            elif found:
-                skipped.append(SkippedSite(node.label, node.op, found))
+        elif kind is not None and node.key not in model.functions:
+            found = _REFERS if _refers(node) else kind(node, look)
+        if isinstance(found, Site):
+            sites.append(replace(found, place=tuple(place), calls=calls) if place else found)
+        elif found:
+            skipped.append(SkippedSite("/".join((*place, node.label)), node.op, found))
     return sites, skipped
 
 
-class _Holders:
-    """Finds the products that are not in the main graph itself."""
+_REFERS = "its attributes are those of the call of the function around it"
 
-    def __init__(self, model: Model, kinds: Mapping[tuple[str, str], Kind]) -> None:
-        self._functions = model.functions
-        self._kinds = kinds
-        self._known: dict[tuple[str, str, str], str] = {}
 
-    def product(self, node: Node) -> str:
-        """The first product in the function that `node` calls, or in its bodies; '' without one."""
-        function = self._functions.get(node.key) if node.domain else None
-        if function is None:
-            bodies = [graph.nodes for _, graph in subgraphs(node)]
-            return next(filter(None, (self._within(nodes) for nodes in bodies)), "")
-        if node.key not in self._known:
-            self._known[node.key] = ""  # a function that calls itself ends here
-            self._known[node.key] = self._within(function.nodes)
-        return self._known[node.key]
-
-    def _within(self, nodes: Sequence[Node]) -> str:
-        for node in nodes:
-            if (node.domain, node.op) in self._kinds:
-                return node.op
-            inner = self.product(node)
-            if inner:
-                return inner
-        return ""
+def _refers(node: Node) -> bool:
+    return any(isinstance(value, AttributeRef) for value in node.attributes.values())
 
 
 class Constants:

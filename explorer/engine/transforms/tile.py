@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.graph import Graph, Model, Node, Value, subgraphs
+from explorer.engine.graph import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
 from explorer.engine.transforms.forms import emit
 from explorer.engine.transforms.region import DOMAIN, Emission
 from explorer.engine.transforms.sites import Site
-from explorer.facts import Plan, TensorInfo, to_json
+from explorer.facts import Plan, SitePlan, TensorInfo, to_json
 
 __all__ = ["PLAN_KEY", "bind_dims", "tile"]
 
@@ -38,19 +38,16 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     # functions of an earlier tiling stay; the same name stands for the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
-    nodes: list[Node] = []
-    for node in model.graph.nodes:
-        if id(node) in planned:
-            site, site_plan = planned[id(node)]
-            made = emit(site, site_plan, emission)
-            # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
-            made[0].metadata = {**_origin(node), **made[0].metadata}
-            nodes += made
-        else:
-            nodes.append(node)
     bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
-    nodes, used = _prune(nodes, model.graph.outputs, bypassed)
     graph = model.graph
+    nodes, used = _prune(
+        _replaced(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
+    )
+    own = {
+        key: _function(f, planned, bypassed, emission)
+        for key, f in model.functions.items()
+        if f.domain != DOMAIN
+    }
     new_graph = Graph(
         name=graph.name,
         nodes=tuple(nodes),
@@ -65,17 +62,96 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         values=graph.values,
         extra=graph.extra,
     )
-    functions = {k: f for k, f in model.functions.items() if f.domain != DOMAIN}
-    functions.update({f.key: f for f in emission.functions.values()})
     return replace(
         model,
         graph=new_graph,
         opsets={**model.opsets, DOMAIN: 1},
         ir_version=max(model.ir_version, 8),  # local functions came with IR version 8
-        functions=functions,
+        functions={**own, **{f.key: f for f in emission.functions.values()}},
         metadata={**model.metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))},
         path="",
     )
+
+
+Planned = Mapping[int, tuple[Site, SitePlan]]
+
+
+def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission) -> list[Node]:
+    """The nodes of one graph with the planned ones written as tile products, in its bodies too."""
+    out: list[Node] = []
+    for node in nodes:
+        if id(node) in planned:
+            site, site_plan = planned[id(node)]
+            made = emit(site, site_plan, emission)
+            # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
+            made[0].metadata = {**_origin(node), **made[0].metadata}
+            out += made
+        else:
+            out.append(_with_bodies(node, planned, bypassed, emission))
+    return out
+
+
+def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
+    """A node whose bodies are tiled; the node itself if nothing is planned in them."""
+    attributes = dict(node.attributes) if subgraphs(node) else {}
+    changed = False
+    for name, body in attributes.items():
+        if not isinstance(body, Graph) or not any(id(inner) in planned for inner in _inner(body)):
+            continue
+        made = _replaced(body.nodes, planned, bypassed, emission)
+        kept, used = _prune(made, [v.name for v in body.outputs], bypassed)
+        stored = {n: t for n, t in body.initializers.items() if n in used}
+        attributes[name] = replace(body, nodes=tuple(kept), initializers=stored)
+        changed = True
+    if not changed:
+        return node
+    return Node(
+        node.op,
+        node.inputs,
+        node.outputs,
+        name=node.name,
+        domain=node.domain,
+        overload=node.overload,
+        attributes=attributes,
+        metadata=node.metadata,
+    )
+
+
+def _function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
+    """A function whose body is tiled; the function itself if nothing is planned in it.
+
+    A body of a function sees no initializers: its weights become Constants of its own.
+    """
+    nodes = function.nodes
+    if not any(id(node) in planned for top in nodes for node in (top, *_held(top))):
+        return function
+    names = {*function.inputs, *(o for n in nodes for node in (n, *_held(n)) for o in node.outputs)}
+    inner = Emission(function.opsets.get("", emission.opset), names, functions=emission.functions)
+    made, _ = _prune(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
+    stored = [
+        Node("Constant", (), (name,), name=name, attributes={"value": _materialised(tensor)})
+        for name, tensor in inner.initializers.items()
+    ]
+    opsets = {**function.opsets, DOMAIN: 1}
+    return replace(function, nodes=(*stored, *made), opsets=opsets, record=None)
+
+
+def _materialised(tensor: Tensor) -> Tensor:
+    """A tensor with its bytes in memory, as an attribute holds them."""
+    assert tensor.payload is not None
+    return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.pieces())))
+
+
+def _held(node: Node) -> Iterator[Node]:
+    """Every node in the bodies of a node."""
+    for _, body in subgraphs(node):
+        yield from _inner(body)
+
+
+def _inner(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        yield node
+        yield from _held(node)
 
 
 def _origin(node: Node) -> dict[str, str]:
@@ -104,9 +180,9 @@ def _uses(node: Node) -> Iterator[str]:
             yield from _uses(inner)
 
 
-def _prune(nodes: list[Node], outputs: Sequence[Value], bypassed: set[int]) -> tuple[list[Node], set[str]]:
+def _prune(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:
     """Drops the bypassed nodes whose outputs nobody uses; also says which names are used."""
-    used = {value.name for value in outputs}
+    used = set(outputs)
     kept: list[Node] = []
     for node in reversed(nodes):
         if id(node) in bypassed and not any(o in used for o in node.outputs):

@@ -18,7 +18,7 @@ from explorer.errors import Misuse, nearest
 from explorer.facts import Shape
 from explorer.units import printable, shape_text
 
-__all__ = ["Drawn", "InputShapes", "check_names", "draw", "plan_inputs"]
+__all__ = ["Drawn", "InputShapes", "any_values", "check_names", "draw", "plan_inputs"]
 
 InputShapes = Mapping[str, tuple[str | None, Shape]]
 
@@ -149,6 +149,18 @@ def draw(inputs: tuple[Drawn, ...], seed: int) -> dict[str, Array]:
         else:
             values[item.name] = np.asarray(generator.standard_normal(item.shape)).astype(_numpy(item.dtype))
     return values
+
+
+def any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Values of a type of which nothing else is known: normal, or over the whole range of small integers."""
+    kind = _numpy(dtype)
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        low, high = (int(info.min), int(info.max) + 1) if kind.itemsize == 1 else (0, 2)
+        return generator.integers(low, high, shape, dtype=np.int64).astype(kind)
+    if kind.kind == "b":
+        return generator.integers(0, 2, shape).astype(bool)
+    return np.asarray(generator.standard_normal(shape)).astype(kind)
 
 
 def _numpy(name: str) -> np.dtype[Any]:

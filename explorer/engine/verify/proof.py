@@ -17,16 +17,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from explorer.engine.analysis.shapes import Inference
 from explorer.engine.graph import DTYPES, Model
+from explorer.engine.places import Place, places, view
 from explorer.engine.verify import outputs
 from explorer.engine.verify.blocks import NotTiled
-from explorer.engine.verify.inputs import Drawn, InputShapes, check_names, draw, plan_inputs
+from explorer.engine.verify.inputs import Drawn, InputShapes, any_values, check_names, draw, plan_inputs
 from explorer.engine.verify.lengths import bindings, both
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.original import find_original
 from explorer.engine.verify.recovery import recover_plan
 from explorer.engine.verify.runtime import Array, Session, expose
-from explorer.engine.verify.sites import LIMIT, SiteRun, chain_length, run_site
+from explorer.engine.verify.sites import LIMIT, SiteRun, chain_length, run_part, run_site
 from explorer.engine.verify.structure import walk
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import OutputEvidence, Plan, Progress, SiteEvidence, SitePlan, TensorInfo, Verification
@@ -164,7 +166,8 @@ class _Job:
         self.on_progress = on_progress
         self.cancel = cancel
         self.unresolved: dict[str, str] = {}
-        """Output names of planned products whose weight the original does not give, and why."""
+        """Planned products whose weight the original does not give, and why."""
+        self._known_places: dict[int, list[Place]] = {}
 
     def tell(self, phase: str, done: int, total: int) -> None:
         """Reports progress, and stops here if the user wants to stop."""
@@ -184,24 +187,26 @@ class _Job:
         found = {}
         for site in plan.sites if plan is not None else ():
             try:
-                original = find_original(self.before, site.output, site)
+                seen = view(self.before, site.place)
+                original = find_original(seen, site.output, site) if seen is not None else None
             except NotTiled as why:
-                self.unresolved[site.output] = printable(str(why))
+                self.unresolved[_key(site)] = printable(str(why))
                 continue
             if original is not None:
-                found[site.output] = original
+                found[_key(site)] = original
         return found
 
     def sites(self, plan: Plan, found: Mapping[str, Original]) -> tuple[SiteEvidence, ...]:
         """Layers 1 and 2 for every site of the plan that the original has."""
-        planned = [s for s in plan.sites if s.output in found]
+        planned = [s for s in plan.sites if _key(s) in found]
         made: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
             for group in _groups(moved):
+                shown = [found[_key(s)] for s in group if not s.place]
                 try:
-                    values = self._observed([found[s.output] for s in group], drawn)
+                    values = self._observed(shown, drawn) if shown else {}
                 except BadModel:
                     if drawn is self.drawn:
                         raise
@@ -210,14 +215,14 @@ class _Job:
                     break
                 for site in group:
                     self.tell("proving sites", done, total)
-                    evidence = self._site(site, found[site.output], values)
-                    known = made.get(site.output)
-                    made[site.output] = evidence if known is None else both(known, evidence)
+                    evidence = self._site(site, found[_key(site)], values, drawn)
+                    known = made.get(_key(site))
+                    made[_key(site)] = evidence if known is None else both(known, evidence)
                     done += 1
-        failed = (s for s in plan.sites if s.output in self.unresolved)
+        failed = (s for s in plan.sites if _key(s) in self.unresolved)
         return (
             *made.values(),
-            *(_site_evidence(s, 0, self.unresolved[s.output], None, "") for s in failed),
+            *(_site_evidence(s, 0, self.unresolved[_key(s)], None, "") for s in failed),
         )
 
     def _observed(self, originals: Sequence[Original], drawn: tuple[Drawn, ...]) -> dict[str, Array]:
@@ -228,7 +233,22 @@ class _Job:
         session = Session(expose(self.before, wanted), what="the original", optimise=False)
         return {**feeds, **session.run(feeds)}
 
-    def _site(self, site: SitePlan, original: Original, values: Mapping[str, Array]) -> SiteEvidence:
+    def _site(
+        self,
+        site: SitePlan,
+        original: Original,
+        values: Mapping[str, Array],
+        drawn: tuple[Drawn, ...],
+    ) -> SiteEvidence:
+        after: Model | None = self.after
+        try:
+            if site.place:
+                after = view(self.after, site.place)
+                values = self._within(site, original, drawn)
+            if after is None:
+                raise NotTiled("there is no such place in the other model")
+        except (BadModel, NotTiled) as why:
+            return _site_evidence(site, 0, printable(str(why)), None, "")
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         shapes = [x.shape for x in inputs]
         meaning = original.at(shapes, y.shape)
@@ -236,16 +256,41 @@ class _Job:
         structure, tiles = "", 0
         try:
             dtype = original.dtype or str(inputs[0].dtype)
-            tiles = walk(self.after, site, original, meaning, shapes, dtype, cancel=self.cancel)
+            tiles = walk(after, site, original, meaning, shapes, dtype, cancel=self.cancel)
         except NotTiled as fault:
             structure = printable(str(fault))
         ran: SiteRun | None = None
         unrunnable = ""
         try:
-            ran = run_site(self.after, site, original, meaning, inputs, y, self.seed, self.cancel)
+            ran = run_site(after, site, original, meaning, inputs, y, self.seed, self.cancel)
         except BadModel as error:
             unrunnable = str(error)
         return _site_evidence(site, tiles, structure, ran, unrunnable)
+
+    def _within(self, site: SitePlan, original: Original, drawn: tuple[Drawn, ...]) -> dict[str, Array]:
+        """Drawn inputs of a site in a body or a function, which no run shows, and its own output for them."""
+        known = next((p.example for p in self._places(drawn) if p.path == site.place), {})
+        generator = np.random.default_rng((self.seed, 3))
+        values: dict[str, Array] = {}
+        for name in original.inputs:
+            info = known.get(name)
+            if info is None or info.shape is None or info.dtype is None:
+                raise NotTiled(f"the shape of '{name}' is not known before a run")
+            # a size that the data decides may be any
+            shape = tuple(d if isinstance(d, int) else 3 for d in info.shape)
+            values[name] = any_values(generator, info.dtype, shape)
+        seen = view(self.before, site.place)
+        assert seen is not None
+        values.update(run_part(seen, [original.output], values, f"'{site.name}' of the original"))
+        return values
+
+    def _places(self, drawn: tuple[Drawn, ...]) -> list[Place]:
+        """Every graph of the original, with shapes at the sizes of these inputs."""
+        if id(drawn) not in self._known_places:
+            shapes = {d.name: (d.dtype, d.shape) for d in drawn}
+            inference = Inference(self.before, {}, shapes)
+            self._known_places[id(drawn)] = list(places(self.before, inference))
+        return self._known_places[id(drawn)]
 
     # layer 3
 
@@ -313,8 +358,13 @@ class _Job:
 
     def _shapes(self, found: Mapping[str, Original]) -> dict[str, TensorInfo]:
         """Shapes of what goes into and comes out of the sites, as seen in a run."""
-        values = self._observed(list(found.values()), self.drawn)
+        values = self._observed([o for key, o in found.items() if key == o.output], self.drawn)
         return {n: TensorInfo(n, str(v.dtype), tuple(v.shape), "observed") for n, v in values.items()}
+
+
+def _key(site: SitePlan) -> str:
+    """What tells a site from others: value names are unique in one graph only."""
+    return "/".join((*site.place, site.output))
 
 
 def _sized(site: SitePlan, meaning: Meaning) -> SitePlan:

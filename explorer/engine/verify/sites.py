@@ -29,7 +29,7 @@ from explorer.engine.verify.runtime import Array, Session
 from explorer.errors import Cancelled
 from explorer.facts import SitePlan
 
-__all__ = ["LIMIT", "SiteRun", "chain_length", "run_site"]
+__all__ = ["LIMIT", "SiteRun", "chain_length", "run_part", "run_site"]
 
 LIMIT = 8.0
 """What |error| / (u |x| |W|) may be where signs are mixed."""
@@ -116,6 +116,32 @@ def run_site(
             ratio, limit = here
     rows = 2 * meaning.batch * meaning.M
     return SiteRun(comparison, ratio, limit, rows, _verdict(comparison, ratio, limit))
+
+
+def run_part(model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], what: str) -> dict[str, Array]:
+    """Runs what lies between some values of a graph and others.
+
+    Args:
+        model: The model.
+        outputs: Value names.
+        feeds: Values to begin with.
+        what: What it is, for messages.
+
+    Raises:
+        BadModel: onnxruntime cannot load or run it.
+    """
+    graph = model.graph
+    nodes, _ = needed(graph.nodes, outputs, stop=feeds, known=graph.initializers)
+    read = {name for node in nodes for name in reads(node)} - set(feeds)
+    part = Graph(
+        name="part",
+        nodes=tuple(nodes),
+        inputs=tuple(Value(n, str(v.dtype), v.shape) for n, v in feeds.items()),
+        outputs=tuple(Value(n, None, None) for n in outputs),
+        initializers={n: graph.initializers[n] for n in read if n in graph.initializers},
+    )
+    session = Session(replace(model, graph=part, metadata={}, extra=()), what=what, optimise=False)
+    return session.run(dict(feeds))
 
 
 def _verdict(comparison: Comparison, ratio: float, limit: float) -> str:

@@ -376,26 +376,6 @@ def test_tiling_part_of_a_model_leaves_the_rest_byte_for_byte(sample: Any, tmp_p
             assert bytes(node.record.view()) == bytes(twin.record.view())
 
 
-def test_a_product_out_of_reach_is_named_with_the_reason(tmp_path: Path) -> None:
-    """Inside a function or a branch there is a product, and 'no matrix product' would be untrue."""
-    body = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    function = helper.make_function("local", "Lin", ["x", "w"], ["y"], body, [helper.make_opsetid("", 17)])
-    graph = helper.make_graph(
-        [helper.make_node("Lin", ["x", "w"], ["y"], name="lin", domain="local")],
-        "g",
-        [helper.make_tensor_value_info("x", 1, [3, 6])],
-        [helper.make_tensor_value_info("y", 1, [3, 5])],
-        [numpy_helper.from_array(weight(6, 5), "w")],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=8)
-    onnx.save(model, tmp_path / "a.onnx")
-    with pytest.raises(Misuse, match="a MatMul inside a function, a branch or a loop"):
-        Session(str(tmp_path / "a.onnx")).plan(TileSpec())
-    with pytest.raises(Misuse, match=r"'lin' \(Lin\) cannot be tiled"):
-        Session(str(tmp_path / "a.onnx")).plan(TileSpec(sites=("lin",)))
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_tiled_is_not_tiled_again(tmp_path: Path, form: Any) -> None:
     nodes = [
