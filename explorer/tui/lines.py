@@ -22,6 +22,7 @@ __all__ = [
     "bar",
     "bytes_figure",
     "count_figure",
+    "cut",
     "ending",
     "field",
     "fit",
@@ -93,6 +94,19 @@ def fit(content: str, width: int, *, right: bool = False) -> str:
     if size > width:
         return set_cell_size(content, width - 1) + "…"
     return " " * (width - size) + content if right else content + " " * (width - size)
+
+
+def cut(spans: Iterable[Span], width: int) -> Line:
+    """The spans, with an ellipsis where they would be more than `width` cells."""
+    kept: list[Span] = []
+    room = width
+    for piece, role in spans:
+        size = cell_len(piece)
+        if size > room:
+            return (*kept, (fit(piece, room), role)) if room > 0 else tuple(kept)
+        kept.append((piece, role))
+        room -= size
+    return tuple(kept)
 
 
 def middle(content: str, width: int) -> str:

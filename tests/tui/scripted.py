@@ -582,7 +582,8 @@ class ScriptedEngine:
         """Answer what waits."""
         self.hold.clear()
         for job, args, kwargs in self.waiting:
-            self._answer(job, args, kwargs)
+            if not job.future.cancelled():
+                self._answer(job, args, kwargs)
         self.waiting.clear()
 
     def stop(self, job: _Job) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from explorer import units
 from explorer.tui.blocks import Blocks, Place, Scale
-from explorer.tui.lines import BLANK, Line, Span, bar, ending, fit, flow, line_width, safe, wrap
+from explorer.tui.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
@@ -61,7 +61,7 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
     ]
     if site.dynamic:
         said.append(((f"{', '.join(site.dynamic)} known at run time only", "warn"),))
-    return tuple(first), (flow(said, width) or [BLANK])[0]
+    return cut(first, width), cut((flow(said, width) or [BLANK])[0], width)
 
 
 def keys_line(many_sites: bool, batch: bool, width: int) -> Line:
@@ -90,7 +90,7 @@ class _Frame:
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
         # under the grid: its edges, a blank, the depth and its strip, the legend
-        self.rows = Scale.of(blocks.m.count, max(1, height - (5 if self.brief else 8)))
+        self.rows = Scale.of(blocks.m.count, max(1, height - (6 if self.brief else 8)))
         self.cols = Scale.of(blocks.n.count, room)
         self.depths = Scale.of(blocks.k.count, room)
         self.across = max(1, min(4, room // self.cols.cells))
@@ -116,7 +116,8 @@ def grid_page(site: SitePlan, place: Place, width: int, height: int) -> list[Lin
     lines += wrap(_edges(site, blocks), width - 1, 1)[: 1 if frame.brief else 2]
     if not frame.brief:
         lines.append(BLANK)
-    return [*lines, *_depth(blocks, place, frame, width), _legend(width)]
+    lines += [*_depth(blocks, place, frame, width), _legend(width)]
+    return [cut(line, width) for line in lines[:height]]
 
 
 def _put(spans: list[Span], sign: str, role: str, across: int, chosen: bool) -> None:
@@ -135,16 +136,7 @@ def _title(blocks: Blocks, place: Place, frame: _Frame, width: int) -> Line:
         said.append((f"  product {place.batch + 1:,} of {blocks.batch:,}", "accent"))
     if frame.rows.per > 1 or frame.cols.per > 1:
         said.append((f"  {frame.rows.per:,} × {frame.cols.per:,} a cell", "warn"))
-    return _shorter(said, width)
-
-
-def _shorter(spans: Sequence[Span], width: int) -> Line:
-    """The spans, cut where the line ends."""
-    kept: list[Span] = []
-    for piece, role in spans:
-        room = width - line_width(kept)
-        kept.append((fit(piece, min(room, len(piece))), role))
-    return tuple(kept)
+    return cut(said, width)
 
 
 def _columns(blocks: Blocks, place: Place, frame: _Frame) -> Line:
@@ -193,13 +185,13 @@ def _depth(blocks: Blocks, place: Place, frame: _Frame, width: int) -> list[Line
         first, stop = frame.depths.tiles(cell)
         sign, role = _shade(blocks.k.used(first, stop))
         _put(spans, sign, role, frame.deep, cell == place.depth // frame.depths.per)
-    return [_shorter(title, width), tuple(spans)]
+    return [cut(title, width), tuple(spans)]
 
 
 def _legend(width: int) -> Line:
     pieces: list[Line] = [((" used:", "dim"),)]
     pieces += [((f"{sign} ", role), (word, "dim")) for _, sign, role, word in _SHADES]
-    return (flow(pieces, width, 0) or [BLANK])[0]
+    return cut((flow(pieces, width, 0) or [BLANK])[0], width)
 
 
 def block_at(site: SitePlan, place: Place, x: int, y: int, width: int, height: int) -> Place | None:
@@ -234,12 +226,13 @@ def block_page(
     at = f"{place.batch:,}, " if blocks.batch > 1 else ""
     lines: list[Line] = [
         ((f" Block {at}{place.row:,}, {place.col:,}", "head"),),
-        _field("of", ((ending(safe(site.output) or "the output", width - 9), "text"),), width),
         _field("lies at", ((_range(rows, cols), "number"),), width),
-        _field(
-            "is", ((_size(rows, cols), "number"), (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width
-        ),
     ]
+    if height >= 10:
+        name = ending(safe(site.output) or "the output", width - 9)
+        lines.insert(1, _field("of", ((name, "text"),), width))
+        size = (_size(rows, cols), "number")
+        lines.append(_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
     filled, track = bar(block.used, 8 if width >= 40 else 0)
     share = (f"{_percent(block.used)} ", _shade(block.used)[1])
     lines.append(_field("used", (share, filled, track, (_idle(site, block.used), "dim")), width))
@@ -262,7 +255,7 @@ def block_page(
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
     room = max(1, height - len(lines) - 1)
-    return [*lines, *_products(blocks, place, width, room)]
+    return [cut(line, width) for line in (*lines, *_products(blocks, place, width, room))]
 
 
 def product_text(site: SitePlan, place: Place) -> str:
@@ -305,7 +298,7 @@ def _products(blocks: Blocks, place: Place, width: int, room: int) -> list[Line]
 def _field(label: str, value: Sequence[Span], width: int) -> Line:
     """A label and what it says, in one line: a page that jumps under the arrow keys is not read."""
     name = f" {fit(label, 8)}" if len(label) > 1 else f" {label} "
-    return _shorter(((name, "dim"), *value), width)
+    return cut(((name, "dim"), *value), width)
 
 
 def _range(first: tuple[int, int], second: tuple[int, int]) -> str:

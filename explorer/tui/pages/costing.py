@@ -15,7 +15,7 @@ from msgspec import Struct
 from explorer import units
 from explorer.facts.cost import ORDERS
 from explorer.report.planning import formula_value
-from explorer.tui.lines import BLANK, Line, Span, ending, fit, flow, line_width, middle, safe, wrap
+from explorer.tui.lines import BLANK, Line, Span, cut, ending, fit, flow, line_width, middle, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import Plan, SitePlan, SkippedSite
@@ -47,7 +47,7 @@ def headline(plan: Plan, width: int) -> Line:
     role = "good" if plan.macs == plan.macs_total else "number"
     said = ((f"{plan.products:,}", "strong"), (f" tile {_many(plan.products, 'product')}", "text"))
     where: Line = ((f" in {sites:,} {_many(sites, 'site')}", "text"), (" · ", "dim"), (share, role))
-    return _cut((*said, *where), width)
+    return cut((*said, *where), width)
 
 
 def cost_rows(plan: Plan, cost: PlanCost | None, example: SiteCost | None) -> list[CostRow]:
@@ -67,7 +67,7 @@ def cost_rows(plan: Plan, cost: PlanCost | None, example: SiteCost | None) -> li
 
 
 def _head(title: str) -> CostRow:
-    return CostRow(lambda width: _cut(((title, "head"),), width), lambda width: [])
+    return CostRow(lambda width: cut(((title, "head"),), width), lambda width: [])
 
 
 # figures
@@ -142,13 +142,15 @@ class _Explained:
 
     def _about(self, found: Sequence[Formula], width: int) -> list[Line]:
         if not found or self._example is None:
-            return [(("; ".join(self._cost.assumptions), "dim"),)] if self._cost.assumptions else []
+            return [line for said in self._cost.assumptions for line in wrap(((said, "dim"),), width)]
         lines: list[Line] = []
         for formula in found:
             lines += formula_lines(formula, width)
         if len(self._cost.sites) > 1:
             name = ending(safe(self._example.name), max(8, width - 34))
-            lines.append((("with the numbers of ", "dim"), (name, "text"), (", its largest", "dim")))
+            lines.append(
+                cut((("with the numbers of ", "dim"), (name, "text"), (", its largest", "dim")), width)
+            )
         return lines
 
 
@@ -174,7 +176,7 @@ def _entry(label: str, said: Sequence[Line], width: int) -> Line:
     """A figure: its name, and as much of what is said of it as fits."""
     name = fit(f"  {label}", _LABEL + 2 if width >= 44 else max(14, width // 2))
     lines = flow(said, width - line_width(((name, ""),)), 0)
-    return _cut(((name, "dim"), *(lines[0] if lines else ())), width)
+    return cut(((name, "dim"), *(lines[0] if lines else ())), width)
 
 
 def _share(value: float, role: str) -> tuple[Line, ...]:
@@ -258,7 +260,7 @@ def _site_row(site: SitePlan, width: int) -> Line:
     if width >= 66:
         figures.append((fit("  " + site.form, 10), "accent"))
     room = max(6, width - line_width(figures) - 3)
-    return _cut((("  ", "text"), (fit(ending(safe(site.name), room), room + 1), "text"), *figures), width)
+    return cut((("  ", "text"), (fit(ending(safe(site.name), room), room + 1), "text"), *figures), width)
 
 
 def _site_about(site: SitePlan, cost: SiteCost | None, width: int) -> list[Line]:
@@ -306,23 +308,13 @@ def _left_row(op: str, reason: str, found: Sequence[SkippedSite], whole: int | N
     spans: list[Span] = [(f"{len(found):>5,} × ", "number"), (f"{safe(op)} ", "text")]
     spans += [(f"{part} of the MACs ", "warn")] if part else []
     room = max(0, width - line_width(spans))
-    return _cut((*spans, (fit(safe(reason), min(room, len(safe(reason)))), "dim")), width)
+    return cut((*spans, (fit(safe(reason), min(room, len(safe(reason)))), "dim")), width)
 
 
 def _left_about(reason: str, found: Sequence[SkippedSite], width: int) -> list[Line]:
     names = ", ".join(safe(skip.name) for skip in found[:6])
     more = f" and {len(found) - 6:,} more" if len(found) > 6 else ""
     return [*wrap(((safe(reason), "warn"),), width), *wrap(((names + more, "dim"),), width)]
-
-
-def _cut(spans: Sequence[Span], width: int) -> Line:
-    """The spans, cut where the line ends."""
-    kept: list[Span] = []
-    for piece, role in spans:
-        room = width - line_width(kept)
-        if room > 0:
-            kept.append((fit(piece, room) if line_width(((piece, role),)) > room else piece, role))
-    return tuple(kept)
 
 
 def _many(count: int, noun: str) -> str:

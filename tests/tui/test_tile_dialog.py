@@ -1,0 +1,282 @@
+"""The tile dialog promises: figures follow what is typed, each with its formula, and nothing waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from explorer.engine.transforms.cost import plan_cost
+from explorer.engine.transforms.formulas import explained
+from explorer.errors import Misuse
+from explorer.facts import Plan, SkippedSite, TileSpec
+from explorer.facts.cost import Hardware
+from explorer.tui.lines import line_text, line_width
+from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
+from explorer.tui.screens.tile import Figures, Options, TileDialog
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine, plan
+
+NPU = Hardware("npu", 4096, 64, 1e9, 512 * 1024, (64, 64))
+PROFILES = """
+[machine.npu]
+macs_per_cycle = 4096
+bytes_per_cycle = 64
+clock = "1 GHz"
+buffer = "512 KiB"
+
+[machine.tiny]
+macs_per_cycle = 64
+bytes_per_cycle = 8
+clock = "100 MHz"
+buffer = "16 KiB"
+"""
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(PROFILES)
+    monkeypatch.setenv("EXPLORER_CONFIG", str(path))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPLORER_CONFIG", "/nowhere/config.toml")
+
+
+def rows_of(made: Plan, machine: Hardware | None = None) -> list[CostRow]:
+    cost = explained(plan_cost(made, machine))
+    largest = max(cost.sites, key=lambda site: site.macs) if cost.sites else None
+    return cost_rows(made, cost, largest)
+
+
+def figure(rows: list[CostRow], label: str, width: int = 90) -> str:
+    return next(text for row in rows if (text := line_text(row.head(width))).strip().startswith(label))
+
+
+def figures(hands: Hands) -> list[str]:
+    found = hands.pilot.app.screen.query_one(Figures)
+    return [line_text(found.row_line(i, 90)) for i in range(found.row_count)]
+
+
+def option(hands: Hands, name: str) -> Options:
+    return hands.pilot.app.screen.query_one(f"#{name}", Options)
+
+
+async def to(hands: Hands, name: str) -> Options:
+    found = option(hands, name)
+    found.focus()
+    await hands.rest()
+    return found
+
+
+# the rows
+
+
+def test_the_figures_are_those_of_the_cost() -> None:
+    made = plan(TileSpec())
+    cost = plan_cost(made, NPU)
+    rows = rows_of(made, NPU)
+    assert "1.6 %" in figure(rows, "used of the tiles")
+    assert "227.16 MiB" in figure(rows, "traffic, best order")
+    assert f"×{cost.ratio:.2f} the least" in figure(rows, "traffic, best order")
+    assert "234.08 MiB" in figure(rows, "traffic, no reuse")
+    assert "fits in 512.00 KiB" in figure(rows, "buffer, double")
+    assert "3.72 M cycles" in figure(rows, "time")
+    assert "moving bounds 3 of 3" in figure(rows, "time")
+    for order in ("mnk", "nmk", "knm", "nkm", "mkn", "kmn"):
+        one = next(total for total in cost.orders if total.order == order)
+        assert f"{one.traffic / 2**20:.2f} MiB" in figure(rows, order)
+    assert "in one go" in figure(rows, "weight-stationary")
+
+
+def test_without_a_machine_time_is_unknown_and_the_rest_is_there() -> None:
+    rows = rows_of(plan(TileSpec()))
+    assert "?" in figure(rows, "time")
+    assert "227.16 MiB" in figure(rows, "traffic, best order")
+    assert "KiB" in figure(rows, "buffer, single")
+
+
+def test_a_figure_is_explained_with_the_numbers_of_its_largest_site() -> None:
+    rows = rows_of(plan(TileSpec()), NPU)
+    row = next(row for row in rows if "used of" in line_text(row.head(80)))
+    text = "\n".join(map(line_text, row.about(80)))
+    assert "MACs / (products TM TK TN)" in text
+    assert "37,748,736 / (9,216 x 64 x 64 x 64) = 1.6 %" in text
+    assert "with the numbers of classifier.1, its largest" in text
+    one = rows_of(plan(TileSpec(sites=("classifier.6",))))
+    assert "its largest" not in "\n".join(line_text(x) for row in one for x in row.about(80))
+
+
+def test_sites_and_what_is_left_are_rows_with_their_reasons() -> None:
+    made = plan(TileSpec())
+    left = (
+        SkippedSite("features.0", "Conv", "a convolution \x1b[31m", 600_000_000),
+        SkippedSite("features.3", "Conv", "a convolution \x1b[31m", 55_566_528),
+        SkippedSite("odd", "Einsum", "no product"),
+    )
+    rows = rows_of(replace(made, skipped=left))
+    text = [line_text(row.head(90)) for row in rows]
+    assert any("classifier.4" in line and "4,096" in line for line in text)
+    assert [row.site for row in rows if row.site] == ["classifier.1", "classifier.4", "classifier.6"]
+    conv = next(row for row in rows if "Conv" in line_text(row.head(90)))
+    assert "2 × Conv 91.8 % of the MACs" in line_text(conv.head(90))
+    assert "features.0, features.3" in "\n".join(map(line_text, conv.about(90)))
+    odd = next(line for line in text if "Einsum" in line)
+    assert "of the MACs" not in odd, "how many it has is not known"
+    assert "\x1b" not in "".join(text)
+
+
+def test_the_headline_says_which_share_of_the_model_runs_on_tiles() -> None:
+    made = plan(TileSpec())
+    assert line_text(headline(made, 80)) == "14,336 tile products in 3 sites · 8.2 % of the MACs"
+    whole = replace(made, macs_total=made.macs)
+    assert "100 % of the MACs" in line_text(headline(whole, 80))
+    assert "99.9 %" in line_text(headline(replace(made, macs_total=made.macs + 1), 80))
+    assert "not known" in line_text(headline(replace(made, macs_total=None), 80))
+
+
+@pytest.mark.parametrize("width", [24, 40, 52, 74, 110])
+@pytest.mark.parametrize("machine", [None, NPU])
+def test_no_row_is_wider_than_the_list(width: int, machine: Hardware | None) -> None:
+    made = plan(TileSpec(tile=(1, 2, 3)))
+    rows = rows_of(made, machine)
+    assert all(line_width(row.head(width)) <= width for row in rows)
+    assert all(line_width(line) <= width for row in rows for line in row.about(max(40, width)))
+    site = explained(plan_cost(made, machine)).sites[0]
+    assert all(line_width(line) <= max(40, width) for line in formula_page(site, max(40, width)))
+
+
+# by keys
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 15), (120, 40)])
+async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> None:
+    async with screen(size=size) as hands:
+        await hands.press("t")
+        top = hands.pilot.app.screen
+        assert "14,336 tile products in 3 sites" in hands.dialog()
+        box = top.query_one("#box").region
+        assert box.bottom <= size[1]
+        for name in ("#tile", "#edges", "#grouped", "#form", "#sites", "#machine", "#plan", "#about"):
+            region = top.query_one(name).region
+            assert region.height >= 1
+            assert region.bottom < box.bottom, name
+        assert top.query_one(Figures).region.height >= 3
+        edges, grouped = option(hands, "edges").region, option(hands, "grouped").region
+        assert edges.y == grouped.y
+        assert "pack" in line_text(option(hands, "grouped").line_at(0))[: grouped.width]
+
+
+async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profiles: Path) -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        before = figures(hands)
+        await hands.press("backspace", "backspace", *"32")
+        after = figures(hands)
+        assert before != after
+        assert "28,672 tile products" in hands.dialog()
+        await hands.press("down", "down", "down", "down", "down", "down")
+        assert isinstance(hands.pilot.app.focused, Figures)
+        await hands.press("down", "down", "down")
+        assert "traffic mnk = " in hands.dialog()
+        await hands.press("up", "up", "up", "up")
+        assert hands.pilot.app.focused is option(hands, "machine"), "up from the first row leaves the list"
+
+
+async def test_a_machine_of_the_configuration_file_gives_cycles_and_time(profiles: Path) -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        assert any("?" in line for line in figures(hands) if line.strip().startswith("time"))
+        await to(hands, "machine")
+        await hands.press("right")
+        assert any("3.72 M cycles" in line for line in figures(hands))
+        await hands.press("right")
+        assert any("does not fit in 16.00 KiB" in line for line in figures(hands))
+        await hands.press("escape")
+        await hands.press("t")
+        assert option(hands, "machine").value == "tiny", "what was chosen is kept"
+
+
+async def test_rates_that_were_typed_for_the_roofline_are_a_machine_too() -> None:
+    async with screen() as hands:
+        await hands.press("m", *"4T", "down", *"100GB", "enter")
+        await hands.press("1", "t")
+        assert option(hands, "machine").value == "as typed", "it is the only one"
+        assert any(line.strip().startswith("time") and " ms" in line for line in figures(hands))
+
+
+async def test_a_broken_configuration_file_is_told_and_the_dialog_works(profiles: Path) -> None:
+    profiles.write_text("[machine.npu]\nmacs = 3\n")
+    async with screen() as hands:
+        await hands.press("t")
+        assert "14,336 tile products" in hands.dialog()
+        assert "there is no setting 'macs'" in hands.dialog()
+
+
+async def test_a_cost_that_cannot_be_told_leaves_the_plan() -> None:
+    engine = ScriptedEngine(errors={"cost": Misuse("the machine contradicts itself")})
+    async with screen(engine) as hands:
+        await hands.press("t")
+        assert "14,336 tile products" in hands.dialog()
+        assert "contradicts itself" in hands.dialog()
+        assert any("classifier.1" in line for line in figures(hands))
+        await hands.press("enter")
+        assert "Proven equal" in hands.dialog()
+
+
+async def test_grouped_convolutions_are_packed_when_asked() -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        await to(hands, "grouped")
+        await hands.press("right")
+        await hands.press("enter")
+        spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
+        assert spec.grouped == "pack"
+
+
+async def test_letters_are_keys_and_no_part_of_a_tile() -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        await hands.press("f")
+        assert hands.dialog().startswith("How the figures come about")
+        assert "lower bound = " in hands.dialog()
+        await hands.press("escape")
+        await hands.press("q", "z")
+        top = hands.pilot.app.screen
+        assert isinstance(top, TileDialog)
+        assert top.spec().tile == (64, 64, 64)
+
+
+async def test_formulas_of_the_site_under_the_cursor() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("t")
+        found = hands.pilot.app.screen.query_one(Figures)
+        at = next(i for i, row in enumerate(found.rows) if row.site == "classifier.6")
+        found.focus()
+        found.move_to(at)
+        await hands.rest()
+        assert "1 × 64 × 16 tiles of 64×64×64" in hands.dialog()
+        await hands.press("f")
+        assert "classifier.6" in hands.dialog()
+        assert "ceil(1,000 / 64) = 16" in hands.dialog()
+
+
+async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        hands.engine.hold.add("plan")
+        await hands.press("backspace", "backspace", *"32")
+        assert "14,336" in hands.dialog(), "what is known stays until there is something else"
+        await hands.press("enter")
+        assert isinstance(hands.pilot.app.screen, TileDialog), "and it is not what would be done"
+        await hands.press("backspace", "backspace", *"16")
+        hands.engine.release()
+        await hands.rest()
+        assert "57,280 tile products" in hands.dialog()
+        await hands.press("enter")
+        spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
+        assert spec.tile == (64, 64, 16)
