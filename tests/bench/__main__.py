@@ -21,6 +21,7 @@ from tests.bench import analysis as analyses
 from tests.bench import open as opening
 from tests.bench import scale as scales
 from tests.bench import screen
+from tests.bench import tile as tilings
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -185,12 +186,17 @@ def scale(models: Models, rounds: int) -> Iterator[Row]:
     yield from (Row(*line) for line in scales.cases(models.folder))
 
 
+def tiling(models: Models, rounds: int) -> Iterator[Row]:
+    yield from (Row(*line) for line in tilings.cases(models, measured, rounds))
+
+
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "open": open_,
     "paint": paint,
     "line": line,
     "stall": stall,
     "tile": tile,
+    "tiling": tiling,
     "layers": layers,
     "module": module,
     "analysis": analysis,

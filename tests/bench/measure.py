@@ -50,6 +50,24 @@ def tile_prove(source: str, target: str) -> dict[str, float]:
     return {"seconds": marks["running the whole model"], "whole": time.perf_counter() - started}
 
 
+def sweep(source: str, kept: str = "") -> None:
+    """64 tilings of a model that is not open yet."""
+    from explorer import Session
+    from explorer.facts.cost import Hardware
+    from explorer.facts.sweep import SweepSpec, tiles_of
+
+    sizes = (16, 32, 64, 128)
+    machine = Hardware("npu", macs_per_cycle=4096, bytes_per_cycle=64, clock=1e9)
+    with Session(source) as session:
+        spec = SweepSpec(tiles_of(None, sizes, sizes, sizes))
+        assert len(session.sweep(spec, hardware=machine, output=kept or None).rows) == 64
+
+
+def sweep_kept(source: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        sweep(source, f"{folder}/results.db")
+
+
 def onnx_load(source: str) -> None:
     import onnx
 
@@ -96,6 +114,8 @@ WORK: dict[str, tuple[Work, tuple[str, ...]]] = {
     "load_save": (load_save, (SMALL, "TARGET")),
     "tile_save": (tile_save, (SMALL, "TARGET")),
     "tile_prove": (tile_prove, (SMALL, "TARGET")),
+    "sweep": (sweep, (SMALL,)),
+    "sweep_kept": (sweep_kept, (SMALL,)),
     "onnx_load": (onnx_load, (SMALL,)),
     "layer_list": (layer_list, (SMALL,)),
     "session_creation": (session_creation, (SMALL,)),
