@@ -145,9 +145,10 @@ def test_no_row_is_wider_than_the_list(width: int, machine: Hardware | None) -> 
     made = plan(TileSpec(tile=(1, 2, 3)))
     rows = rows_of(made, machine)
     assert all(line_width(row.head(width)) <= width for row in rows)
-    assert all(line_width(line) <= width for row in rows for line in row.about(max(40, width)))
+    page = max(40, width)
+    assert all(line_width(line) <= page for row in rows for line in row.about(page))
     site = explained(plan_cost(made, machine)).sites[0]
-    assert all(line_width(line) <= max(40, width) for line in formula_page(site, max(40, width)))
+    assert all(line_width(line) <= page for line in formula_page(site, page))
 
 
 # by keys
