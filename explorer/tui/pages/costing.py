@@ -121,10 +121,14 @@ def _figures(cost: PlanCost, example: SiteCost | None) -> list[CostRow]:
         rows.append(_head("A systolic array"))
         for timing in cost.systolic:
             said: list[Line] = [((f"{units.count_text(timing.cycles)} cycles", "number"),)]
-            said += [((units.seconds_text(timing.seconds), "number"),)] if timing.seconds is not None else []
+            if timing.total is not None:
+                said.append(((f"{units.count_text(timing.total)} with moving", "number"),))
+            if timing.seconds is not None:
+                said.append(((units.seconds_text(timing.seconds), "number"),))
             said.append(((f"{units.count_text(timing.whole)} in one go", "dim"),))
             name = timing.dataflow
-            rows.append(explain.row(name, (f"{name} array", f"{name} array, in one go"), tuple(said)))
+            formulas = tuple(f"{name} array{part}" for part in ("", ", with moving", ", in one go"))
+            rows.append(explain.row(name, formulas, tuple(said)))
     return rows
 
 
