@@ -76,7 +76,8 @@ class SitePlan(Struct, frozen=True):
             before it, where it stands in a branch, a loop or a function.
         grid: (m, k, n) = ceil of M/TM, K/TK, N/TN, of one product.
         products: batch x m x k x n tile products.
-        utilisation: batch M K N / (products x TM TK TN).
+        utilisation: MACs of the operator / (products x TM TK TN); these are batch M K N unless groups are
+            packed: the zeros of a pack are no use.
         form: The form chosen for this site ('auto' resolved).
         output: Name of the site's output value in the graph, the same before and after.
         weight: Name of the initializer that holds the weight; '' where both operands are activations.

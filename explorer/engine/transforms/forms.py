@@ -2,9 +2,9 @@
 
 - `unrolled`: a node a tile product, an initializer a weight tile; what hardware compilers start from.
 - `lab`: the same, folded into one function a site, so that the graph stays readable.
-- `scan`: a Scan over output columns whose body holds the K/TK products of one column. Creating a
-  session is quadratic in the nodes that are ready at once, so 9,216 of them side by side take a
-  minute and the Scan takes none.
+- `scan`: a Scan over output columns whose body holds the products of one column, or over blocks of rows
+  where these are many. Creating a session is quadratic in the nodes that are ready at once, so 9,216 of
+  them side by side take a minute and the Scan takes none.
 - `batched`: one batched MatMul over blocks, for tools that know neither functions nor Scan.
 
 The arithmetic is the same in all of them: every product (m, n, k) once, summed over k in order, then
@@ -29,11 +29,8 @@ from explorer.facts import SitePlan
 
 __all__ = ["emit"]
 
-_SCAN_BODY = 2048
-"""Products in one Scan body; with more, the rows are scanned too."""
-
 _SMALL = 64
-"""Products of one matrix of a stack up to which a Scan over the stack holds them side by side."""
+"""Products that one Scan body may hold side by side; with more, it is looked for a smaller one."""
 
 
 def _extents(size: int, tile: int, padded: bool) -> list[int]:
@@ -222,7 +219,8 @@ def _scan_stack(region: Region, site: Site, geometry: _Geometry, x: str, right: 
     given = body.value("x")
     inputs = [Value(given, site.dtype, (geometry.M, geometry.K))]
     small = geometry.products <= _SMALL
-    stacks, operand = right.handed(region, body, geometry.ns, geometry.tile[2], site.dtype, whole=small)
+    whole = small or (_by_rows(geometry) and _narrow(geometry))
+    stacks, operand = right.handed(region, body, geometry.ns, geometry.tile[2], site.dtype, whole=whole)
     inputs += [value for _, value in stacks]
     form = _side_by_side if small else _scan_matrix
     made = form(body, site, geometry, given, operand)
@@ -235,9 +233,28 @@ def _scan_stack(region: Region, site: Site, geometry: _Geometry, x: str, right: 
     )
 
 
+def _narrow(geometry: _Geometry) -> bool:
+    """Whether the products of one block of rows stand side by side."""
+    return len(geometry.ks) * len(geometry.ns) <= _SMALL
+
+
+def _by_rows(geometry: _Geometry) -> bool:
+    """Whether a Scan over blocks of rows has a much smaller body than one over columns.
+
+    A convolution has thousands of rows and a few columns; what a runtime takes to load a graph grows with the
+    products in its bodies.
+    """
+    m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
+    beside_n = 2 if geometry.ns[0] != geometry.ns[-1] else 1
+    beside_m = 2 if geometry.ms[0] != geometry.ms[-1] else 1
+    columns = m * k * beside_n
+    rows = (k * n if _narrow(geometry) else k * beside_n) * beside_m
+    return m > 1 and columns > _SMALL and 2 * rows <= columns
+
+
 def _scan_matrix(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
     tm, tk, _ = geometry.tile
-    if len(geometry.ms) > 1 and len(geometry.ms) * len(geometry.ks) > _SCAN_BODY:
+    if _by_rows(geometry):
         return _scan_rows(region, site, geometry, x, right)
     xs = cut(region, x, geometry.ms, geometry.ks, (tm, tk), "x")
     return _scan_columns(region, site, geometry, xs, right)
@@ -273,18 +290,27 @@ def _scan_columns(
 
 
 def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
-    """As `_scan_matrix`, with the whole blocks of rows scanned too, so that the body stays small."""
-    tm, tk, _ = geometry.tile
+    """A Scan over whole blocks of rows; in it the products side by side, or a Scan over columns."""
+    tm, tk, tn = geometry.tile
     full = sum(height == tm for height in geometry.ms)
     rest = geometry.M - full * tm
-    right = right.prepared(region, geometry.ns, geometry.tile[2])
+    narrow = _narrow(geometry)
+    ws = right.tiles(region, geometry.ks, geometry.ns, (tk, tn)) if narrow else []
+    right = right if narrow else right.prepared(region, geometry.ns, tn)
+
+    def line(region: Region, one: _Geometry, xs: list[list[str]]) -> str:
+        if not narrow:
+            return _scan_columns(region, site, one, xs, right)
+        labels = [str(n) for n in range(len(one.ns))]
+        return _join(region, _products(region, site, one, xs, ws, labels), "y")
+
     parts = []
     top = region.slice(x, (0, 0), (full * tm, geometry.K), "x_rows") if rest else x
     blocks = region.reshape(top, (full, tm, geometry.K), "x_blocks")
     body = region.inner("row")
     one = _Geometry(geometry.tile, [tm], geometry.ks, geometry.ns)
     given = body.value("x")
-    made = _scan_columns(body, site, one, cut(body, given, [tm], geometry.ks, (tm, tk), "x"), right)
+    made = line(body, one, cut(body, given, [tm], geometry.ks, (tm, tk), "x"))
     scanned = region.scan(
         "rows",
         body,
@@ -298,7 +324,7 @@ def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str, right: O
         last = _Geometry(geometry.tile, [rest], geometry.ks, geometry.ns)
         beside = region.inner("rest")
         xs = cut(beside, tail, [rest], geometry.ks, (tm, tk), "x")
-        parts.append(_scan_columns(beside, site, last, xs, right))
+        parts.append(line(beside, last, xs))
         region.nodes += beside.nodes
     return region.concat(parts, 0, "y")
 
