@@ -18,6 +18,7 @@ SCENES = {
     "run": (("down", "space"), blocks),
     "operators": (("3", "down", "enter"), alexnet),
     "tile": (("t",), alexnet),
+    "blocks": (("G", "i", "right", "right", "right_square_bracket"), alexnet),
     "verdict": (("t", "enter"), alexnet),
     "diff": (("t", "enter", "enter"), alexnet),
     "memory": (("5", "right", "right"), alexnet),

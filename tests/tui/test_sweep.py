@@ -1,0 +1,297 @@
+"""The Sweep screen: tilings asked for in a dialog, a table that sorts, the front as a plot, Enter tiles."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from textual.widgets import Input
+
+from explorer.errors import Misuse
+from explorer.facts import TileSpec
+from explorer.facts.cost import Hardware
+from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations, with_front
+from explorer.tui.lines import line_text, line_width
+from explorer.tui.pages.sweep import axes_of, fields_for, sweep_facts, sweep_head, sweep_line, sweep_plot
+from explorer.tui.screens.sweep import SweepDialog, SweepScreen
+from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.strips import Header, Status
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine
+
+
+def row(spec: TileSpec, hardware: Hardware | None = None, verify: bool = False) -> SweepRow:
+    """Figures of one product of 64 x 4096 x 1000; tiles of one row do not exist."""
+    made = SweepRow("", "alexnet.onnx", "", "", spec.tile, spec.edges, spec.form, spec.grouped)
+    tm, tk, tn = spec.tile
+    if tm == 1:
+        return replace(made, error="no such tile")
+    products = math.prod(-(-size // tile) for size, tile in zip((64, 4096, 1000), spec.tile, strict=True))
+    buffer = 8 * (tm * tk + tk * tn + tm * tn)
+    return replace(
+        made,
+        hardware="" if hardware is None else "npu: 4,096 MACs/cycle",
+        sites=3,
+        products=products,
+        utilisation=0.5,
+        padded_share=0.1 if spec.edges == "padded" else 0.0,
+        traffic=products * 64,
+        lower_bound=products * 32,
+        buffer=buffer,
+        fits=buffer < 100_000,
+        cycles=None if hardware is None else products * 7 + tn,
+        seconds=None if hardware is None else products * 7e-9,
+        verified=True if verify else None,
+        verdict="equal within rounding" if verify else "",
+    )
+
+
+class SweepEngine(ScriptedEngine):
+    """Sweeps, too."""
+
+    def _sweep(self, spec: SweepSpec, **how: Any) -> Sweep:
+        rows = [row(one, how["hardware"], how["verify"]) for one in combinations(spec)]
+        return Sweep(with_front(rows), how["hardware"] or Hardware(), made=len(rows))
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's configuration file, which is not there unless a test writes it; and a folder to write in."""
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("EXPLORER_CONFIG", str(path))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def sweep_screen(hands: Hands) -> SweepScreen:
+    found = hands.pilot.app.screen_stack[1]
+    assert isinstance(found, SweepScreen)
+    return found
+
+
+def table(hands: Hands) -> list[str]:
+    rows = sweep_screen(hands).query_one("#sweep-rows")
+    return [line_text(rows.row_line(at, 100)) for at in range(rows.row_count)]  # type: ignore[attr-defined]
+
+
+def tiles(hands: Hands) -> list[str]:
+    return [line.split()[1 if "◆" in line else 0] for line in table(hands)]
+
+
+def strip(hands: Hands, kind: type[Header] | type[Status]) -> str:
+    return "\n".join(line_text(line) for line in sweep_screen(hands).query(kind).first().lines)
+
+
+def page(hands: Hands, name: str) -> str:
+    return "\n".join(line_text(line) for line in sweep_screen(hands).query_one(name, LineView).lines)
+
+
+async def begin(hands: Hands, **fields: str) -> None:
+    """Opens the dialog, writes into its fields, and begins."""
+    await hands.press("S")
+    for name, text in fields.items():
+        hands.pilot.app.screen.query_one(f"#sweep-{name}", Input).value = text
+    await hands.press("enter")
+
+
+async def test_the_first_time_it_asks_and_says_how_many_tilings_these_are() -> None:
+    async with screen(SweepEngine()) as hands:
+        await hands.press("S")
+        assert isinstance(hands.pilot.app.screen, SweepDialog)
+        assert "4 tilings" in hands.dialog()
+        hands.pilot.app.screen.query_one("#sweep-depths", Input).value = "16,32"
+        await hands.rest()
+        assert "8 tilings" in hands.dialog()
+        hands.pilot.app.screen.query_one("#sweep-depths", Input).value = "16,zero"
+        await hands.press("enter")
+        assert isinstance(hands.pilot.app.screen, SweepDialog)
+        assert "'zero' is not a whole number" in hands.dialog()
+        await hands.press("escape")
+        assert hands.pilot.app.screen is hands.main
+
+
+async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_path: Path) -> None:
+    (tmp_path / "npu.toml").write_text("macs_per_cycle = 4096\nbytes_per_cycle = 64\n")
+    async with screen(SweepEngine(), size=(140, 40)) as hands:
+        await begin(hands, tiles="16,32,64x16x16", machine="npu.toml")
+        assert tiles(hands) == ["16x16x16", "32x32x32", "64x16x16"]
+        marked = [line.split()[1] for line in table(hands) if "◆" in line]
+        rows = sweep_screen(hands)._found.rows
+        assert marked == ["x".join(map(str, one.tile)) for one in rows if one.pareto]
+        assert 0 < len(marked)
+        assert "3 tilings" in strip(hands, Header)
+        assert "4,096 MACs/cycle" in strip(hands, Header)
+        assert "cycles over buffer" in page(hands, "#sweep-plot")
+        assert page(hands, "#sweep-plot").count("◆") == 1 + len(marked)
+        await hands.press("x")
+        assert "traffic over buffer" in page(hands, "#sweep-plot")
+
+
+async def test_the_rows_sort_by_keys_and_the_cursor_stays_on_its_row() -> None:
+    async with screen(SweepEngine()) as hands:
+        await begin(hands, tiles="64,16,32")
+        assert tiles(hands) == ["64x64x64", "16x16x16", "32x32x32"]
+        await hands.press("s")  # by traffic: without a machine there are no cycles
+        assert tiles(hands) == ["64x64x64", "32x32x32", "16x16x16"]
+        assert "sorted by traffic" in strip(hands, Status)
+        await hands.press("down")
+        assert "32x32x32" in page(hands, "#sweep-facts")
+        await hands.press("r")
+        assert tiles(hands) == ["16x16x16", "32x32x32", "64x64x64"]
+        assert "32x32x32" in page(hands, "#sweep-facts")
+        await hands.press("S")
+        assert tiles(hands) == ["32x32x32", "16x16x16", "64x64x64"]
+
+
+async def test_only_the_front_on_a_key() -> None:
+    async with screen(SweepEngine()) as hands:
+        await begin(hands, tiles="16,64x16x16,32x16x16")
+        assert len(table(hands)) == 3
+        await hands.press("f")
+        assert 0 < len(table(hands)) < 3
+        assert all("◆" in line for line in table(hands))
+        await hands.press("f")
+        assert len(table(hands)) == 3
+
+
+async def test_enter_tiles_with_the_row_under_the_cursor() -> None:
+    async with screen(SweepEngine()) as hands:
+        await begin(hands, tiles="16,32,64")
+        await hands.press("down", "enter")
+        specs = [args[0] for name, args, _ in hands.engine.asked if name == "tile"]
+        assert [(spec.tile, spec.edges, spec.sites) for spec in specs] == [((32, 32, 32), "ragged", ())]
+        assert "Proven equal" in hands.dialog()
+
+
+async def test_a_tiling_that_cannot_be_says_why_and_is_not_done() -> None:
+    async with screen(SweepEngine()) as hands:
+        await begin(hands, tiles="1,32")
+        assert "no such tile" in table(hands)[0]
+        await hands.press("enter")
+        assert not [name for name, _, _ in hands.engine.asked if name == "tile"]
+        assert isinstance(hands.pilot.app.screen, SweepScreen)
+
+
+async def test_what_was_found_is_there_the_next_time_and_more_is_added_to_it() -> None:
+    async with screen(SweepEngine()) as hands:
+        await begin(hands, tiles="16,32")
+        await hands.press("escape", "S")
+        assert tiles(hands) == ["16x16x16", "32x32x32"]
+        await hands.press("n")
+        assert hands.pilot.app.screen.query_one("#sweep-tiles", Input).value == "16,32"
+        hands.pilot.app.screen.query_one("#sweep-tiles", Input).value = "32,64"
+        await hands.press("enter")
+        assert tiles(hands) == ["16x16x16", "32x32x32", "64x64x64"]
+        swept = [args[0].tiles for name, args, _ in hands.engine.asked if name == "sweep"]
+        assert swept == [((16, 16, 16), (32, 32, 32)), ((64, 64, 64),)]
+
+
+async def test_another_model_is_asked_about_anew() -> None:
+    async with screen(SweepEngine()) as hands:
+        await begin(hands, tiles="16,32")
+        await hands.press("enter", "escape", "S")
+        assert isinstance(hands.pilot.app.screen, SweepDialog)
+
+
+async def test_proofs_come_one_by_one_and_esc_keeps_what_is_there(tmp_path: Path) -> None:
+    engine = SweepEngine()
+    async with screen(engine) as hands:
+        await hands.press("S")
+        hands.pilot.app.screen.query_one("#sweep-tiles", Input).value = "16,32,64"
+        hands.pilot.app.screen.query_one("#sweep-kept", Input).value = "results.db"
+        await hands.press("down", "down", "down", "down", "down", "down", "down", "right", "enter")
+        how = [(args[0].tiles, kwargs) for name, args, kwargs in engine.asked if name == "sweep"]
+        assert [given for given, _ in how] == [((16, 16, 16),), ((32, 32, 32),), ((64, 64, 64),)]
+        assert all(kwargs["verify"] and kwargs["output"] == "results.db" for _, kwargs in how)
+        assert all("equal" in line for line in table(hands))
+        engine.hold = {"sweep"}
+        await hands.press("n")
+        hands.pilot.app.screen.query_one("#sweep-tiles", Input).value = "16,32,64,128"
+        await hands.press("enter")
+        assert "sweeping · 3 of 4" in strip(hands, Status)
+        await hands.press("enter")  # no tiling while it runs
+        await hands.press("escape")
+        assert "stopped" in strip(hands, Status)
+        assert len(table(hands)) == 3
+        await hands.press("escape")
+        assert hands.pilot.app.screen is hands.main
+
+
+async def test_an_error_is_a_dialog_and_the_screen_lives() -> None:
+    engine = SweepEngine(errors={"sweep": Misuse("no matrix product can be tiled")})
+    async with screen(engine) as hands:
+        await begin(hands)
+        assert "no matrix product can be tiled" in hands.dialog()
+        await hands.press("escape", "n")
+        assert isinstance(hands.pilot.app.screen, SweepDialog)
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "txt"])
+async def test_the_tilings_are_written_as_the_command_line_prints_them(ending: str, tmp_path: Path) -> None:
+    async with screen(SweepEngine()) as hands:
+        await begin(hands, tiles="16,32")
+        await hands.press("w")
+        hands.pilot.app.screen.query_one(Input).value = f"out.{ending}"
+        await hands.press("enter")
+        path = tmp_path / f"out.{ending}"
+        if ending == "txt":
+            assert "the ending says the format" in hands.dialog()
+            return
+        assert "2 tilings written" in strip(hands, Status)
+        text = path.read_text()
+        rows = json.loads(text)["rows"] if ending == "json" else list(csv.DictReader(text.splitlines()))
+        assert [int(one["tile_m"]) for one in rows] == [16, 32]
+        await hands.press("w")
+        hands.pilot.app.screen.query_one(Input).value = f"out.{ending}"
+        await hands.press("enter")
+        assert "exists. Replace it?" in hands.dialog()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 15), (140, 40)])
+async def test_it_fits_a_small_terminal(size: tuple[int, int]) -> None:
+    async with screen(SweepEngine(), size=size) as hands:
+        await hands.press("S")
+        box = hands.pilot.app.screen.query_one("#box").region
+        assert hands.pilot.app.screen.query_one("#said").region.bottom <= box.bottom <= size[1]
+        assert hands.pilot.app.screen.query_one("#said").region.height >= 1
+        await hands.press("enter")
+        shown = sweep_screen(hands)
+        rows, plot = shown.query_one("#sweep-rows"), shown.query_one("#sweep-plot")
+        assert rows.size.height >= 4
+        assert plot.display is (size != (60, 15))
+        await hands.press("p")
+        assert plot.display
+        assert "over buffer" in page(hands, "#sweep-plot")
+        await hands.press("p")
+        assert rows.display
+
+
+def some(count: int = 5, hardware: Hardware | None = None) -> tuple[SweepRow, ...]:
+    return with_front([row(TileSpec(tile=(8 << at, 16, 16)), hardware) for at in range(count)])
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 100])
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
+    hostile = replace(some()[0], error="\x1b[2J[bold]" + "x" * 300)
+    rows = (*some(hardware=Hardware()), hostile)
+    fields = fields_for(rows, width)
+    lines = [sweep_head(fields, "traffic", False, width), *(sweep_line(one, fields, width) for one in rows)]
+    if width >= 40:
+        assert all(line_width(line) <= width + 1 for line in lines)
+    for one in rows:
+        assert all(line_width(line) <= width for line in sweep_facts(one, width))
+        assert "\x1b" not in "".join(line_text(line) for line in sweep_facts(one, width))
+    for axes in axes_of(rows):
+        assert all(line_width(line) <= width for line in sweep_plot(rows, rows[0], axes, width, 12))
+
+
+def test_a_plot_of_nothing_or_of_one_says_so_or_shows_it() -> None:
+    nothing = (replace(some()[0], error="no"),)
+    assert "nothing to plot" in line_text(sweep_plot(nothing, None, ("buffer", "cycles"), 60, 12)[0])
+    alone = sweep_plot(some(1), None, ("buffer", "traffic"), 60, 12)
+    assert sum(line_text(line).count("◆") for line in alone) == 2
