@@ -385,6 +385,23 @@ def test_the_text_of_a_plan_shows_formulas_when_they_are_asked_for(
     assert "systolic" not in without
 
 
+@pytest.mark.parametrize(
+    ("profile", "why"),
+    [
+        ("macs_per_cycle = 4\n", "No cycles: the machine's profile lacks bytes_per_cycle."),
+        ("buffer = 4096\n", "No cycles: the machine's profile lacks macs_per_cycle, bytes_per_cycle."),
+        ("macs_per_cycle = 4\nbytes_per_cycle = 4\n", "No time: the machine's profile lacks clock."),
+    ],
+)
+def test_a_plan_says_what_it_would_have_to_know_of_the_machine(
+    said: Callable[..., str], sample: Callable[[str], Path], tmp_path: Path, profile: str, why: str
+) -> None:
+    (tmp_path / "half.toml").write_text(profile)
+    text = said("plan", sample("lenet"), "--profile", tmp_path / "half.toml")
+    assert why in text
+    assert "Time  " not in text
+
+
 @pytest.mark.parametrize("what", ["memory", "operators", "roofline"])
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_a_picture_is_drawn_and_is_the_same_twice(

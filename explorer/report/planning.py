@@ -51,7 +51,7 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
     detailed = [site for site in fact.sites if site.formulas]
     return [
         *title(about.model),
-        *([Line((hardware_text(machine), Span(f"   {machine.origin}", DIM)))] if _known(machine) else []),
+        *([Line((hardware_text(machine), Span(f"   {machine.origin}", DIM)))] if machine.origin else []),
         Line(),
         figure_table(_totals(fact)),
         *(_by_order(fact) if len(fact.sites) > 1 else []),
@@ -62,15 +62,23 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         *(block for site in detailed[:CAP] for block in _detail(site)),
         Line(),
         *(Prose(text, DIM) for text in fact.assumptions),
-        *([] if _known(machine) else [Prose(_NO_MACHINE, NOTE)]),
+        *_untimed(fact),
     ]
 
 
 _NO_MACHINE = "No cycles without a machine: add --profile FILE.toml, or the name of one in the config file."
 
 
-def _known(machine: Hardware) -> bool:
-    return machine.macs_per_cycle is not None or machine.peak_macs is not None
+def _untimed(fact: PlanCost) -> list[Block]:
+    """Why there are no cycles, or no time, where there are none."""
+    machine = fact.hardware
+    if machine == Hardware():
+        return [Prose(_NO_MACHINE, NOTE)]
+    if fact.total.cycles is None and fact.total.seconds is None:
+        keys = ("macs_per_cycle", "bytes_per_cycle")
+        missing = ", ".join(key for key in keys if getattr(machine, key) is None)
+        return [Prose(f"No cycles: the machine's profile lacks {missing}.", NOTE)]
+    return [Prose("No time: the machine's profile lacks clock.", NOTE)] if fact.total.seconds is None else []
 
 
 def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
