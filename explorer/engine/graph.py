@@ -286,11 +286,9 @@ class Node:
         self.overload = overload
         self.metadata: Mapping[str, str] = metadata or {}
         self.record = record
-        self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = (
-            decode if decode is not None else (attributes or {})
-        )
+        self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = decode or attributes or {}
         # nodes with the same bytes have equal attributes; None: nobody knows
-        self.alike = alike if alike is not None else None if decode or attributes else b""
+        self.alike = b"" if alike is None and not (decode or attributes) else alike
 
     @property
     def attributes(self) -> Mapping[str, Any]:

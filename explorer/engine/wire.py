@@ -17,14 +17,28 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Buffer", "fields", "length_delimited", "packed_varints", "signed", "tagged_varint", "varint"]
+__all__ = [
+    "Buffer",
+    "fields",
+    "length_delimited",
+    "packed_varints",
+    "signed",
+    "tagged_varint",
+    "varint",
+    "varint_at",
+]
 
 Buffer = bytes | memoryview | mmap.mmap
 
 _MAX_SHIFT = 63
 
 
-def _read_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
+def varint_at(data: Buffer, at: int, end: int) -> tuple[int, int]:
+    """The varint at `at` of a message that ends at `end`, and where it ends.
+
+    Raises:
+        BadModel: It does not end there.
+    """
     value = shift = 0
     while at < end:
         byte = data[at]
@@ -56,7 +70,7 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
         tag = data[at]
         at += 1
         if tag > 127:
-            tag, at = _read_varint(data, begin, end)
+            tag, at = varint_at(data, begin, end)
         wire = tag & 7
         if wire == 2:
             if at >= end:
@@ -64,10 +78,10 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
             size = data[at]
             at += 1
             if size > 127:
-                size, at = _read_varint(data, at - 1, end)
+                size, at = varint_at(data, at - 1, end)
             value, at = at, at + size
         elif wire == 0:
-            value, at = _read_varint(data, at, end)
+            value, at = varint_at(data, at, end)
         elif wire == 5:
             value, at = at, at + 4
         elif wire == 1:
@@ -88,7 +102,7 @@ def packed_varints(data: Buffer, start: int, end: int) -> list[int]:
     values = []
     at = start
     while at < end:
-        value, at = _read_varint(data, at, end)
+        value, at = varint_at(data, at, end)
         values.append(value)
     return values
 

@@ -34,7 +34,7 @@ from explorer.engine.graph import (
     Value,
     dtype_code,
 )
-from explorer.engine.wire import Buffer, fields, packed_varints, signed
+from explorer.engine.wire import Buffer, fields, packed_varints, signed, varint_at
 from explorer.errors import BadModel, nearest
 from explorer.facts import Dim
 
@@ -52,10 +52,19 @@ _HEADER = 512
 _MOST_ALIKE = 256
 """Bytes of attributes up to which nodes are looked at for having the same."""
 
+_MOST_REST = 320
+"""Bytes of a node from its operator on up to which nodes are looked at for being of one kind."""
+
+_NODE = 1 << 3 | 2
+"""Tag of a GraphProto's nodes."""
 _INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA = (
-    number << 3 for number in (1, 2, 3, 4, 5, 7, 8, 9)
+    number << 3 | 2 for number in (1, 2, 3, 4, 5, 7, 8, 9)
 )
-"""Fields of NodeProto, as they stand in a tag."""
+"""Tags of NodeProto's fields, all of which have a length."""
+_NODE_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA))
+
+_DIM, _TYPE, _TENSOR_NAME, _RAW = 1 << 3, 2 << 3, 8 << 3 | 2, 9 << 3 | 2
+"""Tags of what stands in front of a tensor's data."""
 
 _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
@@ -83,13 +92,14 @@ def read(path: str) -> Model:
     Raises:
         BadModel: The file is missing, is not an ONNX model, or contradicts itself.
     """
-    if os.path.isdir(path):
-        raise BadModel("this is a directory, not a model", where=path, hint="name a file in it")
-    if os.path.exists(path) and not os.path.isfile(path):
-        # opening a pipe would wait for a writer that may never come
-        raise BadModel("this is not a regular file", where=path)
     try:
-        source = _source(path)
+        # opening a pipe would wait for a writer that may never come
+        kind = os.stat(path).st_mode
+        if stat.S_ISDIR(kind):
+            raise BadModel("this is a directory, not a model", where=path, hint="name a file in it")
+        if not stat.S_ISREG(kind):
+            raise BadModel("this is not a regular file", where=path)
+        source = Source(path)
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         beside = os.listdir(folder) if os.path.isdir(folder) else []
@@ -115,6 +125,7 @@ def read(path: str) -> Model:
     finally:
         # what decodes attributes knows the reader: a cycle would keep the file mapped
         reader.decoders.clear()
+        reader.kinds.clear()
 
 
 def sparse(span: Span) -> tuple[Tensor, tuple[int, ...], int]:
@@ -166,6 +177,10 @@ def _source(path: str) -> Source:
     return Source(path)
 
 
+_Kind = tuple[str, str, str, bytes | None, Callable[[], Mapping[str, Any]] | None]
+"""Operator, domain, overload, what tells equal attributes, and what decodes them."""
+
+
 class _Reader:
     """Walks one file; holds what every message needs: the map and the folder for external data."""
 
@@ -175,6 +190,7 @@ class _Reader:
         self.folder = os.path.dirname(os.path.abspath(source.path))
         self.externals: dict[str, Source] = {}
         self.decoders: dict[bytes, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
+        self.kinds: dict[bytes, _Kind] = {}
 
     def text(self, start: int, stop: int) -> str:
         return _text(self.data[start:stop])
@@ -257,7 +273,21 @@ class _Reader:
         values: list[Value] = []
         tensors: dict[str, Tensor] = {}
         extra: list[Span] = []
-        for number, wire, begin, at, end in fields(self.data, start, stop):
+        data = self.data
+        # most of a graph is nodes, one behind the other
+        while start < stop - 4 and data[start] == _NODE:
+            size, first = data[start + 1], start + 2
+            if size > 127:
+                more = data[first]
+                if more > 127:
+                    size, first = varint_at(data, start + 1, stop)
+                else:
+                    size, first = size + (more << 7) - 128, first + 1
+            if first + size > stop:
+                break
+            start = first + size
+            nodes.append(self.node(first, start, depth))
+        for number, wire, begin, at, end in fields(data, start, stop):
             if wire != 2:
                 extra.append(self.span(begin, end))
             elif number == 1:
@@ -282,28 +312,49 @@ class _Reader:
     def node(self, start: int, stop: int, depth: int) -> Node:
         # the bytes at once, and one-byte tags and lengths without a call: a graph is made of nodes
         data = self.data[start:stop]
+        record = Span(self.source, start, stop - start)
         inputs: list[str] = []
         outputs: list[str] = []
         name = op = domain = overload = ""
         attributes: list[tuple[int, int]] = []
-        metadata: dict[str, str] | None = None
+        metadata: dict[str, str] = {}
+        alike: bytes | None = b""
+        decode: Callable[[], Mapping[str, Any]] | None = None
+        rest = b""
         at, end = 0, stop - start
         try:
+            # writers put names first: what follows is the same in all nodes of a kind
             while at < end:
-                tag = data[at]
-                first = at + 2
-                size = data[at + 1]
-                if size > 127 or tag > 127 or tag & 7 != 2:
-                    number, wire, begin, stop_ = self.field(start + at, stop)
+                tag, size, first = data[at], data[at + 1], at + 2
+                if size > 127:
+                    break
+                if tag == _INPUT:
+                    inputs.append(data[first : first + size].decode())
+                elif tag == _OUTPUT:
+                    outputs.append(data[first : first + size].decode())
+                elif tag == _NAME:
+                    name = data[first : first + size].decode()
+                else:
+                    if tag == _OP and end - at <= _MOST_REST:
+                        rest = data[at:]
+                        kind = self.kinds.get(rest)
+                        if kind is not None:
+                            op, domain, overload, alike, decode = kind
+                            return Node(
+                                op, inputs, outputs, name, domain, overload, None, None, record, decode, alike
+                            )
+                    break
+                at = first + size
+            named = len(inputs), len(outputs), name
+            while at < end:
+                tag, size, first = data[at], data[at + 1], at + 2
+                at = first + size
+                if size > 127 or tag not in _NODE_TAGS:
+                    number, wire, begin, stop_ = self.field(start + first - 2, stop)
                     first, at = begin - start, stop_ - start
                     if wire != 2:
                         continue
-                    tag = number << 3
-                else:
-                    at = first + size
-                    if at > end:
-                        break
-                    tag -= 2
+                    tag = number << 3 | 2
                 if tag == _INPUT:
                     inputs.append(data[first:at].decode())
                 elif tag == _OUTPUT:
@@ -320,7 +371,6 @@ class _Reader:
                     overload = data[first:at].decode()
                 elif tag == _METADATA:
                     key, value = self.pair(start + first, start + at)
-                    metadata = metadata or {}
                     metadata[key] = value
         except UnicodeDecodeError:
             return self.readable_node(start, stop, depth)
@@ -329,8 +379,6 @@ class _Reader:
         if at > end:
             for _ in fields(self.data, start, stop):
                 pass  # says what does not fit
-        alike: bytes | None = b""
-        decode: Callable[[], Mapping[str, Any]] | None = None
         if attributes:
             raw = b"".join([data[first:last] for first, last in attributes])
             known = self.decoders.get(raw)
@@ -339,7 +387,8 @@ class _Reader:
             else:
                 spans = [(start + first, start + last) for first, last in attributes]
                 alike, decode = self.attributes(raw, spans, depth)
-        record = Span(self.source, start, stop - start)
+        if rest and not metadata and named == (len(inputs), len(outputs), name):
+            self.kinds[rest] = op, domain, overload, alike, decode
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
     def readable_node(self, start: int, stop: int, depth: int) -> Node:
@@ -538,23 +587,32 @@ class _Reader:
         strings = 0
         # what stands in front of the data, for most tensors all of it, without a call for a field
         data = self.data[start : min(stop, start + _HEADER)]
-        head, last = 0, len(data) - 2
-        while head < last:
+        head, last = 0, len(data) - 6
+        while head < last and data[head] != _RAW:
             tag, value = data[head], data[head + 1]
+            then = head + 2
             if value > 127:
-                break
-            if tag == 8:
+                more, then = data[then], then + 1
+                if more > 127:
+                    break
+                value += (more << 7) - 128
+            if tag == _DIM:
                 dims.append(value)
-                head += 2
-            elif tag == 16:
+            elif tag == _TYPE:
                 code = value
-                head += 2
-            elif tag == 66 and head + 2 + value <= last:
-                name = _text(data[head + 2 : head + 2 + value])
-                head += 2 + value
+            elif tag == _TENSOR_NAME and then + value <= last:
+                name = _text(data[then : then + value])
+                then += value
             else:
                 break
-        for number, wire, _, at, end in fields(self.data, start + head, stop):
+            head = then
+        if head < last and data[head] == _RAW:
+            size, first = varint_at(self.data, start + head + 1, stop)
+            if first + size == stop:
+                raw = Span(self.source, first, size)
+                head = stop - start
+        # a call for each field that is left
+        for number, wire, _, at, end in fields(self.data, start + head, stop) if start + head < stop else ():
             if number == 9 and wire == 2:
                 raw = self.span(at, end)
             elif number == 1:
@@ -576,7 +634,7 @@ class _Reader:
         if kind is None:
             raise BadModel(f"tensor '{name}' has the unknown element type {code}")
         dtype, bits = kind.name, kind.bits
-        shape = tuple([signed(d) if d >> 63 else d for d in dims])
+        shape = tuple(dims) if not dims or max(dims) < 1 << 63 else tuple([signed(d) for d in dims])
         if len(shape) > MAX_RANK or (shape and min(shape) < 0):
             raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
         count = math.prod(shape)
