@@ -8,6 +8,15 @@ known meanwhile is a `table`, and becomes facts in `told`.
 
 from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.analysis.shapes.bodies import captured_names, substituted
-from explorer.engine.analysis.shapes.inference import Inference, Shapes, infer
+from explorer.engine.analysis.shapes.inference import Answer, Inference, Shapes, infer
 
-__all__ = ["Inference", "InputShapes", "Shapes", "bind_inputs", "captured_names", "infer", "substituted"]
+__all__ = [
+    "Answer",
+    "Inference",
+    "InputShapes",
+    "Shapes",
+    "bind_inputs",
+    "captured_names",
+    "infer",
+    "substituted",
+]

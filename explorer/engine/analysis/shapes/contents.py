@@ -33,6 +33,7 @@ class Contents(Mapping[str, "Array"]):
 
     def __init__(self, tensors: Mapping[str, Tensor], parent: Contents | None = None) -> None:
         self._tensors = tensors
+        self._held: dict[str, Tensor] = {}
         self._arrays: dict[str, Array | None] = {}
         self._flat: dict[str, list[Any] | None] = {}
         self._parent = parent
@@ -41,7 +42,7 @@ class Contents(Mapping[str, "Array"]):
         """Known contents, perhaps with expressions and None among them; None if nothing is known."""
         if name in self._arrays:
             return self._arrays[name]
-        tensor = self._tensors.get(name)
+        tensor = self.tensor(name)
         if tensor is None:
             return None
         self._arrays[name] = found = folding.content(tensor)
@@ -52,7 +53,7 @@ class Contents(Mapping[str, "Array"]):
         if name in self._flat:
             return self._flat[name]
         found: list[Any] | None = None
-        tensor = self._tensors.get(name) if name not in self._arrays else None
+        tensor = self.tensor(name) if name not in self._arrays else None
         if tensor is not None and tensor.dtype in _PLAIN and tensor.payload is not None:
             # no need of numpy for the target of a Reshape
             if tensor.elements <= folding.LARGEST and tensor.payload.size == tensor.nbytes:
@@ -63,6 +64,14 @@ class Contents(Mapping[str, "Array"]):
             found = None if array is None else array.reshape(-1).tolist()
         self._flat[name] = found
         return found
+
+    def tensor(self, name: str) -> Tensor | None:
+        """What is stored under a name, and not decoded."""
+        return self._held.get(name) or self._tensors.get(name)
+
+    def hold(self, name: str, tensor: Tensor) -> None:
+        """Makes the contents of a tensor known, which is decoded when somebody asks."""
+        self._held[name] = tensor
 
     def set(self, name: str, value: Array) -> None:
         """Makes contents known."""
@@ -79,7 +88,7 @@ class Contents(Mapping[str, "Array"]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        names = dict.fromkeys((*self._tensors, *self._arrays))
+        names = dict.fromkeys((*self._tensors, *self._held, *self._arrays))
         return (name for name in names if name in self)
 
     def __len__(self) -> int:

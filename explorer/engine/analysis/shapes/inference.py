@@ -26,7 +26,7 @@ from explorer.engine.analysis.shapes.rules import Call, Misfit, Type
 from explorer.engine.analysis.shapes.table import Table, better, common, complete_all, merge, possible, take
 from explorer.engine.analysis.shapes.told import Told, entered, shown_shape
 from explorer.engine.formats import onnx_reader
-from explorer.engine.graph import Function, Graph, Model, Node, Value, subgraphs
+from explorer.engine.graph import Function, Graph, Model, Node, Tensor, Value, subgraphs
 from explorer.facts import Dim, Shape, TensorInfo
 
 if TYPE_CHECKING:
@@ -475,18 +475,16 @@ class Inference:
                     )
                 else:
                     key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
-                answer = answers.get(key) or _REMEMBERED.get(key)
+                answer = _REMEMBERED.get(key) or answers.get(key)
             else:
                 answer = None
             if answer is None:
                 answer = self._asked(node, rule, kinds, contents, versions[node.domain])
-                # what does not fit knows the node that it was found at
-                if key is not None and not isinstance(answer.types, Misfit):
+                if key is not None:
                     if len(_REMEMBERED) >= MAX_REMEMBERED:
                         _REMEMBERED.clear()
-                    _REMEMBERED[key] = answer
-            if key is not None:
-                answers[key] = answer
+                    # what does not fit knows the node that it was found at
+                    (answers if isinstance(answer.types, Misfit) else _REMEMBERED)[key] = answer
             made = answer.types
             if made is None:
                 open_.append(node)
@@ -494,7 +492,7 @@ class Inference:
             if isinstance(made, Misfit):
                 self._refuse(node, str(made), table)
                 continue
-            if len(outputs) == 1 and answer.whole and outputs[0] not in types:
+            if len(outputs) == 1 and answer.whole and outputs[0] and outputs[0] not in types:
                 types[outputs[0]] = made[0]
                 if key is not None:
                     alike[id(node)] = answer
@@ -560,6 +558,10 @@ class Inference:
             return
         name = node.outputs[0]
         contents = table.contents
+        stored = _stored(node, contents)
+        if stored is not None:
+            contents.hold(name, stored)
+            return
         known = contents.array(name)
         if known is not None and (known.dtype != object or None not in known.reshape(-1).tolist()):
             return
@@ -638,6 +640,14 @@ class Inference:
             kinds = {} if table.doubtful else table.types
             self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
         return self._finished[id(table)]
+
+
+def _stored(node: Node, contents: Contents) -> Tensor | None:
+    """The stored tensor that a node hands on as it is."""
+    if node.op == "Constant":
+        value = node.attributes.get("value")
+        return value if isinstance(value, Tensor) else None
+    return contents.tensor(node.inputs[0]) if node.op == "Identity" and node.inputs else None
 
 
 def _contents(constants: Constants) -> Contents:
