@@ -24,6 +24,7 @@ from explorer.facts import Dim, TensorInfo, Tiled
 
 __all__ = [
     "HANDED_ON",
+    "PLAIN",
     "SHOWN",
     "VIEWS",
     "Edge",
@@ -36,6 +37,7 @@ __all__ = [
     "nbytes",
     "parameter_places",
     "parameters",
+    "plain_looks",
     "scaled",
     "shown",
     "stored_in",
@@ -76,6 +78,12 @@ _TYPES = frozenset(
 
 SHOWN = 32
 """How many tensors going into or out of a group are named."""
+
+
+_SIZED = frozenset(kind.name for kind in DTYPES.values() if kind.bits)
+
+PLAIN = -1
+"""How a tensor looks that is stored as its type says, an element behind the other."""
 
 
 class Stored(Struct, frozen=True):
@@ -119,7 +127,8 @@ class Frame(Struct):
         early: Why it may run less often than that; empty if it does not.
         number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
         closed: Calls are summed up, not opened.
-        looks: What is stored behind a name, as a number that alike tensors share (`Walker.look`).
+        looks: What is stored behind a name, as a number that alike tensors share (`Walker.look`); `PLAIN`
+            where the type of the value says it all.
     """
 
     shapes: Shapes
@@ -198,6 +207,16 @@ def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stor
     return found
 
 
+def plain_looks(graph: Graph) -> dict[str, int]:
+    """`Frame.looks` of the initializers of which there is nothing to know but their type."""
+    tensors = graph.initializers.items()
+    return dict.fromkeys([name for name, tensor in tensors if _is_plain(tensor)], PLAIN)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.dtype in _SIZED and not tensor.beside and tensor.held is None
+
+
 def _of_sparse(entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tuple[Hashable, ...]) -> Stored:
     """A sparse tensor has as many parameters as it stores values; its bytes are theirs and the indices'."""
     values, shape, indices = entry
@@ -206,16 +225,17 @@ def _of_sparse(entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tup
 
 
 def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
-    payload = tensor.payload
+    payload, dtype, size = tensor.payload, tensor.dtype, tensor.nbytes
     identity: Hashable
     if isinstance(payload, Span) and payload.size:
         identity = payload.source.path, payload.offset, payload.size
     else:
         identity = *owner, name
-    size = tensor.nbytes + tensor.beside
+    if not tensor.beside:
+        return Stored(identity, name, tensor.elements, size, dtype, tensor.shape)
     # an index has no scale: integers that have one stand for numbers of the model
-    quantized = bool(tensor.beside) and tensor.dtype in ("int32", "int64")
-    return Stored(identity, name, tensor.elements, size, tensor.dtype, tensor.shape, quantized)
+    quantized = dtype in ("int32", "int64")
+    return Stored(identity, name, tensor.elements, size + tensor.beside, dtype, tensor.shape, quantized)
 
 
 def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:
@@ -253,27 +273,28 @@ def parameters(
 
 def hand_on(frame: Frame, node: Node) -> None:
     """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
+    if not node.outputs:
+        return
+    stored, name = frame.stored, node.outputs[0]
     if node.op == "Constant" and not node.domain:
-        tensor = constant(node)
-        sparse = node.attributes.get("sparse_value")
-        if not node.outputs:
-            return
         owner = (frame.number,) if frame.number else ()
-        name = node.outputs[0]
+        tensor = constant(node)
         if tensor is not None:
-            frame.stored[name] = (_of_tensor(tensor, name, owner),)
-        elif isinstance(sparse, Span):
-            frame.stored[name] = (_of_sparse(onnx_reader.sparse(sparse), name, owner),)
-    elif node.op in _ALIASES and node.outputs and all(n in frame.stored for n in node.inputs if n):
-        entries = [
-            e
-            for n in node.inputs[: None if node.op == "DequantizeLinear" else 1]
-            for e in frame.stored.get(n, ())
-        ]
+            stored[name] = (_of_tensor(tensor, name, owner),)
+            if _is_plain(tensor):
+                frame.looks[name] = PLAIN
+        elif isinstance(sparse := node.attributes.get("sparse_value"), Span):
+            stored[name] = (_of_sparse(onnx_reader.sparse(sparse), name, owner),)
+    elif node.op in _ALIASES and stored.keys() >= set(filter(None, node.inputs)):
         if node.op == "DequantizeLinear":
-            entries = [replace(e, quantized=True) for e in entries]
-        if entries:
-            frame.stored[node.outputs[0]] = tuple(entries)
+            entries = [e for n in node.inputs for e in stored.get(n, ())]
+            found = tuple([replace(e, quantized=True) for e in entries])
+        else:
+            found = stored.get(node.inputs[0], ()) if node.inputs else ()
+            if node.op == "Identity" and node.inputs[0] in frame.looks:
+                frame.looks[name] = frame.looks[node.inputs[0]]
+        if found:
+            stored[name] = found
 
 
 def traffic(

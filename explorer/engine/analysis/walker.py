@@ -6,6 +6,7 @@ those (`bodies`). What is alive when is recorded on the way.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from explorer.engine.analysis.frames import (
     nbytes,
     parameter_places,
     parameters,
+    plain_looks,
     scaled,
     shown,
     stored_in,
@@ -36,7 +38,7 @@ from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Named, Step
 from explorer.engine.analysis.scopes import Place, Places
 from explorer.engine.analysis.sequences import Elements
-from explorer.engine.analysis.shapes import Inference, Shapes, captured_names
+from explorer.engine.analysis.shapes import Answer, Inference, Shapes, captured_names
 from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Row, Scope
 from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
@@ -78,7 +80,7 @@ def walk(
     walker = Walker(model, inference, own or {}, on_progress, cancel)
     out = Walk()
     graph = model.graph
-    frame = Frame(inference.main, stored_in(graph, ()), model.opsets)
+    frame = Frame(inference.main, stored_in(graph, ()), model.opsets, looks=plain_looks(graph))
     feeds = [frame.info(v.name) for v in graph.feeds]
     out.steps.append(Step("", (), tuple((i.name, i, nbytes(i)) for i in feeds)))
     walker.body(frame, graph.nodes, out)
@@ -106,6 +108,8 @@ class Walker:
         self.own = own
         self.table: rules.Rules = {**rules.RULES, **own} if own else rules.RULES
         self.readers = frozenset(rules.READERS) | own.keys()
+        # a bound is a matter of the model, and so is a rule of the user's
+        self.shared = not own and not inference.bounds
         self.on_progress = on_progress
         self.cancel = cancel
         self.claims = on_tiles.Claims.of(model)
@@ -116,7 +120,6 @@ class Walker:
         self.sizes: dict[Hashable, int] = {}
         self.costs: dict[Hashable, Cost] = {}
         self.alike: dict[Hashable, _Figures] = {}
-        self.looks: dict[Hashable, int] = {}
         self.places: dict[tuple[int, str], Places] = {}
         self.closed: dict[tuple[int, frozenset[str]], tuple[Shapes, calls.Closed]] = {}
         self.sequences: dict[Hashable, Elements] = {}
@@ -215,7 +218,7 @@ class Walker:
         leaf = Leaf(figures, _row, entries, count, True, (frame, node, extra or ()), place_, kind)
         out.leaves.append(leaf)
         self.edges.append(leaf)
-        values = frame.shapes.values
+        values, outputs = frame.shapes.values, node.outputs
         made: list[tuple[Hashable, TensorInfo | Named, int | None]]
         keys: Sequence[Hashable]
         if held or extra or "" in names:
@@ -223,11 +226,12 @@ class Walker:
         else:
             keys = names
         sizes = figures.sizes
-        if len(sizes) == 1 == len(node.outputs):
-            name = node.outputs[0]
-            made = [(name, (values, name), sizes[0])]
+        if not sizes:
+            made = []
+        elif len(outputs) == 1:
+            made = [(outputs[0], (values, outputs[0]), sizes[0])]
         else:
-            made = [(n, (values, n), s) for n, s in zip(filter(None, node.outputs), sizes, strict=False)]
+            made = [(n, (values, n), s) for n, s in zip(filter(None, outputs), sizes, strict=False)]
         if frame.number or frame.keys:
             # in a body, a value may be the caller's under another name
             keys = [frame.key(str(name)) for name in keys]
@@ -236,11 +240,11 @@ class Walker:
             if node.op in sequences.MAKERS and not node.domain:
                 sequences.remember(self.sequences, frame, node)
             source = view_of(node)
-            if source and node.outputs[0]:
-                if source in frame.stored:
+            if source and outputs[0]:
+                if source in still:
                     del made[0]
                 else:
-                    self.views[frame.key(node.outputs[0])] = self.memory_of(frame.key(source))
+                    self.views[frame.key(outputs[0])] = self.memory_of(frame.key(source))
         path = (node.name or node.label) if not frame.prefix else frame.path(node)
         if self.views:
             self.step(out, path, keys, made, leaf=at)
@@ -260,25 +264,32 @@ class Walker:
         `held` says whether one of its inputs is stored.
         """
         key = None if extra else self.kind(frame, node, memo, held)
-        known = self.alike.get(key) if key is not None else None
-        if known is not None:
-            return known
-        inputs, outputs = _described(frame, node, extra or ())
-        everywhere: Hashable = None
-        if key is not None and memo is None and not self.own and node.op not in bodies.CARRIERS:
-            everywhere = self.everywhere(frame, node, inputs, outputs)
-            known = _REMEMBERED.get(everywhere)
-        figures = known or self.reckoned(frame, node, inputs, outputs, memo, extra, held)
-        if key is not None:
-            self.alike[key] = figures
-        if known is None and everywhere is not None:
-            if len(_REMEMBERED) >= MAX_REMEMBERED:
-                _REMEMBERED.clear()
-            _REMEMBERED[everywhere] = figures
-        return figures
+        if key is None:
+            return self.reckoned(frame, node, *_described(frame, node, extra or ()), memo, extra, held)
+        if type(key[0]) is Answer:
+            known = _REMEMBERED.get(key)
+            return known or _remembered(
+                key, self.reckoned(frame, node, *_described(frame, node), memo, extra, held)
+            )
+        known = self.alike.get(key)
+        if known is None:
+            inputs, outputs = _described(frame, node)
+            everywhere: Hashable = None
+            if memo is None and not self.own and node.op not in bodies.CARRIERS:
+                everywhere = self.everywhere(frame, node, inputs, outputs)
+                known = _REMEMBERED.get(everywhere)
+            if known is None:
+                known = self.reckoned(frame, node, inputs, outputs, memo, extra, held)
+                if everywhere is not None:
+                    _remembered(everywhere, known)
+            self.alike[key] = known
+        return known
 
-    def kind(self, frame: Frame, node: Node, memo: Hashable, held: bool) -> Hashable:
-        """What tells nodes with other figures apart; None if nobody knows."""
+    def kind(self, frame: Frame, node: Node, memo: Hashable, held: bool) -> tuple[Hashable, ...] | None:
+        """What tells nodes with other figures apart; None if nobody knows.
+
+        It begins with an `Answer` where it means the same in every model.
+        """
         if node.alike is None or (node.domain, node.op) in self.readers:
             return None
         names = node.inputs
@@ -286,7 +297,7 @@ class Walker:
         answer = frame.shapes.alike.get(id(node)) if memo is None else None
         if answer is not None:
             # it stands for operator, attributes and all types
-            key = (id(answer),)
+            key = (answer,) if self.shared and node.op not in bodies.CARRIERS else (id(answer),)
         elif frame.shapes.kinds:
             kind_of = frame.shapes.kinds.get
             # types are kept as long as the shapes are: who has the same one has the same id
@@ -304,7 +315,7 @@ class Walker:
             return None
         if held:
             known, stored = frame.looks, frame.stored
-            key += tuple([(known.get(n) or self.look(frame, n)) if n in stored else 0 for n in names])
+            key += tuple([known.get(n) or (self.look(frame, n) if n in stored else 0) for n in names])
         if frame.number:
             key = *key, frame.trips, frame.early
         if len(names) > 1 and len(set(names)) < len(names):
@@ -313,7 +324,12 @@ class Walker:
 
     def look(self, frame: Frame, name: str) -> int:
         """A number for what is stored behind a name, whoever it is."""
-        found = self.looks.setdefault(_looks(frame.stored[name]), len(self.looks) + 1)
+        seen = _looks(frame.stored[name])
+        found = _LOOKS.get(seen)
+        if found is None:
+            if len(_LOOKS) >= MAX_REMEMBERED:
+                _LOOKS.clear()
+            found = _LOOKS[seen] = next(_NUMBERS)
         frame.looks[name] = found
         return found
 
@@ -573,7 +589,7 @@ class _Figures(Figures, frozen=True, eq=False):
 
 
 def _described(
-    frame: Frame, node: Node, extra: Collection[str]
+    frame: Frame, node: Node, extra: Collection[str] = ()
 ) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
     """What goes into a node, None where an input is left out, and what comes out."""
     known: Mapping[str, TensorInfo] = extra if isinstance(extra, Mapping) else {}
@@ -585,12 +601,25 @@ MAX_REMEMBERED = 8_192
 """Kinds of nodes that are kept from one model to the next, about 1 KB each."""
 
 _REMEMBERED: dict[Hashable, _Figures] = {}
-"""Figures by `Walker.everywhere`: models of one family are made of the same few hundred kinds of nodes."""
+"""Figures by `Walker.everywhere`, or by `Walker.kind` where that will do: models of one family are made of
+the same few hundred kinds of nodes."""
+
+_LOOKS: dict[Hashable, int] = {}
+"""A number for what stored tensors look like, never given to others that look otherwise."""
+_NUMBERS = itertools.count(1)
+
+
+def _remembered(key: Hashable, figures: _Figures) -> _Figures:
+    if len(_REMEMBERED) >= MAX_REMEMBERED:
+        _REMEMBERED.clear()
+    _REMEMBERED[key] = figures
+    return figures
 
 
 def forget() -> None:
     """Drops what was kept from earlier models."""
     _REMEMBERED.clear()
+    _LOOKS.clear()
 
 
 _LOOK = operator.attrgetter(*(f for f in Stored.__struct_fields__ if f not in ("identity", "name")))
@@ -598,7 +627,9 @@ _LOOK = operator.attrgetter(*(f for f in Stored.__struct_fields__ if f not in ("
 
 def _looks(entries: Sequence[Stored] | None) -> Hashable:
     """What stored tensors look like, whoever they are."""
-    return tuple([_LOOK(e) for e in entries]) if entries else None
+    if not entries:
+        return None
+    return _LOOK(entries[0]) if len(entries) == 1 else tuple([_LOOK(e) for e in entries])
 
 
 def _at_most(inputs: Iterable[TensorInfo | None], outputs: Iterable[TensorInfo]) -> bool:
