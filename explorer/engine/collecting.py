@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 __all__ = ["uncollected"]
 
-_MANY = 50_000
+_MANY = 2_000
 """New objects from which it pays to call them old; below, one look through them costs little."""
 
 

@@ -210,10 +210,9 @@ def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
                 last[key] = index
             else:
                 born[key] = info, size, index
-    end = len(steps) - 1
-    held = frozenset(keep)
+    last.update(dict.fromkeys(keep, len(steps) - 1))
     return [
-        Life(info, size, index, end if key in held else max(last.get(key, index), index))
+        Life(info, size, index, max(last.get(key, index), index))
         for key, (info, size, index) in born.items()
         if size != 0
     ]

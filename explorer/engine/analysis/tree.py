@@ -457,6 +457,11 @@ def said_of_bounds(info: Info, found: tuple[int, str]) -> Info:
     return replace(info, model=replace(info.model, notes=(*info.model.notes, note)))
 
 
+_SUMMED = operator.attrgetter(
+    "macs", "elementwise_ops", "activation_bytes", "bytes_read", "bytes_written", "weight_bytes_read"
+)
+
+
 def totals(
     leaves: Sequence[Leaf],
     *,
@@ -476,43 +481,40 @@ def totals(
         trainable_params: As the format has it.
         stored: All stored parameters, if there are some that no leaf uses.
     """
-    used: dict[Hashable, tuple[int, int]] = {}
-    for leaf in leaves:
-        for identity, elements, size in leaf.stored:
-            used[identity] = elements, size
-    for identity, elements, size in stored or ():
-        used[identity] = elements, size
-    leaves = [leaf for leaf in leaves if leaf.counted]
+    used: dict[Hashable, tuple[Hashable, int, int]] = {}
     # operators that are alike share their figures: there are a few dozen of them in a large graph
     alike: dict[int, tuple[Figures | Layer, list[int]]] = {}
     for leaf in leaves:
-        figures = leaf.figures
-        found = alike.get(id(figures))
-        if found is None:
-            alike[id(figures)] = figures, [leaf.nodes]
-        else:
-            found[1].append(leaf.nodes)
-
-    def all_of(name: str) -> int | None:
-        each = ((getattr(figures, name), len(found)) for figures, found in alike.values())
-        return summed(None if value is None else value * times for value, times in each)
-
+        for entry in leaf.stored:
+            used[entry[0]] = entry
+        if leaf.counted:
+            figures = leaf.figures
+            found = alike.get(id(figures))
+            if found is None:
+                alike[id(figures)] = figures, [leaf.nodes]
+            else:
+                found[1].append(leaf.nodes)
+    for entry in stored or ():
+        used[entry[0]] = entry
+    each = [(_SUMMED(figures), len(found)) for figures, found in alike.values()]
+    macs, elementwise, activations, read, written, weights = (
+        summed([None if row[at] is None else row[at] * times for row, times in each]) for at in range(6)
+    )
     nodes = sum(sum(found) for _, found in alike.values())
     known = sum(sum(found) for figures, found in alike.values() if figures.status != "unknown")
-    macs = all_of("macs")
     return Totals(
         nodes=nodes,
-        params=sum(elements for elements, _ in used.values()),
+        params=sum([elements for _, elements, _ in used.values()]),
         trainable_params=trainable_params,
-        weight_bytes=sum(size for _, size in used.values()),
+        weight_bytes=sum([size for _, _, size in used.values()]),
         macs=macs,
         flops=None if macs is None else 2 * macs,
-        elementwise_ops=all_of("elementwise_ops"),
-        activation_bytes_sum=all_of("activation_bytes"),
+        elementwise_ops=elementwise,
+        activation_bytes_sum=activations,
         activation_bytes_peak=peak_bytes,
-        bytes_read=all_of("bytes_read"),
-        bytes_written=all_of("bytes_written"),
-        weight_bytes_read=all_of("weight_bytes_read"),
+        bytes_read=read,
+        bytes_written=written,
+        weight_bytes_read=weights,
         coverage=known / nodes if nodes else 1.0,
         peak_at=peak_at,
         peak_tensors=peak_tensors,
