@@ -561,6 +561,12 @@ VERBS: dict[str, Verb] = {
             "explorer settings model.onnx --config npu.toml --edges padded --json",
         ),
     ),
+    "history": Verb(
+        "what was done in a session whose line was dropped; -o keeps it as a script",
+        ("[MODEL]",),
+        ("--output", "--force", "--memory", *_PRINTING),
+        ("explorer history", "explorer history model.onnx -o model.sh", "explorer history --json"),
+    ),
     "convert": Verb(
         "write a model as another kind of file, and show that it is the same",
         ("MODEL",),

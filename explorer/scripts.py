@@ -20,7 +20,7 @@ from explorer.facts import HistoryEntry, TileSpec
 from explorer.tiling_file import COMMAND_LINE, as_toml, escaped
 from explorer.units import printable
 
-__all__ = ["Step", "as_script", "tiling_words"]
+__all__ = ["Step", "as_script", "make_executable", "tiling_words"]
 
 _MOST_CHARACTERS = 4_000
 """Of a command's sites; more go into a file."""
@@ -98,10 +98,22 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
         words += _proof(entry)
-        words += opening_words(step.opening)
+        words += opening_words(_with_whole_paths(step.opening))
         lines.append(f"$explorer tile {before} -o {_path(output)} {shlex.join(words)}".rstrip())
         before = _path(output)
     return "\n".join(lines) + "\n"
+
+
+def _with_whole_paths(opening: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The script runs elsewhere: what it reads has to be found from there."""
+    rules = opening.get("rules")
+    return opening if rules is None else {**opening, "rules": os.path.abspath(rules)}
+
+
+def make_executable(path: str) -> None:
+    """Lets whoever may read a file run it."""
+    mode = os.stat(path).st_mode
+    os.chmod(path, mode | (mode & 0o444) >> 2)
 
 
 def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:

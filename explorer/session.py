@@ -473,6 +473,16 @@ class Session(ModuleTiling):
         Raises:
             Misuse: Nothing was done yet, no command can open the model, or `path` cannot be written.
         """
+        self._write(path, self.script_text(index), overwrite)
+        scripts.make_executable(path)
+        return path
+
+    def script_text(self, index: int | None = None) -> str:
+        """What `script` writes; it opens no model that is not ONNX, so nothing of its code runs.
+
+        Raises:
+            Misuse: Nothing was done yet, or no command can open the model.
+        """
         at = self._at(index)
         if at == 0:
             raise Misuse("nothing was done to the model yet", where="script", hint="tile it first")
@@ -484,10 +494,7 @@ class Session(ModuleTiling):
 
         steps = [scripts.Step(self._history.entries[i], self._reopening(i - 1)) for i in range(1, at + 1)]
         tool = f"explorer {explorer.__version__}"
-        text = scripts.as_script(self.source, steps, stem=stem(self.source), tool=tool)
-        self._write(path, text, overwrite)
-        os.chmod(path, os.stat(path).st_mode | (os.stat(path).st_mode & 0o444) >> 2)
-        return path
+        return scripts.as_script(self.source, steps, stem=stem(self.source), tool=tool)
 
     def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
         """What `spec` asks of every site of the current model, and who said so.

@@ -469,6 +469,42 @@ def _settings(given: Given, line: ProgressLine) -> Answer:
     )
 
 
+def _history(given: Given, line: ProgressLine) -> Answer:
+    """What a kept session did; nothing of the model is opened but what the session made itself."""
+    import contextlib
+    import os
+
+    from msgspec.structs import asdict
+
+    from explorer import resuming, scripts, targets
+    from explorer.session import Session
+
+    output = given.output and os.path.abspath(given.output)
+    model = given.models[0] if given.models else None
+    kept, saved = resuming.find(model, os.environ, trust=True)
+    folder = saved.cwd if os.path.isdir(saved.cwd) else os.curdir
+    try:
+        with (
+            contextlib.chdir(folder),  # where the model was named from
+            Session(saved.source, **asdict(saved.opening), workdir=kept.folder) as session,
+        ):
+            history = session.restore(saved.history) if saved.history is not None else session.history()
+            if output is not None:
+                text = session.script_text()
+                targets.check_target(output, overwrite=given.force, models=[saved.source], weights=())
+                with targets.replacing(output, overwrite=given.force) as temporary:
+                    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+                        file.write(text)
+                scripts.make_executable(output)
+    finally:
+        kept.release()
+    return Answer(
+        DONE,
+        lambda: _document().history(history, saved.source, given.output, tool()),
+        lambda: _pages("history").history(history, saved.source, given.output),
+    )
+
+
 def _convert(given: Given, line: ProgressLine) -> Answer:
     from explorer.session import Session
 
@@ -587,6 +623,7 @@ RUN: dict[str, Callable[[Given, ProgressLine], Answer]] = {
     "tile": _tile,
     "sweep": _sweep,
     "settings": _settings,
+    "history": _history,
     "convert": _convert,
     "verify": _verify,
     "blame": _blame,

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from explorer import Misuse, Session, TileSpec, resuming
+from explorer import Misuse, Session, TileSpec, cli, resuming
 from explorer.facts import History, TileRule
 from explorer.resuming import Opening, Saved
 from explorer.worker import Engine
+from tests.test_json_contract import SCHEMAS
 
 Sample = Callable[[str], Path]
+ROOT = Path(cli.__file__).parent.parent
 SITES = ("/fc1/Gemm", "/fc2/Gemm", "/fc3/Gemm")
 
 
@@ -150,7 +157,8 @@ def kept(env: dict[str, str], history: History) -> resuming.Kept:
     for entry in history.entries[1:]:
         Path(made.folder, Path(entry.path or "").name).write_bytes(Path(entry.path or "").read_bytes())
     inside = tuple(replace(e, path=e.path and f"{made.folder}/{Path(e.path).name}") for e in history.entries)
-    assert made.save(Saved("lenet.onnx", "/", Opening(), replace(history, entries=inside)))
+    samples = str(ROOT / "sample_models")
+    assert made.save(Saved("lenet.onnx", samples, Opening(), replace(history, entries=inside)))
     made.release()
     return made
 
@@ -185,3 +193,70 @@ def test_a_session_that_an_older_program_kept_is_resumed(session: Session, tmp_p
     assert saved.history is not None
     assert [(e.label, e.name, e.spec) for e in saved.history.entries[1:]] == [("tile 16x16x16", "", None)] * 2
     again.release()
+
+
+# without a screen
+
+
+@pytest.fixture
+def dropped(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The folder of a session of this model, whose line was dropped."""
+    session.name(1, "the first")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return kept({"XDG_STATE_HOME": str(tmp_path / "state")}, session.history()).folder
+
+
+def test_what_was_done_in_a_dropped_session_is_told_and_the_session_still_waits(
+    dropped: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["history"]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith("1 the first tile 16x16x16 200 not proven") for line in said), said
+    assert any(line.startswith("* 2 tile 16x16x16") for line in said), said
+    assert cli.main(["history", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SCHEMAS["history"])
+    assert [state["name"] for state in document["states"]] == ["", "the first", ""]
+    assert (document["current"], document["output"]) == (2, None)
+    resuming.find(None, dict(os.environ))[0].release()
+
+
+def test_a_dropped_session_is_kept_as_a_script_that_makes_its_files(
+    dropped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, again = tmp_path / "net.sh", tmp_path / "again"
+    assert cli.main(["history", "-o", str(script)]) == 0
+    assert cli.main(["history", "-o", str(script)]) == 2
+    assert "the file exists" in capsys.readouterr().err
+    again.mkdir()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "EXPLORER": f"{sys.executable} -m explorer"}
+    subprocess.run([str(script)], cwd=again, env=env, check=True, capture_output=True, timeout=300)
+    for number in (1, 2):
+        made = Path(dropped, f"{number}-lenet.onnx").read_bytes()
+        assert (again / f"lenet_{number}.onnx").read_bytes() == made
+
+
+def test_without_a_session_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert cli.main(["history", "lenet.onnx"]) == 2
+    assert capsys.readouterr().err.startswith("explorer: lenet.onnx: there is no session to resume")
+
+
+def test_telling_of_a_session_runs_nothing_of_the_models_code(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session trusted its model and its rules; who only asks what was done trusts nothing."""
+    (tmp_path / "evil_net.py").write_text("open('ran', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    monkeypatch.setenv(*env.popitem())
+    folder = Path(kept(dict(os.environ), session.history()).folder)
+    state = msgspec.msgpack.decode((folder / "session.msgpack").read_bytes())
+    state["source"], state["cwd"] = "evil_net.py:net", str(tmp_path)
+    state["opening"] |= {"trust": True, "rules": "evil_net.py"}
+    (folder / "session.msgpack").write_bytes(msgspec.msgpack.encode(state))
+    assert cli.main(["history", "-o", "x.sh"]) == 0
+    assert f"--rules {tmp_path}/evil_net.py" in Path("x.sh").read_text(), "found from anywhere"
+    assert not Path("ran").exists()

@@ -255,6 +255,23 @@ SCHEMAS: dict[str, Schema] = {
         ),
         unused=listed(document_of(origin=TEXT, says=TEXT, near=TEXT)),
     ),
+    "history": document_of(
+        **ENVELOPE,
+        source=TEXT,
+        current=COUNT,
+        output={"type": ["string", "null"]},
+        states=listed(
+            document_of(
+                name=TEXT,
+                label=TEXT,
+                command=TEXT,
+                saved={"type": ["string", "null"]},
+                products=COUNT_OR_NULL,
+                passed={"type": ["boolean", "null"]},
+            ),
+            minItems=1,
+        ),
+    ),
     "verify": document_of(**ENVELOPE, **PROOF_KEYS),
     "blame": document_of(
         **ENVELOPE,

@@ -15,6 +15,7 @@ from explorer.facts import (
     SCHEMA_VERSION,
     Analysis,
     Diff,
+    History,
     Info,
     Layer,
     ModelInfo,
@@ -46,6 +47,7 @@ __all__ = [
     "compare",
     "conversion",
     "diff",
+    "history",
     "info",
     "layers",
     "memory",
@@ -316,6 +318,28 @@ def plan(fact: Plan) -> Document:
 def settings(about: Info, fact: Settings, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer settings`: what is asked of every site, and where each value was said."""
     return {**info(about, tool, sha256), **to_json(fact)}
+
+
+def history(fact: History, source: str, output: str | None, tool: str) -> Document:
+    """The document of `explorer history`: the states of a session, and which is the current one."""
+    states = [
+        {
+            "name": entry.name,
+            "label": entry.label,
+            "command": entry.command,
+            "saved": entry.saved or None,
+            "products": None if entry.plan is None else entry.plan.products,
+            "passed": None if entry.verification is None else entry.verification.passed,
+        }
+        for entry in fact.entries
+    ]
+    return {
+        **_envelope(tool),
+        "source": source,
+        "current": fact.current,
+        "states": states,
+        "output": output,
+    }
 
 
 def conversion(fact: Conversion, tool: str) -> Document:
