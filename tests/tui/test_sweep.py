@@ -123,7 +123,7 @@ async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_pat
         marked = [line.split()[1] for line in table(hands) if "◆" in line]
         rows = sweep_screen(hands)._found.rows
         assert marked == ["x".join(map(str, one.tile)) for one in rows if one.pareto]
-        assert 0 < len(marked)
+        assert marked
         assert "3 tilings" in strip(hands, Header)
         assert "4,096 MACs/cycle" in strip(hands, Header)
         assert "cycles over buffer" in page(hands, "#sweep-plot")
@@ -150,7 +150,7 @@ async def test_the_rows_sort_by_keys_and_the_cursor_stays_on_its_row() -> None:
 
 async def test_only_the_front_on_a_key() -> None:
     async with screen(SweepEngine()) as hands:
-        await begin(hands, tiles="16,64x16x16,32x16x16")
+        await begin(hands, tiles="16,32x16x16,48x16x16")
         assert len(table(hands)) == 3
         await hands.press("f")
         assert 0 < len(table(hands)) < 3
@@ -281,8 +281,8 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     rows = (*some(hardware=Hardware()), hostile)
     fields = fields_for(rows, width)
     lines = [sweep_head(fields, "traffic", False, width), *(sweep_line(one, fields, width) for one in rows)]
-    if width >= 40:
-        assert all(line_width(line) <= width + 1 for line in lines)
+    if width >= 60:  # below, what is on the right is cut off
+        assert all(line_width(line) <= width for line in lines)
     for one in rows:
         assert all(line_width(line) <= width for line in sweep_facts(one, width))
         assert "\x1b" not in "".join(line_text(line) for line in sweep_facts(one, width))
