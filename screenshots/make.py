@@ -14,7 +14,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from explorer.tui.app import make_app
+from explorer.tui.program import ExplorerApp
 from explorer.worker import Engine
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ async def settled(pilot: Pilot[Any]) -> None:
 async def make(source: str) -> None:
     """Play the main job, look at the figures, and keep pictures of both."""
     engine = Engine(source)
-    app = make_app(source, engine)
+    app = ExplorerApp(source, engine)
     try:
         async with app.run_test(size=SIZE) as pilot:
 
@@ -54,6 +54,9 @@ async def make(source: str) -> None:
             await press("1", "tab")
             await press("t")
             picture("tile.svg")
+            await press("i", "right", "right", "right_square_bracket")
+            picture("blocks.svg")
+            await press("escape")
             await press("enter")
             picture("verdict.svg")
             await press("enter")
