@@ -40,7 +40,10 @@ _NAMED = 16
 """Unpaired values that are named."""
 
 _IN_A_ROW = 256
-"""Terms that a runtime's own kernel adds in a row."""
+"""Terms that a runtime's own kernel adds in a row. Small tiles of deep products make longer rows; roundings
+grow with the square root."""
+
+_ELSEWHERE = "its name stands for another value in the second model"
 
 _COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _QUANTISED = math.inf
@@ -92,21 +95,31 @@ def blame(
         return _unlike(before, after, str(why), time.perf_counter() - started)
     fixed = {**(plan.dims if plan is not None else {}), **_fixed(before, after, inputs)}
     drawn = plan_inputs(before, {**fixed, **(dims or {})}, input_shapes)
-    probing = Probing(
-        before,
-        after,
-        inputs,
-        ends,
-        drawn,
-        [draw(drawn, s) for s in seeds],
-        budget=budget,
-        on_progress=on_progress,
-        cancel=cancel,
-    )
-    probing.run()
-    # small tiles of deep products make longer rows of additions; roundings grow with the square root
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
-    probes = tuple(_Judge(probing, rows).probes({end.before for end in ends}))
+    feeds = [draw(drawn, s) for s in seeds]
+
+    def looked(without: Mapping[str, str]) -> tuple[Probing, tuple[Probe, ...]]:
+        probing = Probing(
+            before,
+            after,
+            inputs,
+            ends,
+            drawn,
+            feeds,
+            without=without,
+            budget=budget,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        probing.run()
+        return probing, tuple(_Judge(probing, rows).probes({end.before for end in ends}))
+
+    probing, probes = looked({})
+    elsewhere = _moved(probing, probes)
+    if elsewhere:
+        again = looked(dict.fromkeys(elsewhere, _ELSEWHERE))
+        if sum(p.state == "introduced" for p in again[1]) < sum(p.state == "introduced" for p in probes):
+            probing, probes = again
     return _answer(probing, probes, seeds, tuple(d.text() for d in drawn), time.perf_counter() - started)
 
 
@@ -131,6 +144,25 @@ def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, 
         for a, b in zip(value.shape or (), other[inputs[value.name]], strict=False)
         if isinstance(a, str) and isinstance(b, int)
     }
+
+
+def _moved(probing: Probing, probes: Sequence[Probe]) -> list[str]:
+    """Values whose name stands for something else in the second model, which is none the worse for it.
+
+    Where a normalisation was folded into the convolution before it, the convolution's value is another one;
+    what follows, given the original's, lacks the normalisation; and in the model as a whole nothing is off.
+    """
+    readers: dict[str, list[Probe]] = {}
+    for place, probe in zip(probing.places, probes, strict=True):
+        for name in place.before.given:
+            readers.setdefault(name, []).append(probe)
+    found = []
+    for place, probe in zip(probing.places, probes, strict=True):
+        following = readers.get(place.pair.before, [])
+        off = probe.state == "introduced" and probe.departs and not probe.output
+        if off and following and all(p.state == "introduced" and not p.departs for p in following):
+            found.append(place.pair.before)
+    return found
 
 
 class _Judge:

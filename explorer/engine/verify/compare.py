@@ -105,6 +105,25 @@ class Comparison(Struct):
             return
         self._finite(old[both], new[both], true)
 
+    def add_equal(self, array: Array) -> None:
+        """Takes one draw in that is bit for bit the same on both sides: as `add`, in less time."""
+        values = widened(array).reshape(-1)
+        finite = np.isfinite(values)
+        self.size += values.size
+        if not finite.all():
+            self.shared += values.size - int(np.count_nonzero(finite))
+            self.shared_nan += int(np.count_nonzero(np.isnan(values)))
+            values = values[finite]
+        if not values.size:
+            return
+        self.elements += values.size
+        self.largest = max(self.largest, float(values.max()), -float(values.min()))
+        self._sum("gap", 0.0)
+        with np.errstate(over="ignore"):
+            square = values @ values
+        for name in ("old", "new", "dot"):
+            self._sum(name, square)
+
     def _finite(self, old: Array, new: Array, true: Array | None) -> None:
         gap = np.abs(new - old)
         self.elements += old.size

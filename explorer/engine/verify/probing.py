@@ -132,6 +132,7 @@ class Probing:
         ends: Outputs of both, paired.
         drawn: How the inputs are drawn.
         feeds: Inputs by the original's names, for each draw.
+        without: Values of the original that are not to be paired, and why.
         budget: Bytes of values that are held together.
         on_progress: Told where the work stands.
         cancel: Asked between runs and between layers.
@@ -156,6 +157,7 @@ class Probing:
         drawn: tuple[Drawn, ...],
         feeds: Sequence[Feeds],
         *,
+        without: Mapping[str, str] | None = None,
         budget: int = BUDGET,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
@@ -168,7 +170,8 @@ class Probing:
         self.cancel = cancel
         self.chunks = self.held = 0
         self.tell("pairing values")
-        pairs = pair_values(self.one, self.other, inputs, ends)
+        self.without = without or {}
+        pairs = [p for p in pair_values(self.one, self.other, inputs, ends) if p.before not in self.without]
         known = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
         pairs = [p for p in pairs if p.before not in known or known[p.before].dtype in (*_SEEN, None)]
         self.tell("loading the original")
@@ -208,7 +211,8 @@ class Probing:
         for name in self.one.producer:
             if name in self.one.live and name not in paired:
                 untyped = name in tried
-                left[name] = "of types that cannot be compared" if untyped else "not in the second model"
+                why = "of types that cannot be compared" if untyped else "not in the second model"
+                left[name] = self.without.get(name, why)
         return left
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
@@ -481,6 +485,11 @@ def _add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
         trial.differing += int(np.count_nonzero(a != b))
     if true is not None and np.shape(true) != a.shape:
         true = None
+    if _same(a, b):
+        flat_a = a.reshape(-1)
+        for at in range(0, max(a.size, 1), _SLAB):
+            trial.figures.add_equal(flat_a[at : at + _SLAB])
+        return
     flat = a.reshape(-1), b.reshape(-1), None if true is None else np.asarray(true).reshape(-1)
     for at in range(0, max(a.size, 1), _SLAB):
         part = slice(at, at + _SLAB)

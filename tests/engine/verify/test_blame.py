@@ -16,6 +16,7 @@ from explorer.engine.formats import onnx_reader, onnx_writer
 from explorer.engine.graph import Model, Node
 from explorer.engine.validate import validate
 from explorer.engine.verify.blame import blame
+from explorer.engine.verify.compare import Comparison
 from explorer.errors import Cancelled, Misuse
 from explorer.facts import TileSpec
 from explorer.facts.blame import Blame, Probe
@@ -262,6 +263,15 @@ def test_an_eight_bit_model_departs_by_its_number_types(tmp_path: Path) -> None:
     assert state_of(fact, "relu2") == "inherited"
 
 
+@pytest.mark.parametrize("values", [[1.0, -2.0, 0.5], [0.0, 0.0], [np.nan, 1.0, np.inf], [np.nan], []])
+def test_arrays_that_are_equal_are_counted_as_any_others(values: list[float]) -> None:
+    array = np.array(values, np.float32)
+    quick, slow = Comparison(2.0**-24), Comparison(2.0**-24)
+    quick.add_equal(array)
+    slow.add(array, array, None)
+    assert quick == slow
+
+
 def test_chunks_bound_what_is_held_and_change_no_figure(tmp_path: Path) -> None:
     before = stack(tmp_path / "a.onnx", layers=6)
     after = written(without_bias(before, "fc4"), tmp_path / "b.onnx")
@@ -324,6 +334,30 @@ def test_a_folded_batch_norm_is_one_probe_over_two_layers(tmp_path: Path) -> Non
     assert fact.same, fact.verdict
     assert [(p.value, p.layers) for p in fact.probes] == [("y", 2)]
     assert fact.unpaired == (("p", "not in the second model"),)
+
+
+def test_a_layer_that_was_folded_into_the_one_before_is_no_fault_of_either(tmp_path: Path) -> None:
+    """The first layer's value keeps its name, and is another value: the scale is in its weight now."""
+
+    def model(path: Path, folded: bool, bias: float = 0.0) -> Model:
+        w, s = t.weight(8, 8), np.abs(t.weight(8, seed=1)) + np.float32(0.5)
+        weights = {"w": w * s if folded else w, "s": s, "b": np.full(8, bias, np.float32)}
+        scaled = helper.make_node("Mul", ["p", "s"], ["q"], name="scale")
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+            *([] if folded else [scaled]),
+            helper.make_node("Tanh", ["p" if folded else "q"], ["r"], name="squash"),
+            helper.make_node("Add", ["r", "b"], ["y"], name="bias"),
+        ]
+        return validate(t.model(path, nodes, {"x": (4, 8)}, weights))
+
+    before = model(tmp_path / "a.onnx", False)
+    fact = blame(before, model(tmp_path / "b.onnx", True))
+    assert fact.same, fact.verdict
+    assert dict(fact.unpaired)["p"] == "its name stands for another value in the second model"
+    # and a fault behind it is still the only one
+    spoiled = blame(before, model(tmp_path / "c.onnx", True, bias=0.1))
+    assert [p.layer for p in spoiled.probes if p.state == "introduced"] == ["bias"]
 
 
 def test_integers_are_compared_exactly(tmp_path: Path) -> None:
