@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from explorer import units
 from explorer.facts.sweep import SweepRow
+from explorer.report.sweep import FRONT, tile_text
 from explorer.tui.lines import Line, Span, fit, flow, safe, wrap
 from explorer.tui.pages.plot import Part, framed, overlay, spread
 
@@ -29,8 +30,6 @@ AXES: tuple[Axes, ...] = (
     ("products", "traffic"),
 )
 """Pairs of figures to plot: across, and upwards."""
-
-_MARK = "◆"
 
 
 class Field(Struct, frozen=True):
@@ -67,11 +66,6 @@ def _proof(row: SweepRow) -> Span:
     if row.verified is None:
         return ("not run", "warn") if row.verdict else ("", "dim")
     return ("equal", "good") if row.verified else ("differs", "bad")
-
-
-def tile_text(row: SweepRow) -> str:
-    """A tile: '64x64x64'."""
-    return "x".join(map(str, row.tile))
 
 
 _FIELDS: tuple[Field, ...] = (
@@ -118,7 +112,7 @@ def sweep_head(fields: Sequence[Field], by: str, reverse: bool, width: int) -> L
 
 def sweep_line(row: SweepRow, fields: Sequence[Field], width: int) -> Line:
     """A tiling in one line; of one without figures the reason."""
-    mark: Span = (f" {_MARK} ", "good") if row.pareto else ("   ", "text")
+    mark: Span = (f" {FRONT} ", "good") if row.pareto else ("   ", "text")
     if row.error:
         said = fit(safe(row.error), max(1, width - 4 - fields[0].cells))
         return (mark, (fit(tile_text(row), fields[0].cells) + " ", "dim"), (said, "warn"))
@@ -207,15 +201,15 @@ def sweep_plot(
 
     def diamonds(canvas: Canvas) -> None:
         for place in front:
-            canvas.point(*place, marker=_MARK)
+            canvas.point(*place, marker=FRONT)
 
     def chosen(canvas: Canvas) -> None:
         if current in points:
-            canvas.point(*dot(points[current]), marker="●" if not current.pareto else _MARK)
+            canvas.point(*dot(points[current]), marker="●" if not current.pareto else FRONT)
 
     parts: list[Part] = [("track", line), ("dim", others), ("good", diamonds), ("accent", chosen)]
     picture = overlay(across, rows_high, parts)
-    said = f"{title}   {_MARK} front   · others"
+    said = f"{title}   {FRONT} front   · others"
     return [
         ((fit(said, width), "dim"),),
         *framed(
