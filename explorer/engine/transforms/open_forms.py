@@ -64,7 +64,7 @@ def _stored(region: Region, site: Site, weight: Weight, tile: tuple[int, int, in
     K, n = -(-site.K // tk) * tk, -(-site.N // tn)
     at = 0 if weight.batch == 1 else None
     return region.emission.store(
-        (weight.name, weight.transposed, at, K, "columns", tn, n),
+        (weight.name, weight.transposed, weight.layout, at, K, "columns", tn, n),
         f"{weight.name}/columns_{tn}",
         lambda name: weights.columns(name, weight, n, K, tn, at, site.fill[1]),
     )

@@ -43,7 +43,13 @@ def scan_stand_in(
         A model whose new weights are computed while it is written; None if the sites cannot be told from
         the rest.
     """
-    located = {s.output: s for s in find_sites(before, shapes)[0]}
+    depths = {s.name: (s.K, s.N) for s in plan.sites}
+
+    def packed(name: str, op: str, size: tuple[int, int, int]) -> tuple[int, int]:
+        # as many groups as the plan has in one product
+        return depths.get(name, (1, 1))
+
+    located = {s.output: s for s in find_sites(before, shapes, "pack", pack=packed)[0]}
     if not all(s.output in located and s.output in originals for s in plan.sites):
         return None
     scanned = replace(plan, form="scan", sites=tuple(replace(s, form="scan") for s in plan.sites))

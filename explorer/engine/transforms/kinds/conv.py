@@ -33,11 +33,15 @@ def _convolution(node: Node, look: Look) -> Site | str:
     dtype = look.dtype(node.inputs[0]) or "float32"
     if dtype not in FLOATS:
         return f"its type is {dtype}, tiled are {', '.join(FLOATS)}"
-    shape, out = look.static(node.inputs[0]), look.static(node.outputs[0])
+    shape, out = look.shape(node.inputs[0]), look.shape(node.outputs[0])
     if isinstance(shape, str):
         return shape
     if isinstance(out, str):
         return out
+    opened = look.opened(node.inputs[0])
+    if opened - {0}:
+        reason = look.static(node.inputs[0])
+        return reason if isinstance(reason, str) else "the size of its images is open"
     stored = look.constants.resolve(node.inputs[1])
     kernel = tuple(stored[0].shape[a] for a in stored[2]) if stored else look.static(node.inputs[1])
     if isinstance(kernel, str):
@@ -69,7 +73,7 @@ def _convolution(node: Node, look: Look) -> Site | str:
     if stored is None:
         if backwards:
             return "a transposed convolution with a computed kernel: left as it was"
-        return _site(node, window, shape, kernel[2:], dtype, _computed(window))
+        return _site(node, window, shape, kernel[2:], dtype, _computed(window), bool(opened))
     tensor, name, order, chain = stored
     lies = order == tuple(range(len(order))) and not backwards
     if lies and count == 1 and (window.taps == 1 or given == 1):
@@ -81,7 +85,7 @@ def _convolution(node: Node, look: Look) -> Site | str:
         if backwards:
             layout = (*layout, *(tuple(a.kernel.reshape(-1).tolist()) for a in axes))
         weight = Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
-    return _site(node, window, shape, kernel[2:], dtype, weight)
+    return _site(node, window, shape, kernel[2:], dtype, weight, bool(opened))
 
 
 def grouped(
@@ -134,7 +138,9 @@ def _site(
     size: tuple[int, ...],
     dtype: str,
     right: Weight | Make,
+    opened: bool,
 ) -> Site:
+    """The site; `opened` says that the number of images is known at run time only."""
     x, kernel = node.inputs[0], node.inputs[1]
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     rank, groups = len(window.axes), window.groups
@@ -164,6 +170,7 @@ def _site(
         right=right,
         finish=finish,
         bias=bool(bias),
+        dynamic=("M",) if opened else (),
         macs=macs,
     )
 
