@@ -112,6 +112,27 @@ async def test_v_proves_a_state_equal_to_the_marked_one_or_to_the_original() -> 
         assert len(asked(hands, "verify")) == 2, "the original is equal to itself"
 
 
+async def test_the_command_of_a_state_is_copied() -> None:
+    async with screen() as hands:
+        await hands.tile()
+        await hands.press("H", "y")
+        assert hands.pilot.app.clipboard == hands.engine.states.entries[1].command
+        await hands.press("up", "y")
+        assert hands.pilot.app.clipboard == hands.engine.states.entries[1].command, (
+            "nothing made the original"
+        )
+
+
+async def test_what_is_known_of_a_state_scrolls_where_it_does_not_fit() -> None:
+    async with screen(size=(40, 12)) as hands:
+        await hands.tile()
+        await hands.press("H", "tab", "end")
+        page = hands.pilot.app.screen.query_one("#state", LineView)
+        assert page.scroll_offset.y > 0
+        await hands.press("enter")
+        assert isinstance(hands.pilot.app.screen, MainScreen), "the keys are the list's wherever the focus is"
+
+
 async def test_a_comparison_can_be_stopped() -> None:
     async with screen() as hands:
         await hands.tile()

@@ -82,6 +82,10 @@ def keys_line(many_sites: bool, batch: bool, width: int) -> Line:
 # the grid
 
 
+_TALL, _OPERANDS = 26, 8
+"""Rows of a pane from which on some are kept for the operands under the grid, and how many."""
+
+
 class _Frame:
     """Where the grid lies in its pane: the same for drawing it and for finding what was clicked."""
 
@@ -90,7 +94,9 @@ class _Frame:
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
         # under the grid: its edges, a blank, the depth and its strip, the legend
-        self.rows = Scale.of(blocks.m.count, max(1, height - (6 if self.brief else 8)))
+        kept = 6 if self.brief else 8
+        kept += _OPERANDS + 1 if height >= _TALL else 0
+        self.rows = Scale.of(blocks.m.count, max(1, height - kept))
         self.cols = Scale.of(blocks.n.count, room)
         self.depths = Scale.of(blocks.k.count, room)
         self.across = max(1, min(4, room // self.cols.cells))
@@ -117,6 +123,9 @@ def grid_page(site: SitePlan, place: Place, width: int, height: int) -> list[Lin
     if not frame.brief:
         lines.append(BLANK)
     lines += [*_depth(blocks, place, frame, width), _legend(width)]
+    spare = height - len(lines) - 1
+    if spare >= 4:
+        lines += [BLANK, *_operands(blocks, place, width, min(spare, _OPERANDS))]
     return [cut(line, width) for line in lines[:height]]
 
 
@@ -188,6 +197,34 @@ def _depth(blocks: Blocks, place: Place, frame: _Frame, width: int) -> list[Line
     return [cut(title, width), tuple(spans)]
 
 
+def _operands(blocks: Blocks, place: Place, width: int, height: int) -> list[Line]:
+    """What makes the chosen block: a band of rows of A, one of columns of B, and the chosen pair in them."""
+    half = width // 2
+    a = _banded("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
+    b = _banded("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
+    missing = [BLANK] * (height + 1)
+    lines = []
+    for _, left, right in zip(range(max(len(a), len(b))), [*a, *missing], [*b, *missing], strict=False):
+        lines.append((*left, (" " * max(0, half - line_width(left)), "text"), *right))
+    return lines
+
+
+def _banded(
+    name: str, rows: int, cols: int, chosen: tuple[int, int], band: int, width: int, height: int
+) -> list[Line]:
+    """An operand as a grid of tiles; `band` says whether the chosen row (0) or column (1) of it is lit."""
+    down, along = Scale.of(rows, height - 1), Scale.of(cols, width - 2)
+    here = chosen[0] // down.per, chosen[1] // along.per
+    lines: list[Line] = [((f" {name} ", "head"), (f"{rows:,} × {cols:,} tiles", "dim"))]
+    for y in range(down.cells):
+        spans: list[Span] = [(" ", "text")]
+        for x in range(along.cells):
+            lit = (y, x)[band] == here[band]
+            spans.append(("◆", "mark") if (y, x) == here else ("▒", "accent") if lit else ("·", "track"))
+        lines.append(tuple(spans))
+    return lines
+
+
 def _legend(width: int) -> Line:
     pieces: list[Line] = [((" used:", "dim"),)]
     pieces += [((f"{sign} ", role), (word, "dim")) for _, sign, role, word in _SHADES]
@@ -243,14 +280,14 @@ def block_page(
     right = site.weight or names.get("B", "")
     lines.append(((f" Product k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
     for letter, first, second, name, role in (
-        ("A", product.rows, product.depth, left, "activation"),
+        ("A", product.rows, product.depth, left, "patches of" if "Conv" in site.op else "activation"),
         ("B", product.depth, product.cols, right, "initializer" if site.weight else "activation"),
     ):
         where: list[Span] = [(_range(first, second), "number"), (f" {_size(first, second)}", "dim")]
         lines.append(_field(letter, where, width))
         if height >= 11:
-            said = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}" if name else f"an {role}"
-            lines.append((("   ", "text"), (said, "text" if name else "dim")))
+            shown = ending(safe(name), max(8, width - 5 - len(role))) if name else "its input"
+            lines.append((("   ", "text"), (f"{role} {shown}", "text" if name else "dim")))
     if height >= 17:
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]

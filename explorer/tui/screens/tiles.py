@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.tui.screens.remembering import Remembering
 from explorer.tui.widgets.fold_list import FoldList
+from explorer.tui.widgets.layer_tree import LayerTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,10 @@ class Tiles(Remembering):
             else sites_of(chosen, sites, by_value=by_value)
         )
         if found:
-            self.app.push_screen(TileView(sites, sites.index(found[0]), given=operands_of(chosen)))
+            # where that takes no time the operands of all sites get their names, for who goes on to others
+            layers = self.query_one(LayerTree).model.layers
+            given = operands_of(layers if len(layers) <= _AT_ONCE else chosen)
+            self.app.push_screen(TileView(sites, sites.index(found[0]), given=given))
             return
         names = {named} if named else {layer.path for layer in chosen}
         why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
@@ -78,6 +82,8 @@ class Tiles(Remembering):
         return list(plan.sites), plan.skipped
 
 
+_AT_ONCE = 1_000
+"""Layers that are looked through while a key waits."""
 _MOST = 1 << 48
 """No product has more rows, columns or depth than this."""
 
