@@ -331,6 +331,7 @@ _STATES: tuple[tuple[str, tuple[str, ...], str, str, str], ...] = (
     ),
     ("rename", ("n",), "n", "Name", "What to call the state"),
     ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
+    ("copy_command", ("y",), "y", "Copy", "Send the command that made the state to the terminal"),
 )
 COMMANDS += tuple(Command(*words, HISTORY, "history") for words in _STATES)
 

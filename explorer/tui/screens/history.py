@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AskName", "DiffScreen", "HistoryScreen", "Wish"]
 
-_KEYS = " Enter go there · c compare · v prove · n name · s script · Esc back"
+_KEYS = " Enter go · c compare · v prove · n name · s script · Esc"
 
 
 class Wish(Struct, frozen=True):
@@ -129,7 +129,6 @@ class HistoryScreen(Screen[Wish]):
     def on_mount(self) -> None:
         """Show the state under the cursor."""
         states = self.query_one(_States)
-        self.query_one("#state", LineView).can_focus = False
         self.query_one("#states-head", PaneHead).show(lambda width: (state_head(width),))
         if self._at is not None:
             states.cursor = min(self._at, states.row_count - 1)
@@ -211,6 +210,17 @@ class HistoryScreen(Screen[Wish]):
             self._wish("script")
         else:
             self.app.bell()
+
+    def action_copy_command(self) -> None:
+        """Send the command that made the state to the terminal."""
+        states = self.query_one(_States)
+        command = states.history.entries[states.cursor].command
+        if not command:
+            self.app.bell()
+            return
+        self.app.copy_to_clipboard(command)
+        said = fit(f" sent to terminal: {safe(command)}", self.size.width)
+        self.query_one(Status).show(lambda width: (((fit(said, width), "dim"),),))
 
     def action_rename(self) -> None:
         """Ask for a name."""
