@@ -23,6 +23,7 @@ from explorer.engine.transforms.formulas import explained
 from explorer.errors import Misuse
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.facts.cost import ORDERS, Hardware, PlanCost, SiteCost
+from explorer.options import OPTIONS
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int32": 32, "int4": 4}
 NPU = Hardware("npu", macs_per_cycle=4096, bytes_per_cycle=64, clock=1e9)
@@ -395,6 +396,13 @@ def test_a_product_with_an_empty_side_multiplies_nothing(empty: tuple[int, int, 
     assert cost.macs == cost.products == 0
     assert cost.lower_bound == cost.compulsory
     assert cost.chosen.traffic == 4 * empty[0] * empty[1] + 4 * empty[1] * empty[2] + 4 * empty[0] * empty[2]
+
+
+@pytest.mark.parametrize("order", ["best", *ORDERS, *dict.fromkeys(ORDERS.values())])
+def test_every_order_that_there_is_can_be_typed(order: str) -> None:
+    read = OPTIONS["--order"].read
+    assert read is not None
+    assert plan_cost(plan_of(site(9, 9, 9)), order=read(order)).order == order
 
 
 def test_an_order_that_does_not_exist_is_refused_with_the_nearest() -> None:
