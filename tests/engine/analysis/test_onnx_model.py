@@ -14,7 +14,7 @@ import pytest
 from explorer.engine.analysis import shapes, walker
 from explorer.engine.analysis.onnx_model import analyse
 from explorer.engine.formats.onnx_reader import read
-from explorer.engine.graph import Function, Graph, Model, Node, Value
+from explorer.engine.graph import Function, Graph, Inline, Model, Node, Tensor, Value
 from explorer.engine.transforms.plan import make_plan
 from explorer.engine.transforms.sites import find_sites
 from explorer.engine.transforms.tile import bind_dims, tile
@@ -742,6 +742,36 @@ def test_nodes_of_two_models_that_differ_in_one_size_only_are_told_apart(build: 
         nodes = [Node("MatMul", ["x", "w"], ["y"])]
         model = build(nodes, inputs={"x": (2, inner), "w": (inner, 4)}, outputs=["y"])
         assert analyse(model).info.totals.macs == 2 * inner * 4
+
+
+def test_a_bound_of_one_model_is_none_of_the_next(build: Build) -> None:
+    """Sizes that depend on data have the same names in every model, and other limits."""
+    for rows, columns in ((2, 3), (4, 5), (2, 3)):
+        nodes = [Node("NonZero", ["x"], ["places"]), Node("Abs", ["places"], ["y"], name="abs")]
+        layers = analyse(build(nodes, inputs={"x": (rows, columns)}, outputs=["y"])).layers
+        found = next(x for x in layers if x.path == "abs")
+        assert (found.elementwise_ops, found.status) == (2 * rows * columns, "bound")
+
+
+def test_a_node_without_a_name_for_its_output_says_nothing_of_those_with_one(build: Build) -> None:
+    for outputs, written in ((("",), 0), (("y",), 24), (("",), 0)):
+        nodes = [Node("Relu", ["x"], outputs, name="relu"), Node("Abs", ["x"], ["z"], name="abs")]
+        layers = analyse(build(nodes, inputs={"x": (2, 3)}, outputs=["z"])).layers
+        assert [x.bytes_written for x in layers if x.path == "relu"] == [written]
+
+
+def test_weights_of_another_type_are_told_apart_from_model_to_model(build: Build) -> None:
+    for kind, size in (("float32", 4), ("float16", 2), ("float32", 4)):
+        weight = Tensor("w", kind, (8, 4), Inline(b"\0" * 32 * size))
+        graph = Graph(
+            "g",
+            (Node("Identity", ["w"], ["v"]), Node("MatMul", ["x", "v"], ["y"], name="product")),
+            (Value("x", kind, (2, 8)),),
+            (Value("y", kind, None),),
+            {"w": weight},
+        )
+        found = analyse(Model(graph, {"": 21}, 10)).layers[-1]
+        assert (found.weight_bytes, found.weight_bytes_read, found.macs) == (32 * size, 32 * size, 64)
 
 
 def test_nothing_of_a_model_waits_for_the_garbage_collector(sample: Callable[[str], Path]) -> None:

@@ -509,3 +509,90 @@ def test_typed_data_in_pieces_is_one_tensor(tmp_path: Path) -> None:
     halves = length_delimited(4, struct.pack("<f", 1.5)) + b"\x25" + struct.pack("<f", 2.5)
     data = with_tensor(tensor_bytes() + halves)
     assert read(put(tmp_path, data)).graph.initializers["w"].array().tolist() == [1.5, 2.5]
+
+
+# -- operators and tensors as other writers put them
+
+
+def parts_of(node: Any) -> tuple[Any, ...]:
+    return (
+        node.op_type,
+        list(node.input),
+        list(node.output),
+        node.name,
+        node.domain,
+        node.overload,
+        {a.name: a.i for a in node.attribute},
+        {p.key: p.value for p in node.metadata_props},
+    )
+
+
+TEXTS = st.sampled_from(["", "a", "ab", "Relu", "Rel", "\u00e9", "x" * 127, "y" * 128, "z" * 400])
+FIELDS = st.one_of(
+    st.tuples(st.sampled_from([1, 2, 3, 4, 6, 7, 8]), TEXTS.map(str.encode)),
+    st.tuples(st.just(5), st.integers(0, 3).map(lambda n: helper.make_attribute("n", n).SerializeToString())),
+    st.tuples(
+        st.just(9), TEXTS.map(lambda t: onnx.StringStringEntryProto(key="k", value=t).SerializeToString())
+    ),
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_nodes_are_read_as_onnx_reads_them_in_whatever_order_their_fields_stand(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    """What one node has in common with another is taken apart once; that must not show."""
+    tails = data.draw(st.lists(st.lists(FIELDS, max_size=4), min_size=1, max_size=2))
+    encoded = []
+    for _ in range(data.draw(st.integers(1, 6))):
+        front = data.draw(st.lists(FIELDS, max_size=3))
+        listed = [*front, (4, b"Op"), *data.draw(st.sampled_from(tails))]
+        encoded.append(b"".join(length_delimited(number, content) for number, content in listed))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(
+        tagged_varint(1, 8) + length_delimited(7, b"".join(length_delimited(1, n) for n in encoded))
+    )
+    found = read(str(path)).graph.nodes
+    assert len(found) == len(encoded)
+    for node, raw in zip(found, encoded, strict=True):
+        proto_ = onnx.NodeProto.FromString(raw)
+        mine = (
+            node.op,
+            list(node.inputs),
+            list(node.outputs),
+            node.name,
+            node.domain,
+            node.overload,
+            dict(node.attributes),
+            dict(node.metadata),
+        )
+        assert mine == parts_of(proto_)
+
+
+def test_an_operator_is_not_taken_for_one_whose_name_goes_on_like_its_next_field(tmp_path: Path) -> None:
+    # 'u' is also the tag of a field of four bytes, which nobody knows
+    whole, cut = length_delimited(4, b"Relu\0\0\0\0"), length_delimited(4, b"Rel") + b"u\0\0\0\0"
+    for nodes in ((whole, cut), (cut, whole)):
+        path = tmp_path / "m.onnx"
+        graph = b"".join(length_delimited(1, node) for node in nodes)
+        path.write_bytes(tagged_varint(1, 8) + length_delimited(7, graph))
+        ops = ["Relu\0\0\0\0" if node is whole else "Rel" for node in nodes]
+        assert [node.op for node in read(str(path)).graph.nodes] == ops
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_152])
+def test_a_dimension_of_any_size_is_read(tmp_path: Path, size: int) -> None:
+    name = "w" * min(size, 200)
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[size, 0, 3], raw_data=b"")
+    graph = helper.make_graph([], "g", [], [], [tensor])
+    found = read(put(tmp_path, helper.make_model(graph))).graph.initializers[name]
+    assert (found.shape, found.nbytes) == ((size, 0, 3), 0)
+
+
+@pytest.mark.parametrize("size", [1, 100, 127, 128, 600, 16_384, 70_000])
+def test_data_of_any_length_is_found(tmp_path: Path, size: int) -> None:
+    values = np.arange(size, dtype=np.uint8)
+    graph = helper.make_graph([], "g", [], [], [numpy_helper.from_array(values, "w")])
+    found = read(put(tmp_path, helper.make_model(graph))).graph.initializers["w"]
+    assert found.array().tolist() == values.tolist()
