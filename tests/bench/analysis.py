@@ -359,7 +359,8 @@ def onnx_files(models: Callable[[str], Path], folder: Path, rounds: int) -> Iter
     if not encoder.exists():
         code = "import sys; from explorer import Session; Session(sys.argv[1]).save(sys.argv[2])"
         subprocess.run([sys.executable, "-c", code, f"{source}:bert", str(encoder)], check=True, cwd=ROOT)
-    files = [models(name) for name in ("alexnet", "resnet18", "mobilenet_v2")]
+    names = ("alexnet", "resnet18", *MODELS) if importlib.util.find_spec("torchvision") is not None else ()
+    files = [models(name) for name in names]
     for path in (*files, encoder, *sorted((ROOT / "sample_models").glob("*.onnx"))):
         try:
             theirs, own = _turns(("onnx_tool", "onnx_ours"), path, rounds)
