@@ -38,6 +38,8 @@ __all__ = [
     "LOADERS",
     "UNPROVED",
     "Case",
+    "as_array",
+    "as_tensor",
     "cases",
     "compare_runs",
     "depth_of_module",
@@ -45,6 +47,19 @@ __all__ = [
     "one_draw",
     "prove",
 ]
+
+_PLAIN = frozenset(
+    {
+        "bool",
+        "complex64",
+        "complex128",
+        "float16",
+        "float32",
+        "float64",
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    }
+)
+"""numpy's own types; ml_dtypes, once it is imported, adds others to numpy's tables, which torch knows not."""
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -231,7 +246,7 @@ def _concrete(shape: Sequence[Any] | None) -> tuple[int, ...]:
 
 
 def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> Drawn:
-    kind = "f" if dtype not in np.sctypeDict else np.dtype(dtype).kind
+    kind = np.dtype(dtype).kind if dtype in _PLAIN else "f"
     if kind in "fc":
         return Drawn(name, dtype, shape, why="standard normal")
     if kind == "b":
@@ -257,7 +272,7 @@ def _with_own(bound: Bound, drawn: dict[str, Array]) -> dict[str, Array]:
         return drawn
     for info, given in zip(bound.inputs, bound.example.tensors(), strict=True):
         if tuple(given.shape) == info.shape and not given.is_floating_point() and not given.is_complex():
-            drawn[info.name] = _array(given)
+            drawn[info.name] = as_array(given)
     return drawn
 
 
@@ -273,14 +288,14 @@ def module_call(module: Any, bound: Bound, seed: int, source: str) -> Callable[[
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
     def call(feeds: Feeds) -> list[Array]:
-        args, kwargs = bound.call([_tensor(feeds[info.name]).to(device) for info in bound.inputs])
+        args, kwargs = bound.call([as_tensor(feeds[info.name]).to(device) for info in bound.inputs])
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 result = module(*args, **kwargs)
         except Exception as error:
             raise BadModel(f"cannot be run ({said(error)})", where=source, hint=UNPROVED) from error
-        return [_array(tensor) for _, tensor in tensors(result)]
+        return [as_array(tensor) for _, tensor in tensors(result)]
 
     return call
 
@@ -372,25 +387,25 @@ def _wide(value: Array) -> Array:
     return value.astype(np.float64) if floats else value
 
 
-def _tensor(value: Array) -> torch.Tensor:
+def as_tensor(value: Array) -> torch.Tensor:
     """An array as a tensor; numpy has no bfloat16 of its own."""
     import torch
 
     value = np.ascontiguousarray(value).reshape(value.shape)
-    if value.dtype.name in np.sctypeDict and value.dtype.kind != "V":
+    if value.dtype.name in _PLAIN:
         return torch.from_numpy(value.copy() if not value.flags.writeable else value)
     bits = torch.from_numpy(value.view(f"uint{8 * value.dtype.itemsize}").copy())
     return bits.view(getattr(torch, value.dtype.name))
 
 
-def _array(tensor: torch.Tensor) -> Array:
+def as_array(tensor: torch.Tensor) -> Array:
     import torch
 
     held = tensor.detach().cpu()
     if held.is_quantized:
         held = held.dequantize()
     name = str(held.dtype).removeprefix("torch.")
-    if name in np.sctypeDict:
+    if name in _PLAIN:
         return held.numpy()
     import ml_dtypes
 

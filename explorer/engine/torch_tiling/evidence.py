@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from explorer.engine.convert.running import as_array
 from explorer.engine.torch_tiling.replace import TILED, rows_of
 from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.sites import LIMIT, chain_length
@@ -133,7 +133,7 @@ def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed:
     if got.shape != y.shape or got.dtype != y.dtype:
         reason = f"it gives {got.dtype} {list(got.shape)}, the original {y.dtype} {list(y.shape)}"
         return _evidence(site, comparison, None, LIMIT, structure, reason)
-    comparison.add(_array(y), _array(got), _array(references[0][0]))
+    comparison.add(as_array(y), as_array(got), as_array(references[0][0]))
     ratio, limit = 0.0, LIMIT
     for result, reference in zip(outputs, references, strict=True):
         here = _ratio(result, reference, site)
@@ -222,8 +222,3 @@ def _dense(x: Tensor, seed: int) -> Tensor:
     values = 0.5 + 0.5 * torch.rand(x.shape, generator=chance, dtype=torch.float64)
     signs = torch.randint(0, 2, x.shape, generator=chance) * 2 - 1
     return (values * signs * (scale or 1.0)).to(device=x.device, dtype=x.dtype)
-
-
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    held = tensor.detach().cpu()
-    return np.asarray((held.float() if held.dtype == torch.bfloat16 else held).numpy())

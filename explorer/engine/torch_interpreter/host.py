@@ -1,0 +1,187 @@
+"""Sizes: the small integers that an ONNX graph computes with, kept as Python's numbers and not as tensors.
+
+Shapes, indices and axes go through the same operators as data. As tensors their values would be read back in
+the middle of the run, which stops torch.export from leaving a dimension open; as numbers they may be torch's
+symbols, which pass through the arithmetic here unharmed. Arrays hold them as objects, so that numpy does
+the shapes and torch's symbols do the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+__all__ = ["RULES", "Host", "as_host"]
+
+Host = np.ndarray[Any, Any]
+Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
+
+
+def as_host(values: Any) -> Host:
+    """Numbers, or symbols for them, as an array of objects."""
+    if isinstance(values, np.ndarray):
+        return values
+    if isinstance(values, (list, tuple)):
+        made = np.empty(len(values), object)
+        for at, value in enumerate(values):
+            made[at] = value
+        return made
+    made = np.empty((), object)
+    made[()] = values
+    return made
+
+
+def _objects(value: Any) -> Host:
+    made: Host = value if value.dtype == object else value.astype(object)
+    return made
+
+
+def _each(function: Callable[..., Any]) -> Rule:
+    """Element by element, with numpy's broadcasting."""
+
+    def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+        spread = np.broadcast_arrays(*(_objects(a) for a in args))
+        made = np.empty(spread[0].shape, object)
+        for at in np.ndindex(made.shape):
+            made[at] = function(*(a[at] for a in spread))
+        return made
+
+    return rule
+
+
+def _folded(function: Callable[[Any, Any], Any]) -> Rule:
+    return lambda attributes, args: reduce(lambda a, b: _each(function)({}, (a, b)), args)
+
+
+def _divided(a: Any, b: Any) -> Any:
+    if isinstance(a, float) or isinstance(b, float):
+        return a / b
+    # onnx rounds towards zero; a symbol is a size, and none is negative
+    return -(-a // b) if isinstance(a, int) and isinstance(b, int) and (a < 0) != (b < 0) else a // b
+
+
+def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...] | None:
+    if len(args) > 1 and args[1] is not None:
+        return tuple(int(a) for a in args[1].reshape(-1))
+    axes = attributes.get("axes")
+    return None if axes is None else tuple(axes)
+
+
+def _unsqueeze(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+    return np.asarray(np.expand_dims(args[0], _axes(attributes, args) or ()))
+
+
+def _squeeze(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+    return np.asarray(np.squeeze(args[0], _axes(attributes, args)))
+
+
+def _gather(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+    found: Any = np.take(args[0], args[1].astype(np.int64), axis=attributes.get("axis", 0))
+    return as_host(found)
+
+
+def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+    data = args[0]
+    if len(args) < 3:
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes, steps = attributes.get("axes"), None
+    else:
+        starts, ends, axes, steps = ([*args[1:], None, None])[:4]
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    cut: list[Any] = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        start, end, step = int(start), int(end), int(step)
+        stop = None if step < 0 and end < -data.shape[int(axis)] else end
+        cut[int(axis)] = slice(start, stop, step)
+    return np.asarray(data[tuple(cut)])
+
+
+def _concat(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+    return np.concatenate([_objects(a) for a in args], attributes["axis"])
+
+
+def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+    shape = [int(s) for s in args[1].reshape(-1)]
+    data: Host = args[0]
+    return data.reshape([data.shape[i] if s == 0 else s for i, s in enumerate(shape)])
+
+
+def _reduced(function: Callable[[Any, Any], Any], first: Any) -> Rule:
+    def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+        axes = _axes(attributes, args)
+        if args[0].ndim != 1 or (axes is not None and axes not in ((0,), (-1,))):
+            return None
+        values = list(args[0])
+        start = values.pop(0) if first is None and values else first
+        total = reduce(function, values, start)
+        return as_host([total]) if attributes.get("keepdims", 1) else as_host(total)
+
+    return rule
+
+
+def _range(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+    values = [a.reshape(-1)[0] for a in args]
+    if not all(isinstance(v, (int, np.integer)) for v in values):
+        return None  # as long as a symbol says
+    return np.arange(*(int(v) for v in values))
+
+
+def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+    value = attributes.get("value")
+    sizes = list(args[0].reshape(-1))
+    small = len(sizes) <= 1 and all(isinstance(s, (int, np.integer)) and s <= 64 for s in sizes)
+    if value is None or not small or value.dtype not in ("int64", "int32", "bool"):
+        return None
+    return np.full([int(s) for s in sizes], value.array().reshape(-1)[0], object)
+
+
+def _cast(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+    return args[0] if attributes.get("to") in (6, 7) and args[0].dtype != bool else None
+
+
+def _where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+    if any(not isinstance(c, (bool, np.bool_)) for c in args[0].reshape(-1)):
+        return None
+    return np.where(args[0].astype(bool), _objects(args[1]), _objects(args[2]))
+
+
+RULES: Mapping[str, Rule] = {
+    "Add": _each(lambda a, b: a + b),
+    "And": _each(lambda a, b: bool(a) and bool(b)),
+    "Cast": _cast,
+    "Concat": _concat,
+    "ConstantOfShape": _constant_of_shape,
+    "Div": _each(_divided),
+    "Equal": _each(lambda a, b: a == b),
+    "Gather": _gather,
+    "Greater": _each(lambda a, b: a > b),
+    "GreaterOrEqual": _each(lambda a, b: a >= b),
+    "Identity": lambda attributes, args: args[0],
+    "Less": _each(lambda a, b: a < b),
+    "LessOrEqual": _each(lambda a, b: a <= b),
+    "Max": _folded(lambda a, b: a if a >= b else b),
+    "Min": _folded(lambda a, b: a if a <= b else b),
+    "Mod": _each(lambda a, b: a % b),
+    "Mul": _each(lambda a, b: a * b),
+    "Neg": _each(lambda a: -a),
+    "Not": _each(lambda a: not a),
+    "Or": _each(lambda a, b: bool(a) or bool(b)),
+    "Range": _range,
+    "ReduceMax": _reduced(max, None),
+    "ReduceMin": _reduced(min, None),
+    "ReduceProd": _reduced(lambda a, b: a * b, 1),
+    "ReduceSum": _reduced(lambda a, b: a + b, 0),
+    "Reshape": _reshape,
+    "Shape": lambda attributes, args: as_host(list(args[0].shape)),
+    "Size": lambda attributes, args: as_host(args[0].size),
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": _each(lambda a, b: a - b),
+    "Unsqueeze": _unsqueeze,
+    "Where": _where,
+}
+"""Operators on sizes; None hands the node to torch."""
