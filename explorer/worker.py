@@ -65,6 +65,9 @@ _STAGES = frozenset({
 })  # fmt: skip
 """Methods that take long and say where they stand."""
 
+_WRITING = frozenset({"save", "script", "keep_choices"})
+"""Methods whose first argument is a file that they write."""
+
 _METHODS = _STAGES | {
     "info", "ops", "search", "history", "undo", "redo", "go", "name", "script", "command",
     "settings", "keep_choices", "tiling",
@@ -215,7 +218,9 @@ class Engine:
             del self._jobs[job.id]
             pid = self.pid
             self._kill()
-            target = job.kwargs.get("output") or (job.args[0] if job.method == "save" and job.args else None)
+            target = job.kwargs.get("output") or (
+                job.args[0] if job.method in _WRITING and job.args else None
+            )
             if pid is not None and target is not None:
                 targets.abandon(target, pid)
             waiting = list(self._jobs.values())

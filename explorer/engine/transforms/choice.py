@@ -10,11 +10,12 @@ import fnmatch
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
 from explorer.arguments import parse_conditions
+from explorer.errors import Misuse, nearest
 from explorer.facts import Edges, Form, TileRule, TileSpec
 
 __all__ = ["Choice", "Rules", "choose", "packing"]
@@ -55,10 +56,12 @@ class Rules:
         rules: As a specification has them.
 
     Raises:
-        Misuse: A rule's conditions on the shape cannot be read.
+        Misuse: A rule asks for what cannot be, or its conditions on the shape cannot be read.
     """
 
     def __init__(self, rules: Sequence[TileRule]) -> None:
+        for rule in rules:
+            _check(rule)
         self.rules = tuple(rules)
         self._named: dict[str, list[int]] = {}
         self._globs: list[tuple[int, Callable[[str], Any]]] = []
@@ -84,6 +87,23 @@ class Rules:
                 yield at, rule
 
 
+def _check(rule: TileRule) -> None:
+    """Refuses what cannot be, with the place where it was said; a program's rules come unread."""
+    from explorer.engine.transforms.plan import MAX_TILE
+
+    where = rule.origin or "a rule"
+    for name, value, known in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
+        if value is not None and value not in known:
+            raise Misuse(f"{name} '{value}' is not known", where=where, hint=nearest(value, known))
+    sizes = rule.tile
+    if sizes is None:
+        return
+    if len(sizes) != 3 or not all(isinstance(size, int) and 0 < size <= MAX_TILE for size in sizes):
+        shown = "x".join(map(str, sizes))
+        hint = f"give three sizes from 1 to {MAX_TILE:,}"
+        raise Misuse(f"a tile of {shown} cannot be", where=where, hint=hint)
+
+
 _last: tuple[Sequence[TileRule], Rules] = ((), Rules(()))
 """The rules that were asked for last: a plan asks with the same ones for every site."""
 
@@ -92,7 +112,7 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> C
     """What `spec` asks of the site `name`, an `op` of `sizes` (M, K, N).
 
     Raises:
-        Misuse: A rule's conditions on the shape cannot be read.
+        Misuse: See `Rules`.
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
     said = dict(spec.origins)

@@ -65,6 +65,24 @@ def test_a_name_that_is_written_out_means_itself_whatever_signs_it_holds() -> No
     assert choose(spec, "layers[0]x", "Gemm", (1, 1, 1)).on, "as a glob it means layers0 and what follows"
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"form": "skan"}, "form 'skan' is not known; did you mean 'scan'?"),
+        ({"edges": "raged"}, "edges 'raged' is not known; did you mean 'ragged'?"),
+        ({"tile": (8, 0, 8)}, "a tile of 8x0x8 cannot be"),
+        ({"tile": (8, 8)}, "a tile of 8x8 cannot be"),
+        ({"tile": (8, 8, 70_000)}, "a tile of 8x8x70000 cannot be; give three sizes from 1 to 65,536"),
+    ],
+)
+def test_what_a_programs_rule_cannot_ask_for_is_refused_with_its_place(
+    asked: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(Misuse) as refused:
+        chosen(TileRule(**asked, origin="mine"))
+    assert str(refused.value).startswith(f"mine: {said}")
+
+
 @pytest.mark.parametrize("shape", ["M", "Q>3", "M>=64 or N<3", "M>=", "64<M", "M>-1", "M>=64;N<3"])
 def test_conditions_that_cannot_be_read_are_refused_with_their_place(shape: str) -> None:
     with pytest.raises(Misuse, match=r"npu\.toml:7.*is no condition on a shape"):
