@@ -40,8 +40,9 @@ class Probe(Struct, frozen=True):
         nonfinite: NaN or Inf of the second model where the first has none, or another.
         noise: Relative RMS error of the first model itself against float64; None where there is no float64
             run to believe.
-        introduced: `relative`, when the layer of the second model is given the first one's own values; the
-            worse of two tries, with those values and with their zeros filled. None where that says nothing.
+        introduced: `relative`, when the layer of the second model is given the first one's own values, as
+            they are; where only filling their zeros, or trying a part at a time, shows more than rounding,
+            then so. None where that says nothing.
         introduced_noise: The same of the first model's layer against float64 on the same values.
         departs: The error is beyond what the first model's own noise explains.
         state: See `ProbeState`.

@@ -173,7 +173,7 @@ class _Judge:
         self.places = probing.places
         self.rows = rows
         self.depth = depth_of(self.one.model)
-        self.coarse: dict[tuple[str, str, str], tuple[float, str]] = {}
+        self.coarse: dict[int, tuple[float, str]] = {}
 
     def probes(self, ends: set[str]) -> Iterator[Probe]:
         """One for every place, in order."""
@@ -183,13 +183,13 @@ class _Judge:
             here = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
             growth = max(growth, here)
             departs = self._excess(place, place.whole, self.depth, growth, None) != ""
-            state, reason = self._state(place, here)
+            state, reason, trial = self._state(place, here)
             if state == "rounding":
                 state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
-            yield self._probe(place, departs, state, reason, place.pair.before in ends)
+            yield self._probe(place, departs, state, reason, trial, place.pair.before in ends)
 
-    def _state(self, place: Place, growth: float) -> tuple[ProbeState, str]:
-        """What the layer alone does: 'introduced', 'coarser', or 'rounding' for neither."""
+    def _state(self, place: Place, growth: float) -> tuple[ProbeState, str, Trial | None]:
+        """What the layer alone does: 'introduced', 'coarser', or 'rounding' for neither; why; the trial."""
         part = replace(
             self.one.model,
             graph=replace(
@@ -202,15 +202,17 @@ class _Judge:
         was = self._coarsest(self.one, place.before, place.dtypes[0])
         now = self._coarsest(self.other, place.after, place.dtypes[1])
         coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))
-        found: tuple[ProbeState, str] = ("rounding", "")
+        shown = max(place.alone, key=lambda t: _relative(t.figures) or 0.0, default=None)
+        found: tuple[ProbeState, str, Trial | None] = ("rounding", "", shown)
         for trial in place.alone:
             reason = self._excess(place, trial, depth, growth, None)
             if not reason:
                 continue
             sound = coarser and not trial.fault and not trial.figures.nonfinite
             if not sound or (now[0] != _QUANTISED and self._excess(place, trial, depth, growth, now[0])):
-                return "introduced", reason
-            found = "coarser", f"computed in {now[1]}"
+                return "introduced", reason, trial
+            if found[0] == "rounding":
+                found = "coarser", f"computed in {now[1]}", trial
         return found
 
     def _excess(self, place: Place, trial: Trial, depth: int, growth: float, roundoff: float | None) -> str:
@@ -239,10 +241,11 @@ class _Judge:
         """The same of a node, its bodies included."""
         function = model.functions.get(node.key)
         if function is not None:
-            if node.key not in self.coarse:
-                self.coarse[node.key] = 0.0, ""
-                self.coarse[node.key] = max(self._of_node(model, inner) for inner in function.nodes)
-            return self.coarse[node.key]
+            if id(function) not in self.coarse:
+                self.coarse[id(function)] = 0.0, ""
+                inside = [self._of_node(model, inner) for inner in function.nodes]
+                self.coarse[id(function)] = max(inside, default=(0.0, ""))
+            return self.coarse[id(function)]
         found = [(0.0, "")]
         if "quantize" in node.op.lower() or node.op.startswith("QLinear") or node.op.endswith("Integer"):
             found.append((_QUANTISED, "integers"))
@@ -258,14 +261,21 @@ class _Judge:
             found += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
         return max(found)
 
-    def _probe(self, place: Place, departs: bool, state: ProbeState, reason: str, output: bool) -> Probe:
+    def _probe(
+        self,
+        place: Place,
+        departs: bool,
+        state: ProbeState,
+        reason: str,
+        trial: Trial | None,
+        output: bool,
+    ) -> Probe:
         at = self.one.producer[place.pair.before]
         node, twin = self.one.nodes[at], self.other.nodes[self.other.producer[place.pair.after]]
         figures = place.whole.figures
         seen = bool(figures.elements)
         relative = _relative(figures) if place.float else None
-        alone = [t.figures for t in place.alone if place.float and not t.fault]
-        worst = max(alone, key=lambda f: _relative(f) or 0.0, default=None)
+        alone = trial.figures if trial is not None and place.float and not trial.fault else None
         live = [i for i in place.before.nodes if not self.one.live.isdisjoint(self.one.nodes[i].outputs)]
         return Probe(
             step=at,
@@ -285,8 +295,8 @@ class _Judge:
             cosine=figures.cosine if place.float else None,
             nonfinite=figures.nonfinite,
             noise=_noise(figures),
-            introduced=_relative(worst) if worst is not None else None,
-            introduced_noise=_noise(worst) if worst is not None else None,
+            introduced=_relative(alone) if alone is not None else None,
+            introduced_noise=_noise(alone) if alone is not None else None,
             departs=departs,
             state=state,
             reason=printable(reason),

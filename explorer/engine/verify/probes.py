@@ -139,7 +139,11 @@ def _making(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def pair_values(
-    before: Wiring, after: Wiring, inputs: Mapping[str, str], outputs: Sequence[Pair]
+    before: Wiring,
+    after: Wiring,
+    inputs: Mapping[str, str],
+    outputs: Sequence[Pair],
+    known: Mapping[str, str] | None = None,
 ) -> list[Pair]:
     """Values of two graphs that are the same, in the order in which the first makes them.
 
@@ -151,6 +155,7 @@ def pair_values(
         after: The second graph.
         inputs: Input of the first graph to input of the second.
         outputs: Outputs of the graphs, which correspond whatever they are called.
+        known: More values that do.
     """
     ends = {pair.before: pair.after for pair in outputs}
     shared = [name for name in before.producer if name in after.producer and name in before.live]
@@ -163,6 +168,7 @@ def pair_values(
         for one, other in _matched(before.model, after.model, inputs, ends):
             if one in before.live and other in after.live:
                 pairs.setdefault(one, other)
+    pairs.update(known or {})
     pairs.update((a, b) for a, b in ends.items() if a in before.producer and b in after.producer)
     seen: set[str] = set()
     taken = set(ends.values())

@@ -21,6 +21,7 @@ from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.inputs import Drawn
 from explorer.engine.verify.outputs import by_one_ulp
 from explorer.engine.verify.probes import Pair, Region, Wiring, cut_out, pair_values
+from explorer.engine.verify.quantised import with_floats
 from explorer.engine.verify.runtime import Array, Session, expose
 from explorer.errors import BadModel, Cancelled
 from explorer.facts import Progress
@@ -163,6 +164,9 @@ class Probing:
         cancel: Cancel = None,
     ) -> None:
         self.one, self.other = Wiring(before), Wiring(after)
+        after, floats = with_floats(self.one, self.other)
+        if floats:
+            self.other = Wiring(after)
         self.inputs = inputs
         self.feeds = feeds
         self.budget = budget
@@ -171,7 +175,8 @@ class Probing:
         self.chunks = self.held = 0
         self.tell("pairing values")
         self.without = without or {}
-        pairs = [p for p in pair_values(self.one, self.other, inputs, ends) if p.before not in self.without]
+        pairs = pair_values(self.one, self.other, inputs, ends, floats)
+        pairs = [p for p in pairs if p.before not in self.without]
         known = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
         pairs = [p for p in pairs if p.before not in known or known[p.before].dtype in (*_SEEN, None)]
         self.tell("loading the original")

@@ -456,3 +456,52 @@ def test_what_branches_read_from_around_is_cut_too(tmp_path: Path) -> None:
 
     fact = blame(model(tmp_path / "a.onnx", 0.0), model(tmp_path / "b.onnx", 1.0))
     assert [(p.layer, p.state) for p in fact.probes] == [("fc", "introduced"), ("either", "inherited")]
+
+
+def as_onnxruntime_quantises(before: Model, path: Path) -> Model:
+    """The first Gemm and its Relu as one operator on integers, named as onnxruntime's quantiser does."""
+    w, b = (before.graph.initializers[name].array() for name in ("w0", "b0"))
+    x_scale, w_scale, y_scale = np.float32(8 / 255), np.float32(np.abs(w).max() / 127), np.float32(8 / 255)
+    constants = {
+        "x_scale": np.asarray(x_scale),
+        "x_zero_point": np.asarray(128, np.uint8),
+        "w0_int": np.round(w / w_scale).astype(np.int8),
+        "w0_scale": np.asarray(w_scale),
+        "w0_zero_point": np.asarray(0, np.int8),
+        "h0_scale": np.asarray(y_scale),
+        "h0_zero_point": np.asarray(0, np.uint8),
+        "b0_int": np.round(b / (x_scale * w_scale)).astype(np.int32),
+    }
+    operands = ["x_quantized", "x_scale", "x_zero_point", "w0_int", "w0_scale", "w0_zero_point", "b0_int"]
+    nodes = [
+        Node("QuantizeLinear", ["x", "x_scale", "x_zero_point"], ["x_quantized"]),
+        Node(
+            "QGemm",
+            [*operands, "h0_scale", "h0_zero_point"],
+            ["h0_quantized"],
+            name="fc0_quant",
+            domain="com.microsoft",
+        ),
+        Node("DequantizeLinear", ["h0_quantized", "h0_scale", "h0_zero_point"], ["a0_back"]),
+    ]
+    rest = [
+        t.node_like(n, inputs=["a0_back" if i == "a0" else i for i in n.inputs])
+        for n in before.graph.nodes
+        if n.name not in ("fc0", "relu0")
+    ]
+    stored = {k: v for k, v in before.graph.initializers.items() if k not in ("w0", "b0")}
+    stored |= {k: t.tensor_from_array(k, v) for k, v in constants.items()}
+    made = t.with_graph(before, nodes=(*nodes, *rest), initializers=stored, values=())
+    return written(replace(made, opsets={**made.opsets, "com.microsoft": 1}), path)
+
+
+def test_integers_of_a_quantiser_are_compared_as_the_floats_they_stand_for(tmp_path: Path) -> None:
+    """The Relu is in the range of the integers, so what they hold is what comes behind it."""
+    before = stack(tmp_path / "a.onnx")
+    fact = blame(before, as_onnxruntime_quantises(before, tmp_path / "q.onnx"))
+    assert fact.kind == "coarser"
+    probe = first_of(fact)
+    assert (probe.value, probe.layers, probe.state) == ("a0", 2, "coarser")
+    assert 1e-4 < (probe.relative or 0) < 0.05
+    assert dict(fact.unpaired) == {"h0": "not in the second model"}
+    assert state_of(fact, "fc2") == "inherited"
