@@ -28,6 +28,7 @@ from explorer.states import Cancel, OnProgress, stem
 
 if TYPE_CHECKING:
     from explorer.engine.graph import Model
+    from explorer.engine.transforms.products import Products
     from explorer.engine.transforms.sites import Site
     from explorer.facts.blame import Blame
     from explorer.facts.conversion import Conversion
@@ -144,8 +145,8 @@ class Session(ModuleTiling):
         started = time.perf_counter()
         if output is not None:
             self._check_target(output, overwrite)
-        plan, bound, sites = self._plan(spec, on_progress)
-        tiled = transform.tile(bound, _without_origins(plan), sites)
+        plan, found, sites = self._plan(spec, on_progress)
+        tiled = transform.tile(found.bound, _without_origins(plan), sites)
         target = output or self._unused_name()
         evidence: Verification | None = None
         ours = overwrite or output is None
@@ -153,7 +154,7 @@ class Session(ModuleTiling):
             onnx_writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
             if verify:
                 after = validate(onnx_reader.read(temporary))
-                evidence = self._verify(bound, after, plan, draws, seed, on_progress, cancel)
+                evidence = self._verify(found.whole, after, plan, draws, seed, on_progress, cancel)
                 evidence = replace(evidence, before=self._label(self._history.current), after=target)
                 if not evidence.passed:
                     raise _Disproved
@@ -311,12 +312,12 @@ class Session(ModuleTiling):
         from explorer.engine.transforms import tile as transform
         from explorer.engine.validate import validate
 
-        plan, bound, sites = self._plan(spec, on_progress)
-        tiled = transform.tile(bound, _without_origins(plan), sites)
+        plan, found, sites = self._plan(spec, on_progress)
+        tiled = transform.tile(found.bound, _without_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self.workdir) as folder:
             path = os.path.join(folder, "tiled.onnx")
             onnx_writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
-            yield bound, validate(onnx_reader.read(path))
+            yield found.whole, validate(onnx_reader.read(path))
 
     def diff(
         self,
@@ -530,15 +531,17 @@ class Session(ModuleTiling):
 
     # inside
 
-    def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
+    def _plan(self, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Products, list[Site]]:
         """As `_plan_of`, of the current model."""
         return self._plan_of(self._history.current, spec, on_progress)
 
-    def _plan_of(self, at: int, spec: TileSpec, on_progress: OnProgress) -> tuple[Plan, Model, list[Site]]:
-        """The plan, the model at the sizes the plan is for, and the plan's sites in it."""
+    def _plan_of(
+        self, at: int, spec: TileSpec, on_progress: OnProgress, apart: tuple[str, ...] | None = None
+    ) -> tuple[Plan, Products, list[Site]]:
+        """The plan, the products that it chose from, and its sites among them."""
         from explorer.engine.transforms.plan import make_plan
 
-        found = self._found(at, on_progress, spec)
+        found = self._found(at, on_progress, spec, apart)
         plan, chosen = make_plan(
             found.sites,
             found.skipped,
@@ -547,8 +550,12 @@ class Session(ModuleTiling):
             macs_total=found.macs_total,
             dims=found.dims,
             free=found.free,
+            decomposed=found.decomposed,
         )
-        return plan, found.bound, chosen
+        if plan.decomposed != found.decomposed and apart is None:
+            # what holds none of the chosen sites stays whole
+            return self._plan_of(at, spec, on_progress, plan.decomposed)
+        return plan, found, chosen
 
     def _reopening(self, at: int) -> Mapping[str, Any]:
         """With which options a state has to be opened for a transform to come out the same."""

@@ -287,10 +287,20 @@ class States:
             return step_of_graph(model, self._options["past"], dims, {}, analysed)
         return analysed(dims=dims)
 
-    def _found(self, at: int, on_progress: OnProgress, spec: TileSpec | None = None) -> Products:
-        """The matrix products of a state; where `spec` packs groups into tiles, these among them."""
+    def _found(
+        self,
+        at: int,
+        on_progress: OnProgress,
+        spec: TileSpec | None = None,
+        apart: tuple[str, ...] | None = None,
+    ) -> Products:
+        """The matrix products of a state; where `spec` packs groups into tiles, these among them.
+
+        `apart` names the nodes that are taken apart, None for all that can be.
+        """
         packed = spec is not None and spec.grouped == "pack"
-        kept, known = self._products.get(at, {}), (spec.tile, spec.rules) if packed and spec else None
+        kept = self._products.get(at, {})
+        known: Any = (spec.tile, spec.rules, apart) if packed and spec else apart
         if known not in kept:
             from explorer.engine.formats.opening import dims_of
             from explorer.engine.transforms.choice import packing
@@ -302,7 +312,7 @@ class States:
             shapes = self._options["input_shapes"]
             # of the packings the last one: each holds shapes and an analysis
             kept = {key: found for key, found in kept.items() if key is None}
-            kept[known] = find_products(model, dims, shapes, self._rules, **asked)
+            kept[known] = find_products(model, dims, shapes, self._rules, apart=apart, **asked)
             self._products[at] = kept
         return kept[known]
 

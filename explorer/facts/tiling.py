@@ -135,6 +135,7 @@ class Plan(Struct, frozen=True):
         skipped: What is left as it was.
         dims: The sizes of symbolic dimensions that the figures are for.
         free: Those of `dims` that stay open in the tiled graph: it takes every size.
+        decomposed: Nodes that were taken apart so that their products stand by themselves.
     """
 
     tile: tuple[int, int, int]
@@ -147,3 +148,4 @@ class Plan(Struct, frozen=True):
     skipped: tuple[SkippedSite, ...] = ()
     dims: Mapping[str, int] = field(default_factory=dict)
     free: tuple[str, ...] = ()
+    decomposed: tuple[str, ...] = ()

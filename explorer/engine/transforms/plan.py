@@ -58,6 +58,7 @@ def make_plan(
     macs_total: int | None = None,
     dims: Mapping[str, int] | None = None,
     free: Sequence[str] = (),
+    decomposed: Sequence[str] = (),
 ) -> tuple[Plan, list[Site]]:
     """The plan for the chosen sites.
 
@@ -69,6 +70,7 @@ def make_plan(
         macs_total: MACs of the whole model, for the share that runs on tiles.
         dims: Sizes of symbolic dimensions that the figures are for.
         free: Those of them that stay open.
+        decomposed: Nodes that were taken apart.
 
     Returns:
         The plan, and its sites in the same order.
@@ -123,9 +125,15 @@ def make_plan(
         macs_total=macs_total,
         skipped=tuple(left),
         dims=dict(dims or {}),
+        decomposed=tuple(name for name in decomposed if any(_part_of(site, name) for site in chosen)),
         free=tuple(free) if any(site.dynamic for site in chosen) else (),
     )
     return plan, chosen
+
+
+def _part_of(site: Site, node: str) -> bool:
+    """Whether a site is a product that a node was taken apart for."""
+    return site.name.startswith(f"{node}/")
 
 
 def _macs(site: Site) -> int:

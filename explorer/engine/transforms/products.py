@@ -6,14 +6,16 @@ is typed into the tile dialog.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.analysis import onnx_model, shapes
 from explorer.engine.analysis.rules import Rules
 from explorer.engine.graph import Model, Node
 from explorer.engine.places import places
+from explorer.engine.transforms.decompose import decompose
 from explorer.engine.transforms.region import DOMAIN, SITE_KEY
 from explorer.engine.transforms.sites import Pack, Site, find_sites
 from explorer.engine.transforms.tile import bind_dims
@@ -39,6 +41,8 @@ class Products(Struct, frozen=True):
         macs_total: MACs of the whole model at the sizes of `dims`; None unless every one is known.
         dims: The sizes of symbolic dimensions that figures are for.
         free: Those of `dims` that nobody bound: they stay open.
+        whole: The model at the sizes that were bound, with nothing taken apart.
+        decomposed: Nodes that `bound` has taken apart.
     """
 
     bound: Model
@@ -47,6 +51,8 @@ class Products(Struct, frozen=True):
     macs_total: int | None
     dims: dict[str, int]
     free: tuple[str, ...]
+    whole: Model
+    decomposed: tuple[str, ...] = ()
 
 
 def find_products(
@@ -56,6 +62,7 @@ def find_products(
     rules: Rules | None = None,
     grouped: Grouped = "leave",
     pack: Pack | None = None,
+    apart: Sequence[str] | None = None,
 ) -> Products:
     """The products of `model`.
 
@@ -66,14 +73,18 @@ def find_products(
         rules: Rules of the user's own.
         grouped: What is asked of grouped convolutions.
         pack: The tiles that groups are packed into.
+        apart: Nodes that may be taken apart so that their products stand by themselves; None for all.
     """
     examples, inputs = _examples(model, dims, input_shapes)
-    opened = inferred = shapes.Inference(model, dims, inputs)
+    sizes = {**dims, **examples}
+    opened, inferred = _inferred(model, dims, sizes, inputs)
+    whole = bind_dims(model, opened.main.values)
+    declared = opened.main.values if examples else None
+    model, decomposed, refused = decompose(model, inferred.main.values, declared, apart)
+    if decomposed:
+        opened, inferred = _inferred(model, dims, sizes, inputs)
     bound = bind_dims(model, opened.main.values)
-    example, sizes = bound, {**dims, **examples}
-    if examples:
-        inferred = shapes.Inference(model, sizes, inputs)
-        example = bind_dims(model, inferred.main.values)
+    example = bind_dims(model, inferred.main.values)
     known = inferred.main.values
     sites, skipped = find_sites(bound, known, grouped, opened.main.values if examples else None, pack)
     for place, symbolic in zip(places(model, inferred, _tiled), places(model, opened, _tiled), strict=True):
@@ -91,10 +102,22 @@ def find_products(
         )
         sites += found[0]
         skipped += found[1]
+    skipped = [replace(s, reason=refused.get(s.name, s.reason)) for s in skipped]
     totals = onnx_model.analyse(example, rules=rules).info.totals
     # a share of what happens to be known would flatter: without all of it the total is unknown
     total = totals.macs if totals.coverage == 1.0 else None
-    return Products(bound, sites, skipped, total, sizes, tuple(examples))
+    return Products(bound, sites, skipped, total, sizes, tuple(examples), whole, decomposed)
+
+
+def _inferred(
+    model: Model,
+    dims: Mapping[str, int],
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, tuple[str | None, Shape]],
+) -> tuple[shapes.Inference, shapes.Inference]:
+    """Shapes with the dimensions that nobody bound left open, and at the sizes that figures are for."""
+    opened = shapes.Inference(model, dims, inputs)
+    return opened, opened if sizes == dims else shapes.Inference(model, sizes, inputs)
 
 
 def _tiled(node: Node) -> bool:

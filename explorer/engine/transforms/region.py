@@ -150,6 +150,12 @@ class Region:
         whole = self.add("Shape", (x,), f"{label}_of")
         return self.slice(whole, (axis,), (axis + 1 or 1 << 62,), label)
 
+    def unsqueeze(self, x: str, axis: int, label: str) -> str:
+        """`x` with a new axis of length 1."""
+        if self.emission.opset < 13:
+            return self.add("Unsqueeze", (x,), label, attributes={"axes": (axis,)})
+        return self.add("Unsqueeze", (x, self.integers((axis,), f"{label}_axes")), label)
+
     def transpose(self, x: str, perm: Sequence[int], label: str) -> str:
         """`x` with its axes in the order `perm`."""
         return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
@@ -227,6 +233,7 @@ class Region:
         over: Sequence[str],
         state: Sequence[str] = (),
         output_axis: int = 0,
+        backward: bool = False,
     ) -> str:
         """A Scan with `body`; returns its first output.
 
@@ -238,6 +245,7 @@ class Region:
             over: Values that are run over along their first axis.
             state: Values that the states begin with.
             output_axis: Along which outputs are stacked.
+            backward: From the end to the beginning; the outputs lie as the values do.
         """
         graph = Graph(
             name=label, nodes=tuple(body.nodes), inputs=tuple(inputs), outputs=tuple(outputs), initializers={}
@@ -246,5 +254,8 @@ class Region:
         collected = len(outputs) - len(state)
         if output_axis:
             attributes["scan_output_axes"] = (output_axis,) * collected
+        if backward:
+            attributes["scan_input_directions"] = (1,) * len(over)
+            attributes["scan_output_directions"] = (1,) * collected
         names = [self.value(label if i == 0 else f"{label}_{i}") for i in range(len(outputs))]
         return self.add("Scan", (*state, *over), label, outputs=names, attributes=attributes)

@@ -107,7 +107,8 @@ def verify(
     declared = _sizes(before, after, names, input_shapes)
     each = bindings(before, plan, dims)
     tried = [plan_inputs(before, sizes, declared) for sizes in each]
-    job = _Job(before, after, tried, seed, on_progress, cancel)
+    halfway = _taken_apart(before, plan, each[0], declared)
+    job = _Job(before, halfway, after, tried, seed, on_progress, cancel)
     found = job.originals(plan)
     sites = job.sites(plan, found) if plan is not None else ()
     whole, torch = job.whole(plan, found, seeds, names, torch_run)
@@ -150,6 +151,7 @@ class _Job:
 
     def __init__(
         self,
+        whole: Model,
         before: Model,
         after: Model,
         tried: list[tuple[Drawn, ...]],
@@ -157,7 +159,9 @@ class _Job:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> None:
+        self.original = whole
         self.before = before
+        """The original with what the plan takes apart taken apart: in it stand the sites."""
         self.after = after
         self.tried = tried
         """How the inputs are drawn, for each of the sizes that are tried where sizes are open."""
@@ -314,7 +318,7 @@ class _Job:
 
         # a graph of many small operators takes onnxruntime minutes to load, and it says nothing meanwhile
         self.tell("loading the original", 0, total)
-        old = outputs.run_all(self.before, feeds, "the original", step, shake=True)
+        old = outputs.run_all(self.original, feeds, "the original", step, shake=True)
         true, text = outputs.reference(self.before, feeds, self.cancel, step)
         done = 2 * len(feeds)
         with self._runnable(plan, found) as (model, note):
@@ -360,6 +364,20 @@ class _Job:
         """Shapes of what goes into and comes out of the sites, as seen in a run."""
         values = self._observed([o for key, o in found.items() if key == o.output], self.drawn)
         return {n: TensorInfo(n, str(v.dtype), tuple(v.shape), "observed") for n, v in values.items()}
+
+
+def _taken_apart(before: Model, plan: Plan | None, sizes: Mapping[str, int], given: InputShapes) -> Model:
+    """The original with the operators taken apart that the plan names."""
+    if plan is None or not plan.decomposed:
+        return before
+    from explorer.engine.transforms.decompose import decompose
+
+    own = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
+    here = {name: size for name, size in sizes.items() if name in own}
+    fixed = {name: size for name, size in here.items() if name not in plan.free}
+    shapes = Inference(before, here, given).main.values
+    declared = Inference(before, fixed, given).main.values if plan.free else None
+    return decompose(before, shapes, declared, plan.decomposed)[0]
 
 
 def _key(site: SitePlan) -> str:

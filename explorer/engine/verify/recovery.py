@@ -35,6 +35,7 @@ def recover_plan(model: Model) -> Plan | None:
             macs_total=None,
             dims={str(k): int(v) for k, v in said.get("dims", {}).items()},
             free=tuple(str(name) for name in said.get("free", ())),
+            decomposed=tuple(str(name) for name in said.get("decomposed", ())),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
