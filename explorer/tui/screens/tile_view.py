@@ -79,6 +79,7 @@ class TileView(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
         (BESIDE, "-beside"),
+        (100, "-roomy"),
     ]
 
     def __init__(
