@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOADERS",
+    "STEPS",
     "UNPROVED",
     "Case",
     "as_array",
     "as_tensor",
+    "by_one_step",
     "cases",
     "compare_runs",
     "depth_of_module",
@@ -60,6 +62,9 @@ _PLAIN = frozenset(
     }
 )
 """numpy's own types; ml_dtypes, once it is imported, adds others to numpy's tables, which torch knows not."""
+
+STEPS = (np.int8, np.uint8, np.int16)
+"""Types of quantized numbers."""
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -276,6 +281,21 @@ def _with_own(bound: Bound, drawn: dict[str, Array]) -> dict[str, Array]:
     return drawn
 
 
+def by_one_step(feeds: Feeds) -> Feeds:
+    """The inputs moved by one step of 8 bits, up and down in turn."""
+    moved = {}
+    for name, value in feeds.items():
+        up = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
+        if value.dtype.type in STEPS:
+            limits = np.iinfo(value.dtype)
+            moved[name] = np.clip(value.astype(np.int32) + up, limits.min, limits.max).astype(value.dtype)
+        elif value.dtype.kind == "f" and value.size:
+            moved[name] = (value + up * (np.ptp(value) / 255)).astype(value.dtype)
+        else:
+            moved[name] = value
+    return moved
+
+
 # what runs
 
 
@@ -399,6 +419,7 @@ def as_tensor(value: Array) -> torch.Tensor:
 
 
 def as_array(tensor: torch.Tensor) -> Array:
+    """A tensor as an array, with ml_dtypes' types where numpy has none of its own."""
     import torch
 
     held = tensor.detach().cpu()

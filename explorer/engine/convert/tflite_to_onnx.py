@@ -139,7 +139,7 @@ def _compare(job: Job, interpreter: Any, model: Model, quantized: bool) -> Verif
             return [], "none: quantized arithmetic is compared with what one step in the inputs changes"
         return outputs.reference(model, feeds, job.cancel, step)
 
-    shake = _by_one_step if quantized else outputs.by_one_ulp
+    shake = running.by_one_step if quantized else outputs.by_one_ulp
     return running.compare_runs(
         job,
         before,
@@ -153,16 +153,12 @@ def _compare(job: Job, interpreter: Any, model: Model, quantized: bool) -> Verif
     )
 
 
-_STEPS = (np.int8, np.uint8, np.int16)
-"""Types of quantized numbers."""
-
-
 _ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
 """Operators at which a quantized model rounds: to 8 bits behind each layer, or in front of each product."""
 
 
 def _is_quantized(detail: Mapping[str, Any]) -> bool:
-    return detail["dtype"] in _STEPS and len(detail["quantization_parameters"]["scales"]) > 0
+    return detail["dtype"] in running.STEPS and len(detail["quantization_parameters"]["scales"]) > 0
 
 
 def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
@@ -170,24 +166,9 @@ def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> l
     made = []
     for value, detail in zip(values, details, strict=True):
         scale, zero = detail["quantization"]
-        whole = value.dtype.type in _STEPS and scale
+        whole = value.dtype.type in running.STEPS and scale
         made.append(((value.astype(np.float64) - zero) * scale).astype(np.float32) if whole else value)
     return made
-
-
-def _by_one_step(feeds: Feeds) -> Feeds:
-    """The inputs moved by one step of 8 bits, up and down in turn."""
-    moved = {}
-    for name, value in feeds.items():
-        up = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
-        if value.dtype.type in _STEPS:
-            limits = np.iinfo(value.dtype)
-            moved[name] = np.clip(value.astype(np.int32) + up, limits.min, limits.max).astype(value.dtype)
-        elif value.dtype.kind == "f" and value.size:
-            moved[name] = (value + up * (np.ptp(value) / 255)).astype(value.dtype)
-        else:
-            moved[name] = value
-    return moved
 
 
 def _ordered(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
