@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 __all__ = ["uncollected"]
 
-_MANY = 2_000
-"""New objects from which it pays to call them old; below, one look through them costs little."""
+_MANY = 700
+"""New objects from which they are called old: as many as would set off a look through them."""
 
 
 @contextmanager
