@@ -80,14 +80,17 @@ class Source:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        with open(path, "rb") as file:
-            self.size = os.fstat(file.fileno()).st_size
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.size = os.fstat(descriptor).st_size
             # an empty file cannot be mapped; an empty buffer behaves the same to every reader
             self.map: mmap.mmap | bytes = b""
             if self.size:
-                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
                 # read-ahead would pull in weights around every header that we hop to
                 self.map.madvise(mmap.MADV_RANDOM)
+        finally:
+            os.close(descriptor)
 
 
 class Span(Struct, frozen=True):

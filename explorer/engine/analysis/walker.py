@@ -297,7 +297,8 @@ class Walker:
         answer = frame.shapes.alike.get(id(node)) if memo is None else None
         if answer is not None:
             # it stands for operator, attributes and all types
-            key = (answer,) if self.shared and node.op not in bodies.CARRIERS else (id(answer),)
+            same: Hashable = answer if self.shared and node.op not in bodies.CARRIERS else id(answer)
+            key = (same, *self.looking(frame, names)) if held else (same,)
         elif frame.shapes.kinds:
             kind_of = frame.shapes.kinds.get
             # types are kept as long as the shapes are: who has the same one has the same id
@@ -311,16 +312,20 @@ class Walker:
                 *[id(kind_of(n)) for n in names],
                 *[id(kind_of(n)) for n in node.outputs],
             )
+            if held:
+                key += tuple(self.looking(frame, names))
         else:
             return None
-        if held:
-            known, stored = frame.looks, frame.stored
-            key += tuple([known.get(n) or (self.look(frame, n) if n in stored else 0) for n in names])
         if frame.number:
             key = *key, frame.trips, frame.early
         if len(names) > 1 and len(set(names)) < len(names):
             key = *key, tuple([names.index(n) for n in names])
         return key
+
+    def looking(self, frame: Frame, names: Sequence[str]) -> list[int]:
+        """Numbers for what is stored behind some names; 0 where nothing is."""
+        known, stored = frame.looks, frame.stored
+        return [known.get(n) or (self.look(frame, n) if n in stored else 0) for n in names]
 
     def look(self, frame: Frame, name: str) -> int:
         """A number for what is stored behind a name, whoever it is."""
