@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any
 
 from explorer.engine.outsiders import require
 from explorer.engine.sweep.measure import SCRATCH, Task, measure
@@ -33,10 +33,11 @@ _START = 60.0
 """Seconds in which workers come up: they import what the models need."""
 _LOOK = 0.05
 """Seconds between two looks at what is done, and at whether the user stopped it."""
-_SILENCE = 5.0
+_SILENCE = 1.0
 """Seconds between two looks at who is still there."""
 _AGAIN = "what was done is kept, with -o: the same command goes on from there"
 
+Look = Callable[[], None]
 Done = Callable[[Task, "tuple[SweepRow, ...] | ExplorerError"], None]
 
 
@@ -69,33 +70,46 @@ def run(
     Raises:
         MissingExtra: Dask is not installed, here or, with what a model needs, on a worker.
         Misuse: Nobody answers at `scheduler`, or it has no workers.
-        EngineDied: The scheduler, or all workers, ended.
+        EngineDied: The scheduler ended, or there are no workers any more.
         Cancelled: `cancel` said so.
     """
     distributed = require("distributed", scheduler or "--workers", install=INSTALL)
     # what Dask says of a worker that dies would stand in the middle of the answer
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with contextlib.ExitStack() as stack:
+        look: Look
         if scheduler is None:
-            client, here = stack.enter_context(_here(distributed, min(workers, len(tasks)), cancel)), True
+            count = min(workers, len(tasks))
+            client, look = stack.enter_context(_here(distributed, count, len(tasks), cancel))
         else:
-            client, here = stack.enter_context(_there(distributed, scheduler, cancel)), False
-        count = len(client.nthreads())
-        _follow(distributed, client, tasks, done, here, scheduler or "--workers", cancel)
+            client, look = stack.enter_context(_there(distributed, scheduler, cancel))
+            count = len(client.nthreads())
+        _follow(distributed, client, tasks, done, look, scheduler or "--workers", cancel)
     return count
 
 
 @contextlib.contextmanager
-def _here(distributed: Any, workers: int, cancel: Callable[[], bool] | None) -> Iterator[Any]:
-    """A cluster of this machine, which ends with the block."""
+def _here(
+    distributed: Any, workers: int, tasks: int, cancel: Callable[[], bool] | None
+) -> Iterator[tuple[Any, Look]]:
+    """A cluster of this machine, which ends with the block; and what starts a worker anew that died."""
     import explorer
 
-    processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-"))
         log = stack.enter_context(open(os.path.join(scratch, "log"), "w+b"))
+        folder = os.path.dirname(os.path.dirname(os.path.abspath(explorer.__file__)))
+        threads = str(max(1, cores() // workers))
+        environment = {
+            "OMP_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+            **os.environ,
+            "TMPDIR": scratch,  # so that a worker that is killed leaves nothing behind
+            "PYTHONPATH": os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH", "")))),
+        }
         # workers end by themselves once their scheduler has, which is entered later and so left before
-        stack.callback(_end, processes)
+        own = _Workers(environment, log)
+        stack.callback(own.end)
         cluster = stack.enter_context(
             distributed.LocalCluster(
                 n_workers=0,
@@ -106,53 +120,87 @@ def _here(distributed: Any, workers: int, cancel: Callable[[], bool] | None) -> 
                 silence_logs=logging.CRITICAL,
             )
         )
-        folder = os.path.dirname(os.path.dirname(os.path.abspath(explorer.__file__)))
-        threads = str(max(1, cores() // workers))
-        environment = {
-            "OMP_NUM_THREADS": threads,
-            "OPENBLAS_NUM_THREADS": threads,
-            **os.environ,
-            "TMPDIR": scratch,  # so that a worker that is killed leaves nothing behind
-            "PYTHONPATH": os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH", "")))),
-        }
-        command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", cluster.scheduler_address]
-        command += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
-        command += ["--local-directory", scratch, "--death-timeout", "60"]
-        for _ in range(workers):
-            processes.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-            )
+        own.start(cluster.scheduler_address, workers, scratch)
         client = stack.enter_context(distributed.Client(cluster, set_as_default=False))
-        _await_workers(client, workers, "--workers", cancel, lambda: _alive(processes, log))
-        yield client
+        _await_workers(client, workers, "--workers", cancel, own.check)
+        # Dask gives a task up that took four workers with it
+        yield client, lambda: own.revive(4 * tasks)
 
 
-def _alive(processes: Sequence[subprocess.Popen[bytes]], log: Any) -> None:
-    if all(process.poll() is None for process in processes):
-        return
-    log.seek(0)
-    said = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    raise EngineDied(
-        "a worker ended before it began" + (f": {said[-1]}" if said else ""),
-        where="--workers",
-        hint="--workers 1 does it all in one process",
-    )
+class _Workers:
+    """Worker processes of this machine.
 
+    Args:
+        environment: Theirs.
+        log: What they print.
+    """
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends the workers that have not ended with their scheduler."""
-    deadline = time.monotonic() + 2.0
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    def __init__(self, environment: Mapping[str, str], log: IO[bytes]) -> None:
+        self._environment, self._log = environment, log
+        self._command: list[str] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._revived = 0
+
+    def start(self, scheduler: str, count: int, scratch: str) -> None:
+        """Starts them; they import in the background."""
+        self._command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", scheduler]
+        self._command += ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
+        self._command += ["--local-directory", scratch, "--death-timeout", "60"]
+        for _ in range(count):
+            self._processes.append(self._one())
+
+    def _one(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=self._environment,
+        )
+
+    def check(self) -> None:
+        """Whether all of them are on their way.
+
+        Raises:
+            EngineDied: One has ended before it began.
+        """
+        if all(process.poll() is None for process in self._processes):
+            return
+        self._log.seek(0)
+        said = [line for line in self._log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        raise EngineDied(
+            "a worker ended before it began" + (f": {said[-1]}" if said else ""),
+            where="--workers",
+            hint="--workers 1 does it all in one process",
+        )
+
+    def revive(self, most: int) -> None:
+        """Starts those anew that died: what one was doing may have been more than memory holds.
+
+        Raises:
+            EngineDied: That has happened more than `most` times.
+        """
+        for at, process in enumerate(self._processes):
+            if process.poll() is not None:
+                self._revived += 1
+                if self._revived > most:
+                    raise EngineDied("the workers end again and again", where="--workers", hint=_AGAIN)
+                self._processes[at] = self._one()
+
+    def end(self) -> None:
+        """Ends those that have not ended with their scheduler."""
+        deadline = time.monotonic() + 2.0
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @contextlib.contextmanager
-def _there(distributed: Any, scheduler: str, cancel: Callable[[], bool] | None) -> Iterator[Any]:
-    """A cluster that runs already, and goes on running."""
+def _there(distributed: Any, scheduler: str, cancel: Callable[[], bool] | None) -> Iterator[tuple[Any, Look]]:
+    """A cluster that runs already, and goes on running; and what sees whether it has workers."""
     hint = "start one with: dask scheduler, and on every machine: dask worker SCHEDULER --nthreads 1"
     try:
         client = distributed.Client(scheduler, timeout=_ANSWER, set_as_default=False)
@@ -162,7 +210,16 @@ def _there(distributed: Any, scheduler: str, cancel: Callable[[], bool] | None) 
         raise Misuse(f"no scheduler answers there{why}", where=scheduler, hint=hint) from None
     with client:
         _await_workers(client, 1, scheduler, cancel)
-        yield client
+        seen = time.monotonic()
+
+        def look() -> None:
+            nonlocal seen
+            if client.nthreads():
+                seen = time.monotonic()
+            elif time.monotonic() - seen > _START:
+                raise EngineDied("the scheduler has no workers any more", where=scheduler, hint=_AGAIN)
+
+        yield client, look
 
 
 def _await_workers(
@@ -170,7 +227,7 @@ def _await_workers(
     count: int,
     where: str,
     cancel: Callable[[], bool] | None,
-    look: Callable[[], None] = lambda: None,
+    look: Look = lambda: None,
 ) -> None:
     deadline = time.monotonic() + _START
     while len(client.nthreads()) < count:
@@ -191,7 +248,7 @@ def _follow(
     client: Any,
     tasks: Sequence[Task],
     done: Done,
-    here: bool,
+    look: Look,
     where: str,
     cancel: Callable[[], bool] | None,
 ) -> None:
@@ -217,23 +274,13 @@ def _follow(
             if not batch:
                 if time.monotonic() - looked > _SILENCE:
                     looked = time.monotonic()
-                    _check(client, here, where)
+                    if client.status != "running":
+                        raise EngineDied("the scheduler ended", where=where, hint=_AGAIN)
+                    look()
                 time.sleep(_LOOK)
     finally:
         with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told
             client.cancel(list(asked), force=True)
-
-
-def _check(client: Any, here: bool, where: str) -> None:
-    """Whether there is anybody left to wait for.
-
-    Raises:
-        EngineDied: There is not.
-    """
-    if client.status != "running":
-        raise EngineDied("the scheduler ended", where=where, hint=_AGAIN)
-    if here and not client.nthreads():
-        raise EngineDied("all workers ended, perhaps for want of memory", where=where, hint=_AGAIN)
 
 
 def _outcome(

@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer.engine.sweep import cluster
 from explorer.engine.sweep.measure import SCRATCH, Task, clear_left
-from explorer.errors import Cancelled, EngineDied, Misuse
+from explorer.errors import Cancelled, Misuse
 from explorer.facts.sweep import SweepSpec
 from explorer.sweeping import sweep_files
 
 ROOT = Path(__file__).parent.parent.parent.parent
-TILES = tuple((m, k, 32) for m in (8, 16, 32) for k in (8, 16, 32))
+TILES = tuple((m, k, 32) for m in (8, 16) for k in (8, 16, 32))
 
 
 @pytest.fixture
@@ -90,18 +91,6 @@ def test_a_worker_that_is_killed_half_way_costs_nothing(
     assert (again.made, again.proved, again.rows) == (0, 0, fact.rows)
 
 
-def test_workers_on_this_machine_say_what_one_process_says(sample: Callable[[str], Path]) -> None:
-    pytest.importorskip("distributed")
-    spec = SweepSpec(((16, 16, 16), (64, 64, 64)))
-    models = (sample("lenet"), sample("mlp_128"))
-    spread = sweep_files(*models, spec=spec, workers=2)
-    alone = sweep_files(*models, spec=spec, workers=1)
-    assert (spread.workers, alone.workers) == (2, 0)
-    assert [(r.model, r.tile, r.traffic, r.pareto) for r in spread.rows] == [
-        (r.model, r.tile, r.traffic, r.pareto) for r in alone.rows
-    ]
-
-
 def test_no_weight_travels_to_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = numpy_helper.from_array(np.zeros((2048, 1024), np.float32), "w")
     graph = helper.make_graph(
@@ -153,8 +142,6 @@ def test_a_worker_of_another_version_is_refused(
     sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(tasks: list[Task], done: Any, **_: Any) -> int:
-        from msgspec.structs import replace
-
         cluster.measure(replace(tasks[0], version="0.0"))
         return 1
 
@@ -173,47 +160,68 @@ def test_an_address_where_nobody_is_is_one_line(
             sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), scheduler=address)
 
 
-def test_workers_that_all_end_are_not_waited_for(
-    sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The workers that are started on this machine."""
     pytest.importorskip("distributed")
-    monkeypatch.setattr(cluster, "_SILENCE", 0.2)
-    started: list[subprocess.Popen[bytes]] = []
+    found: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
     def starting(*args: Any, **how: Any) -> subprocess.Popen[bytes]:
-        started.append(popen(*args, **how))
-        return started[-1]
+        found.append(popen(*args, **how))
+        return found[-1]
 
     monkeypatch.setattr(cluster.subprocess, "Popen", starting)
+    return found
+
+
+def test_workers_of_this_machine_say_what_one_process_says_even_if_they_all_die(
+    sample: Callable[[str], Path], started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_SILENCE", 0.1)
 
     def on_progress(progress: Any) -> None:
-        if progress.phase == "sweeping":
+        if progress.phase == "sweeping" and progress.done == 1:
             for process in started:
                 process.kill()
 
-    with pytest.raises(EngineDied, match="all workers ended"):
-        sweep_files(
-            sample("lenet"),
-            spec=SweepSpec(TILES),
-            verify=True,
-            draws=1,
-            workers=2,
-            on_progress=on_progress,
-        )
+    models = (sample("lenet"), sample("mlp_128"))
+    asked = {"spec": SweepSpec(((16, 16, 16), (64, 64, 64))), "verify": True, "draws": 1}
+    spread = sweep_files(*models, **asked, workers=2, on_progress=on_progress)
+    assert len(started) == 4
+    alone = sweep_files(*models, **asked, workers=1)
+    assert (spread.workers, spread.made, spread.proved) == (2, 4, 4)
+    assert (alone.workers, alone.made, alone.proved) == (0, 4, 4)
+    assert [replace(row, proof_seconds=None, fingerprint="") for row in spread.rows] == [
+        replace(row, proof_seconds=None) for row in alone.rows
+    ]
 
 
-def test_a_stop_ends_the_workers(sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
-    started: list[subprocess.Popen[bytes]] = []
-    popen = subprocess.Popen
+def test_a_tiling_that_no_worker_survives_is_a_row_that_says_so(
+    sample: Callable[[str], Path],
+    started: list[subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(cluster, "_SILENCE", 0.1)
+    monkeypatch.setattr(cluster, "measure", lambda task: os._exit(9))
+    dask = pytest.importorskip("dask")
+    kept = str(tmp_path / "results.db")
+    spec = SweepSpec(((16, 16, 16), (32, 32, 32)))
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        pytest.raises(Misuse, match="the workers that tried it ended"),
+    ):
+        sweep_files(sample("lenet"), spec=spec, workers=2, verify=True, draws=1, output=kept)
+    monkeypatch.undo()
+    # it is not kept: another day there may be more memory
+    assert sweep_files(sample("lenet"), spec=spec, workers=1, output=kept).made == 2
+
+
+def test_a_stop_ends_the_workers(
+    sample: Callable[[str], Path], started: list[subprocess.Popen[bytes]]
+) -> None:
     done: list[int] = []
-
-    def starting(*args: Any, **how: Any) -> subprocess.Popen[bytes]:
-        started.append(popen(*args, **how))
-        return started[-1]
-
-    monkeypatch.setattr(cluster.subprocess, "Popen", starting)
     with pytest.raises(Cancelled):
         sweep_files(
             sample("lenet"),
