@@ -123,10 +123,10 @@ def _computed(window: Window) -> Make:
 
     def make(region: Region, inputs: Sequence[str]) -> str:
         apart = (groups.count, groups.made, groups.given, window.taps)
-        w = region.reshape(inputs[1], apart, "w_apart")
-        w = region.transpose(w, (0, 3, 2, 1), "w_turned")
+        w = region.reshape(inputs[1], apart, "kernel_apart")
+        w = region.transpose(w, (0, 3, 2, 1), "kernel_turned")
         lead = (groups.count,) if groups.count != 1 else ()
-        return region.reshape(w, (*lead, window.K, window.N), "w_matrix")
+        return region.reshape(w, (*lead, window.K, window.N), "kernel_matrix")
 
     return make
 

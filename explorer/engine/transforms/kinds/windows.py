@@ -27,6 +27,9 @@ from explorer.engine.transforms.region import Region
 
 __all__ = ["Axis", "Groups", "Kernel", "Window", "convolved", "fold", "transposed", "unfold"]
 
+_ALL = (1 << 31) - 1
+"""End of a slice of all images."""
+
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -300,22 +303,22 @@ def unfold(region: Region, x: str, window: Window, fill: str = "") -> str:
     room = groups.packs * groups.pack * groups.given - groups.count * groups.given
     if room or any(any(a.pads) for a in axes):
         before = (0, 0, *(a.pads[0] for a in axes))
-        x = region.pad(x, (*before, 0, room, *(a.pads[1] for a in axes)), "x_around", fill)
-    x = region.transpose(x, (0, *range(2, rank + 2), 1), "x_channels_last")
+        x = region.pad(x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill)
+    x = region.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
     if not window.plain or (region.emission.opset < 10 and any(a.step != 1 for a in axes)):
         channels = groups.packs * groups.pack * groups.given
-        x = region.reshape(x, (0, math.prod(a.whole for a in axes), channels), "x_places")
-        x = region.add("Gather", (x, _index(region, axes)), "x_gathered", attributes={"axis": 1})
+        x = region.reshape(x, (0, math.prod(a.whole for a in axes), channels), "images_places")
+        x = region.add("Gather", (x, _index(region, axes)), "images_gathered", attributes={"axis": 1})
     elif any(a.step != 1 for a in axes):
         x = _strided(region, x, axes)
     if window.batch == 1:
-        return region.reshape(x, (-1, window.K), "x_matrix")
+        return region.reshape(x, (-1, window.K), "met")
     deep = groups.pack * groups.given
     # without a Gather the positions lie as they are counted
     apart = (-1, window.phases, window.positions, window.taps, groups.packs, deep)
-    x = region.reshape(x, apart, "x_apart")
-    x = region.transpose(x, (1, 4, 0, 2, 3, 5), "x_stack")
-    return region.reshape(x, (window.batch, -1, window.K), "x_matrices")
+    x = region.reshape(x, apart, "met_apart")
+    x = region.transpose(x, (1, 4, 0, 2, 3, 5), "met_turned")
+    return region.reshape(x, (window.batch, -1, window.K), "met")
 
 
 def _index(region: Region, axes: Sequence[Axis]) -> str:
@@ -342,9 +345,10 @@ def _strided(region: Region, x: str, axes: Sequence[Axis]) -> str:
     given = ([0] * len(axes), [a.whole for a in axes], range(1, len(axes) + 1), [a.step for a in axes])
     labels = ("starts", "ends", "axes", "steps")
     bounds = [
-        region.integers(values, f"x_strided_{label}") for values, label in zip(given, labels, strict=True)
+        region.integers(values, f"images_strided_{label}")
+        for values, label in zip(given, labels, strict=True)
     ]
-    return region.add("Slice", (x, *bounds), "x_strided")
+    return region.add("Slice", (x, *bounds), "images_strided")
 
 
 def fold(region: Region, z: str, window: Window) -> str:
@@ -356,23 +360,18 @@ def fold(region: Region, z: str, window: Window) -> str:
     channels = groups.count * groups.made
     packed = groups.packs * window.N
     if window.batch == 1:
-        z = region.reshape(z, (-1, *made, packed), "y_places")
+        z = region.reshape(z, (-1, *made, packed), "made_places")
     elif window.phases == 1:
-        z = region.reshape(z, (groups.packs, -1, window.positions, window.N), "y_apart")
-        z = region.transpose(z, (1, 2, 0, 3), "y_joined")
-        z = region.reshape(z, (-1, *made, packed), "y_places")
+        z = region.reshape(z, (groups.packs, -1, window.positions, window.N), "made_apart")
+        z = region.transpose(z, (1, 2, 0, 3), "made_joined")
+        z = region.reshape(z, (-1, *made, packed), "made_places")
     else:
-        z = region.reshape(z, (*phases, groups.packs, -1, *positions, window.N), "y_apart")
+        z = region.reshape(z, (*phases, groups.packs, -1, *positions, window.N), "made_apart")
         # (phases, packs, images, positions, N) -> images, each position with its phases, packs, N
         turns = [at for i in range(rank) for at in (rank + 2 + i, i)]
-        z = region.transpose(z, (rank + 1, *turns, rank, 2 * rank + 2), "y_joined")
-        z = region.reshape(z, (-1, *made, packed), "y_places")
+        z = region.transpose(z, (rank + 1, *turns, rank, 2 * rank + 2), "made_joined")
+        z = region.reshape(z, (-1, *made, packed), "made_places")
     out = [a.out for a in axes]
     if [*made, packed] != [*out, channels]:
-        ends = (*out, channels)
-        bounds = [
-            region.integers(values, f"y_shown_{label}")
-            for values, label in (((0,) * len(ends), "starts"), (ends, "ends"), (range(1, rank + 2), "axes"))
-        ]
-        z = region.add("Slice", (z, *bounds), "y_shown")
+        z = region.slice(z, (0,) * (rank + 2), (_ALL, *out, channels), "made_shown")
     return z
