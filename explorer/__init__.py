@@ -17,11 +17,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from explorer.engine.torch_interpreter.opening import to_torch
     from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
     from explorer.facts import Analysis, Diff, Info, Layer, Plan, TileResult, TileSpec, Verification, to_json
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.roofline import Machine
+    from explorer.facts.sweep import Sweep, SweepRow, SweepSpec
     from explorer.session import Session, blame_files, compare_files, diff_files, verify_files
+    from explorer.sweeping import sweep_files
 
 __all__ = [
     "Analysis",
@@ -39,6 +42,9 @@ __all__ = [
     "Plan",
     "PlanCost",
     "Session",
+    "Sweep",
+    "SweepRow",
+    "SweepSpec",
     "TileResult",
     "TileSpec",
     "Verification",
@@ -47,12 +53,14 @@ __all__ = [
     "compare_files",
     "diff_files",
     "to_json",
+    "to_torch",
     "verify_files",
 ]
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "explorer.engine.torch_interpreter.opening": ("to_torch",),
     "explorer.errors": ("BadModel", "Cancelled", "EngineDied", "ExplorerError", "MissingExtra", "Misuse"),
     "explorer.facts": (
         "Analysis",
@@ -67,7 +75,9 @@ _HOMES = {
     ),
     "explorer.facts.cost": ("Hardware", "PlanCost"),
     "explorer.facts.roofline": ("Machine",),
+    "explorer.facts.sweep": ("Sweep", "SweepRow", "SweepSpec"),
     "explorer.session": ("Session", "blame_files", "compare_files", "diff_files", "verify_files"),
+    "explorer.sweeping": ("sweep_files",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -103,6 +103,22 @@ CONVERTERS: tuple[Converter, ...] = (
         "tensors_to_state_dict:convert",
     ),
     Converter(
+        ("onnx",),
+        "torchscript",
+        "TorchScript",
+        (".pt", ".pth", ".ts", ".torchscript"),
+        (),
+        "onnx_to_torch:torchscript",
+    ),
+    Converter(
+        ("onnx",),
+        "torch.export",
+        "a torch.export program",
+        (".pt2",),
+        (),
+        "onnx_to_torch:program",
+    ),
+    Converter(
         ("tflite",),
         "onnx",
         "ONNX",

@@ -1,0 +1,177 @@
+"""ONNX to TorchScript and torch.export, through our own interpreter (`engine.torch_interpreter`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from explorer.engine.convert import running
+from explorer.engine.convert.job import Job, Made
+from explorer.engine.graph import Model, Value
+from explorer.engine.outsiders import said, silence
+from explorer.engine.torch_interpreter.evidence import QUANTIZED, is_quantized, prove
+from explorer.engine.torch_interpreter.module import OnnxModule, load_onnx
+from explorer.engine.verify.inputs import Drawn, draw, plan_inputs
+from explorer.errors import BadModel, ExplorerError
+from explorer.facts import TensorInfo, Verification
+
+__all__ = ["program", "torchscript"]
+
+_LEAST = 2
+"""The smallest size that torch.export does not take for a constant."""
+
+
+def torchscript(job: Job) -> Made:
+    """Writes a TorchScript file: the interpreter's run, traced.
+
+    Raises:
+        BadModel: torch cannot run or trace it.
+        Cancelled: `job.cancel` said so.
+    """
+    model, module = _loaded(job)
+    drawn = plan_inputs(model, job.dims, job.input_shapes)
+    job.tell("writing TorchScript (traced)")
+    jit: Any = torch.jit  # its functions have no types
+    try:
+        with silence(), torch.no_grad():
+            made = jit.trace(module, _tensors(drawn, job.seed), check_trace=False, strict=False)
+    except ExplorerError:
+        raise
+    except Exception as error:
+        raise BadModel(f"it cannot be traced ({said(error)})", where=job.source) from error
+    _written(job, lambda: jit.save(made, job.path))
+    evidence = None
+    if job.verify:
+        evidence = _compared(job, model, "torchscript", [drawn])
+    return _made("torch.jit.trace of our own interpreter", model, drawn, {}, evidence, (_TRACED,))
+
+
+def program(job: Job) -> Made:
+    """Writes a .pt2 file; dimensions that the model leaves open stay so where torch.export can do that.
+
+    Raises:
+        BadModel: torch cannot run or export it.
+        Cancelled: `job.cancel` said so.
+    """
+    model, module = _loaded(job)
+    symbols = _symbols(model, job)
+    job.tell("exporting (torch.export)")
+    notes: tuple[str, ...] = ()
+    exported, failed = None, ""
+    if symbols:
+        sizes = {name: _LEAST + at for at, name in enumerate(symbols)}
+        drawn = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
+        exported, failed = _exported(module, drawn, _specification(model, symbols), job.seed)
+        if exported is not None:
+            notes = (f"exported with {', '.join(f'{n}={s}' for n, s in sizes.items())}",)
+        else:
+            fixed = ", ".join(f"{name}=1" for name in symbols)
+            notes = (f"torch.export could not leave {', '.join(symbols)} open, and fixed {fixed}",)
+            symbols = ()
+    if exported is None:
+        drawn = plan_inputs(model, job.dims, job.input_shapes)
+        exported, failed = _exported(module, drawn, None, job.seed)
+    if exported is None:
+        raise BadModel(f"torch.export cannot write it ({failed})", where=job.source)
+
+    def save() -> None:
+        with silence():
+            torch.export.save(exported, job.path)
+
+    _written(job, save)
+    evidence = None
+    if job.verify:
+        cases = [drawn]
+        if symbols:
+            other = {name: _LEAST + 5 + 2 * at for at, name in enumerate(symbols)}
+            cases.append(plan_inputs(model, {**other, **job.dims}, job.input_shapes))
+        evidence = _compared(job, model, "torch.export", cases)
+    names = {name: name for name in symbols}
+    return _made("torch.export of our own interpreter", model, drawn, names, evidence, notes)
+
+
+_TRACED = "a trace holds what ran with these inputs: turns of loops and decisions are fixed"
+
+
+def _loaded(job: Job) -> tuple[Model, OnnxModule]:
+    from explorer.engine.outsiders import require
+
+    require("torch", job.source)
+    job.tell("loading the weights")
+    model: Model = job.opened.graph(os.path.dirname(job.path))
+    return model, load_onnx(model)
+
+
+def _tensors(drawn: Sequence[Drawn], seed: int) -> tuple[torch.Tensor, ...]:
+    return tuple(running.as_tensor(value) for value in draw(tuple(drawn), seed).values())
+
+
+def _symbols(model: Model, job: Job) -> tuple[str, ...]:
+    """Names of dimensions that nobody bound."""
+    given = (v for v in model.graph.feeds if v.name not in job.input_shapes)
+    found = dict.fromkeys(d for v in given for d in v.shape or () if isinstance(d, str))
+    return tuple(name for name in found if name not in job.dims)
+
+
+def _specification(model: Model, symbols: Sequence[str]) -> Any:
+    """`dynamic_shapes` for a forward that takes `*inputs`."""
+    dims = {
+        name: torch.export.Dim(name if name.isidentifier() else f"d{at}") for at, name in enumerate(symbols)
+    }
+    open_ = [{axis: dims[d] for axis, d in enumerate(v.shape or ()) if d in dims} for v in model.graph.feeds]
+    return {"inputs": tuple(open_), "named": {}}
+
+
+def _exported(module: OnnxModule, drawn: Sequence[Drawn], shapes: Any, seed: int) -> tuple[Any, str]:
+    """The program, or None and why there is none."""
+    try:
+        with silence(), torch.no_grad():
+            given = _tensors(drawn, seed)
+            return torch.export.export(module, given, dynamic_shapes=shapes, strict=False), ""
+    except Exception as error:
+        return None, said(error)
+
+
+def _written(job: Job, save: Any) -> None:
+    try:
+        save()
+    except Exception as error:
+        raise ExplorerError(f"cannot be written ({said(error)})", where=job.target) from error
+
+
+def _compared(job: Job, model: Model, format: str, cases: Sequence[Sequence[Drawn]]) -> Verification:
+    job.tell("reading what was written")
+    with silence():
+        written = running.LOADERS[format](job.path)
+    return prove(job, model, written, cases, "the file that was written")
+
+
+def _made(
+    how: str,
+    model: Model,
+    drawn: Sequence[Drawn],
+    open_: Mapping[str, str],
+    evidence: Verification | None,
+    notes: tuple[str, ...],
+) -> Made:
+    sizes = {one.name: one.shape for one in drawn}
+
+    def info(value: Value) -> TensorInfo:
+        shape = value.shape
+        if value.name in sizes and shape is not None:
+            pairs = zip(shape, sizes[value.name], strict=True)
+            shape = tuple(d if d in open_ else size for d, size in pairs)
+        return TensorInfo(value.name, value.dtype, shape, "declared")
+
+    if evidence is not None and is_quantized(model):
+        notes = (*notes, QUANTIZED)
+    return Made(
+        how=how,
+        inputs=tuple(map(info, model.graph.feeds)),
+        outputs=tuple(map(info, model.graph.outputs)),
+        verification=evidence,
+        notes=notes,
+    )
