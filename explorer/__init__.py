@@ -52,6 +52,7 @@ __all__ = [
     "blame_files",
     "compare_files",
     "diff_files",
+    "sweep_files",
     "to_json",
     "to_torch",
     "verify_files",

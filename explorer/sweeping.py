@@ -137,7 +137,7 @@ def _subject(session: Session, on_progress: OnProgress) -> Any:
         files=partial(_files, session, on_progress),
         opener=partial(_opener, options),
         opening={**opening, "rules": _digest(options["rules"])},
-        words=shlex.join(opening_words({name: options[name] for name in (*_MATTERS, "rules")})),
+        words=shlex.join(opening_words(options)),
     )
 
 

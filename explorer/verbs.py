@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from explorer.facts import Diff, Info, TileSpec
     from explorer.facts.roofline import Machine
-    from explorer.facts.sweep import SweepSpec
+    from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.progress_line import ProgressLine
     from explorer.report.model import Block
     from explorer.session import Session
@@ -408,8 +408,8 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
             from explorer.targets import check_target
 
             check_target(given.scalesim, overwrite=given.force, models=given.models, weights=())
-        fact = sweeping.sweep_files(
-            *given.models,
+        fact = _swept(
+            given,
             spec=_combined(given),
             hardware=None if given.profile is None else machines.hardware(given.profile),
             order=given.order,
@@ -439,6 +439,19 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
         "rows",
         warning=f"{failed:,} of {len(fact.rows):,} rows have no figures" if failed else "",
     )
+
+
+def _swept(given: Given, **how: Any) -> Sweep:
+    """A sweep; one that is stopped says what became of what was done."""
+    from explorer.sweeping import sweep_files
+
+    try:
+        return sweep_files(*given.models, **how)
+    except (Cancelled, KeyboardInterrupt):
+        if given.output is None:
+            raise Cancelled("stopped; nothing was kept", hint="with -o FILE it would be") from None
+        said = f"stopped; what was done is kept in {given.output}"
+        raise Cancelled(said, hint="the same command goes on from there") from None
 
 
 def _combined(given: Given) -> SweepSpec:

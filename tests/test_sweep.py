@@ -59,7 +59,6 @@ SWEEP = document_of(
     workers=COUNT,
     seconds=MEASURED,
     notes=listed(TEXT),
-    command=TEXT,
     output={"type": ["string", "null"]},
     rows=listed(ROW),
 )
@@ -415,3 +414,17 @@ def test_dask_is_imported_only_where_it_is_needed(sample: Sample) -> None:
         "sys.exit('distributed' in sys.modules or 'dask' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(sample("lenet"))], check=True, cwd=ROOT)
+
+
+def test_ctrl_c_says_what_became_of_what_was_done(sample: Sample, tmp_path: Path) -> None:
+    words = ["sweep", str(sample("lenet")), "--tile-m", "8,16,32", "--tile-k", "8,16,32", "--verify"]
+    command = [sys.executable, "-m", "explorer", *words, "-o", str(tmp_path / "results.db"), "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (tmp_path / "results.db").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1].startswith("explorer: stopped; what was done is kept in")
+    assert "Traceback" not in err

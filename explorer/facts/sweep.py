@@ -150,7 +150,6 @@ class Sweep(Struct, frozen=True):
     output: str = ""
     workers: int = 0
     seconds: float = 0.0
-    command: str = ""
     notes: tuple[str, ...] = ()
 
 

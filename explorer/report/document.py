@@ -207,7 +207,7 @@ def sweep(fact: Sweep, tool: str) -> Document:
         rows.append({**about, **tile, **record, "share": to_json(row.share)})
     return {
         **_envelope(tool),
-        **_picked(fact, ("hardware", "made", "proved", "workers", "seconds", "notes", "command")),
+        **_picked(fact, ("hardware", "made", "proved", "workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": rows,
     }
