@@ -196,11 +196,14 @@ def test_real_alexnet_is_tiled_and_proven_against_torch(tmp_path: Path) -> None:
     with Session("alexnet") as session:
         before = session.info().totals
         result = session.tile(TileSpec((64, 64, 64)), output=str(tmp_path / "alexnet_tiled.onnx"))
-        assert result.plan.products == 14_336
-        assert [s.grid for s in result.plan.sites] == [(1, 144, 64), (1, 64, 64), (1, 64, 16)]
+        assert result.plan.products == 17_090
+        linear = [s for s in result.plan.sites if s.op == "Gemm"]
+        assert [s.grid for s in linear] == [(1, 144, 64), (1, 64, 64), (1, 64, 16)]
+        assert sum(s.products for s in linear) == 14_336
+        assert result.plan.macs == result.plan.macs_total == 714_188_480
         assert result.verification is not None
         assert result.verification.passed, result.verification.verdict
-        assert sum(s.tiles for s in result.verification.sites) == 14_336
+        assert sum(s.tiles for s in result.verification.sites) == 17_090
         assert all(o.passed for o in result.verification.torch)
         assert result.verification.torch
         after = session.info().totals
