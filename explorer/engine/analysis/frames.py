@@ -285,7 +285,7 @@ def hand_on(frame: Frame, node: Node) -> None:
                 frame.looks[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), Span):
             stored[name] = (_of_sparse(onnx_reader.sparse(sparse), name, owner),)
-    elif node.op in _ALIASES and all([n in stored for n in node.inputs if n]):
+    elif node.op in _ALIASES and all(n in stored for n in node.inputs if n):
         if node.op == "DequantizeLinear":
             entries = [e for n in node.inputs for e in stored.get(n, ())]
             found = tuple([replace(e, quantized=True) for e in entries])
