@@ -61,6 +61,13 @@ ENVELOPE: dict[str, Schema] = {
     "schema_version": {"const": 1},
     "tool": {"type": "string", "pattern": "^explorer "},
 }
+TILED = document_of(
+    products=COUNT_OR_NULL,
+    macs=COUNT_OR_NULL,
+    macs_total=COUNT_OR_NULL,
+    share={"type": ["number", "null"], "minimum": 0, "maximum": 1},
+    left=listed(document_of(op=TEXT, name=TEXT, count=COUNT, macs=COUNT_OR_NULL, reason=TEXT)),
+)
 INFO_KEYS: dict[str, Schema] = {
     **ENVELOPE,
     "model": MODEL,
@@ -223,9 +230,9 @@ PROBE = document_of(
     output=FLAG,
 )
 SCHEMAS: dict[str, Schema] = {
-    "info": document_of(**INFO_KEYS),
-    "layers": document_of(**INFO_KEYS, layers=listed(LAYER, minItems=1)),
-    "ops": document_of(**INFO_KEYS, ops=listed(OP, minItems=1)),
+    "info": document_of(("tiled",), **INFO_KEYS, tiled=TILED),
+    "layers": document_of(("tiled",), **INFO_KEYS, tiled=TILED, layers=listed(LAYER, minItems=1)),
+    "ops": document_of(("tiled",), **INFO_KEYS, tiled=TILED, ops=listed(OP, minItems=1)),
     "tile": document_of(
         **ENVELOPE,
         model=MODEL,
@@ -374,6 +381,25 @@ def test_tile_verify_and_diff_keep_the_contract(
     assert change["equal"] is False
     rows = [node for node in change["nodes"] if node["status"] == "tiled"]
     assert len(rows) == len(tiled["plan"]["sites"])
+
+
+def test_info_of_a_tiled_model_says_which_share_runs_on_tiles(
+    ask: Ask, sample: Callable[[str], Path], tmp_path: Path
+) -> None:
+    assert "tiled" not in ask("info", sample("mlp_128"))
+    out = tmp_path / "tiled.onnx"
+    made = ask("tile", sample("lenet"), "-o", out, "--site", "*fc*", "--no-verify")
+    whole = ask("info", sample("lenet"))["totals"]["macs"]
+    for verb in ("info", "layers", "ops"):
+        tiled = ask(verb, out)["tiled"]
+        assert tiled["macs"] == made["plan"]["macs"] < tiled["macs_total"] == whole
+        assert tiled["products"] == made["plan"]["products"]
+        assert tiled["share"] == tiled["macs"] / whole
+        assert [(row["op"], row["count"]) for row in tiled["left"]] == [("Conv", 2)]
+    all_of_it = ask("tile", sample("mlp_128"), "-o", out, "--force", "--no-verify")
+    tiled = ask("info", out)["tiled"]
+    assert (tiled["share"], tiled["left"]) == (1.0, [])
+    assert tiled["products"] == all_of_it["plan"]["products"] == 8
 
 
 def test_the_textbook_case_is_eight_products(ask: Ask, sample: Callable[[str], Path]) -> None:

@@ -14,6 +14,7 @@ from explorer.facts import (
     Diff,
     Info,
     Layer,
+    LeftOver,
     ModelInfo,
     NodeDiff,
     OpDiff,
@@ -25,6 +26,7 @@ from explorer.facts import (
     SitePlan,
     SkippedSite,
     TensorInfo,
+    Tiled,
     TileResult,
     Totals,
     Verification,
@@ -203,6 +205,29 @@ def test_info_shows_rounded_and_exact_figures_side_by_side() -> None:
     assert "[1, 3, 224, 224]" in row_with("inputs", report)
     assert "batch = 8" in report, "what was assumed is said"
     assert "random, seed 0" in report
+
+
+def test_of_a_tiled_model_the_share_on_tiles_is_told_and_what_is_left_with_the_reason() -> None:
+    left = (
+        LeftOver("Conv", "features.0", 5, 655_566_528, "a convolution"),
+        LeftOver("Mystery", "odd", 1, None, ""),
+    )
+    share = 58_621_952 / 714_188_480
+    report = text(model.info(replace(INFO, tiled=Tiled(14_336, 58_621_952, 714_188_480, share, left))))
+    assert "8.2 %" in row_with("MACs on tiles", report)
+    assert "58,621,952" in row_with("MACs on tiles", report)
+    assert "14,336 tile products" in row_with("MACs on tiles", report)
+    assert "features.0 and 4 more" in row_with("a convolution", report)
+    assert "91.8 %" in row_with("a convolution", report)
+    assert "?" in row_with("Mystery", report)
+    nearly = text(model.info(replace(INFO, tiled=Tiled(1, 99_999, 100_000, 0.99999, left))))
+    assert "99.9 %" in row_with("MACs on tiles", nearly), "never rounded up to all"
+    whole = text(model.info(replace(INFO, tiled=Tiled(1, 5, 5, 1.0))))
+    assert "100 %" in row_with("MACs on tiles", whole)
+    assert "not on tiles" not in whole
+    unknown = text(model.info(replace(INFO, tiled=Tiled(None, None, None, None))))
+    assert "?" in row_with("MACs on tiles", unknown)
+    assert "on tiles" not in text(model.info(INFO))
 
 
 def test_a_partial_count_is_a_lower_bound_and_never_claims_to_be_complete() -> None:
@@ -414,7 +439,9 @@ def test_nothing_from_a_model_file_reaches_the_terminal_as_an_escape_or_as_marku
         CHANGE, nodes=(NodeDiff("tiled", HOSTILE, HOSTILE, HOSTILE, children=((HOSTILE, 2),)),)
     )
     reports = [
-        model.info(evil_info),
+        model.info(
+            replace(evil_info, tiled=Tiled(1, 1, 3, 1 / 3, (LeftOver(HOSTILE, HOSTILE, 2, 2, HOSTILE),)))
+        ),
         model.layers(Analysis(evil_info, (evil_layer,))),
         model.ops(
             evil_info, (OpStat(HOSTILE, 1, 1, 1, 1, {HOSTILE: Range(HOSTILE, HOSTILE, 1, ((HOSTILE, 1),))}),)
