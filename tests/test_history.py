@@ -148,6 +148,15 @@ def test_the_screens_engine_knows_all_of_it(sample: Sample, tmp_path: Path) -> N
         engine.close()
 
 
+def test_a_comparison_reads_the_same_from_either_side(sample: Sample) -> None:
+    """Sizes that nobody gave are those that the tiling took, whichever of the two comes first."""
+    with Session(sample("bert_tiny")) as session:
+        tile(session, "*pooler*")
+        there, back = session.diff(0, 1), session.diff(1, 0)
+    assert there.totals_before.macs is not None
+    assert (there.totals_before, there.totals_after) == (back.totals_after, back.totals_before)
+
+
 # kept on disk
 
 

@@ -88,6 +88,19 @@ def test_a_script_never_writes_over_a_file(sample: Sample, tmp_path: Path) -> No
     assert "lenet_1.onnx: the file exists" in again.stderr
 
 
+def test_very_many_sites_do_not_make_a_command_longer_than_a_shell_takes(
+    sample: Sample, tmp_path: Path
+) -> None:
+    script = str(tmp_path / "lenet.sh")
+    with Session(sample("lenet")) as session:
+        session.tile(TileSpec(sites=("/fc1/Gemm", *["/fc1/*"] * 1_000)), verify=False)
+        session.script(script)
+        made = state(session, 1)
+    assert len(Path(script).read_text().splitlines()[-1]) < 1_000
+    assert run(script, tmp_path / "again").returncode == 0
+    assert (tmp_path / "again" / "lenet_1.onnx").read_bytes() == made
+
+
 def test_a_script_takes_another_model(sample: Sample, tmp_path: Path) -> None:
     script, moved = str(tmp_path / "lenet.sh"), tmp_path / "moved here.onnx"
     moved.write_bytes(sample("lenet").read_bytes())
