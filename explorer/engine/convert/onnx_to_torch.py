@@ -65,6 +65,8 @@ def program(job: Job) -> Made:
         sizes = {name: _LEAST + at for at, name in enumerate(symbols)}
         drawn = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
         exported, failed = _exported(module, drawn, _specification(model, symbols), job.seed)
+        if exported is not None and set(_still_open(model, exported, symbols)) != set(symbols):
+            exported = None
         if exported is not None:
             notes = (f"exported with {', '.join(f'{n}={s}' for n, s in sizes.items())}",)
         else:
@@ -117,12 +119,25 @@ def _symbols(model: Model, job: Job) -> tuple[str, ...]:
 
 
 def _specification(model: Model, symbols: Sequence[str]) -> Any:
-    """`dynamic_shapes` for a forward that takes `*inputs`."""
-    dims = {
-        name: torch.export.Dim(name if name.isidentifier() else f"d{at}") for at, name in enumerate(symbols)
-    }
-    open_ = [{axis: dims[d] for axis, d in enumerate(v.shape or ()) if d in dims} for v in model.graph.feeds]
-    return {"inputs": tuple(open_), "named": {}}
+    """`dynamic_shapes` for a forward that takes `*inputs`.
+
+    The limits of a dimension are torch's to find: a table of 64 positions takes no longer sequence.
+    """
+    auto = torch.export.Dim.AUTO
+    open_ = [{axis: auto for axis, d in enumerate(v.shape or ()) if d in symbols} for v in model.graph.feeds]
+    return {"inputs": tuple(open_)}
+
+
+def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
+    """Those of the dimensions that torch did not take for constants."""
+    kinds = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
+    given = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in kinds]
+    found = dict.fromkeys(symbols, True)
+    for value, tensor in zip(model.graph.feeds, given, strict=True):
+        for name, size in zip(value.shape or (), tensor.shape, strict=True):
+            if name in found and isinstance(size, int):
+                found[str(name)] = False
+    return [name for name, still in found.items() if still]
 
 
 def _exported(module: OnnxModule, drawn: Sequence[Drawn], shapes: Any, seed: int) -> tuple[Any, str]:
