@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from explorer.engine.graph import Node
-from explorer.engine.transforms.kinds import conv, left_alone, linear
+from explorer.engine.transforms.kinds import conv, einsum, left_alone, linear
 from explorer.engine.transforms.sites import Look, Site
 
 __all__ = ["KINDS", "Kind"]
 
 Kind = Callable[[Node, Look], Site | str]
 
-KINDS: Mapping[tuple[str, str], Kind] = {**left_alone.KINDS, **linear.KINDS, **conv.KINDS}
+KINDS: Mapping[tuple[str, str], Kind] = {
+    **left_alone.KINDS,
+    **linear.KINDS,
+    **conv.KINDS,
+    **einsum.KINDS,
+}
 """(domain, operator) to its kind."""

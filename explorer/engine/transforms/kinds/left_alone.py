@@ -16,7 +16,6 @@ NOT_MATRIX: Mapping[str, str] = {
     "MatMulInteger": "an integer product",
     "QLinearMatMul": "a quantized product",
     "MatMulNBits": "a product with packed weights",
-    "Einsum": "an Einsum",
     "Attention": "a fused attention",
     "LSTM": "a recurrent layer",
     "GRU": "a recurrent layer",

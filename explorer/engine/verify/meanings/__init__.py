@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from explorer.engine.graph import Node
-from explorer.engine.verify.meanings import conv, linear
+from explorer.engine.verify.meanings import conv, einsum, linear
 from explorer.engine.verify.meanings.meaning import Look, Meaning, Original
 
 __all__ = ["MEANINGS", "Look", "Meaning", "Original"]
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {**linear.MEANINGS, **conv.MEANINGS}
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+    **linear.MEANINGS,
+    **conv.MEANINGS,
+    **einsum.MEANINGS,
+}
 """(domain, operator) to what it means; raises NotTiled for a node that is no product."""
