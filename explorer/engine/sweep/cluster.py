@@ -74,9 +74,8 @@ def run(
         Cancelled: `cancel` said so.
     """
     distributed = require("distributed", scheduler or "--workers", install=INSTALL)
-    # what Dask says of a worker that dies would stand in the middle of the answer
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet())
         look: Look
         if scheduler is None:
             count = min(workers, len(tasks))
@@ -86,6 +85,21 @@ def run(
             count = len(client.nthreads())
         _follow(distributed, client, tasks, done, look, scheduler or "--workers", cancel)
     return count
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what Dask says of a worker or scheduler that dies from standing in the middle of the answer."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 @contextlib.contextmanager

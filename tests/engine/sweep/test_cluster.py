@@ -64,9 +64,13 @@ def address_of(scheduler: subprocess.Popen[str]) -> str:
 
 
 def test_a_worker_that_is_killed_half_way_costs_nothing(
-    spawn: Callable[..., subprocess.Popen[str]], sample: Callable[[str], Path], tmp_path: Path
+    spawn: Callable[..., subprocess.Popen[str]],
+    sample: Callable[[str], Path],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    address = address_of(spawn("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"))
+    scheduler = spawn("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+    address = address_of(scheduler)
     words = ("--no-nanny", "--nthreads", "1", "--no-dashboard", "--memory-limit", "0")
     workers = [spawn("worker", address, *words) for _ in range(2)]
     kept, told = str(tmp_path / "results.db"), Counter[int]()
@@ -89,6 +93,15 @@ def test_a_worker_that_is_killed_half_way_costs_nothing(
     assert len(rows) == len(set(rows)) == len(TILES)
     again = sweep_files(sample("lenet"), **asked)
     assert (again.made, again.proved, again.rows) == (0, 0, fact.rows)
+
+    # and a scheduler that is killed is one line
+    def kill_the_scheduler(progress: Any) -> None:
+        if progress.phase == "sweeping":
+            scheduler.kill()
+
+    with pytest.raises(EngineDied, match="the scheduler ended"):
+        sweep_files(sample("lenet"), **asked, first_seed=7, on_progress=kill_the_scheduler)
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_no_weight_travels_to_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
