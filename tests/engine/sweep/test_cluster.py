@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer.engine.sweep import cluster
 from explorer.engine.sweep.measure import SCRATCH, Task, clear_left
-from explorer.errors import Cancelled, Misuse
+from explorer.errors import Cancelled, EngineDied, Misuse
 from explorer.facts.sweep import SweepSpec
 from explorer.sweeping import sweep_files
 
