@@ -354,6 +354,8 @@ class States:
             products=sum(site.products for site in sites),
             macs=sum(plan.macs for plan in plans),
             dims={name: size for plan in plans for name, size in plan.dims.items()},
+            free=tuple(dict.fromkeys(name for plan in plans for name in plan.free)),
+            decomposed=tuple(dict.fromkeys(name for plan in plans for name in plan.decomposed)),
         )
 
     def _append(self, entry: HistoryEntry) -> None:

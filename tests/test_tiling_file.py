@@ -302,3 +302,28 @@ def test_a_table_of_sites_shows_tiles_and_edges_only_where_they_differ(
     assert said["/fc2/Gemm"][7:9] == ["64x64x64", "ragged"]
     assert cli.main(["tile", str(sample("lenet")), "--site", "*fc*"]) == 0
     assert "edges  grid" not in capsys.readouterr().out
+
+
+def test_sites_of_a_file_that_are_not_in_the_model_are_refused_with_the_files_line(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "npu.toml"
+    path.write_text('[tile]\nsites = ["/fc1/Gem"]\n')
+    assert cli.main(["tile", str(sample("lenet")), "--config", str(path)]) == 2
+    said = "npu.toml:2: no site is called '/fc1/Gem'; did you mean '/fc1/Gemm'?"
+    assert capsys.readouterr().err == f"explorer: {said}\n"
+    assert cli.main(["tile", str(sample("lenet")), "--config", str(path), "--site", "x"]) == 2
+    assert capsys.readouterr().err.startswith("explorer: --site: no site is called 'x'")
+
+
+def test_a_form_that_a_rule_asks_for_and_an_open_size_forbids_leaves_the_site_with_the_reason(
+    sample: Sample,
+) -> None:
+    rules = (
+        TileRule(site="*pooler*", form="lab", origin="f:1"),
+        TileRule(site="*query*", on=False, origin="f:2"),
+    )
+    with Session(sample("bert_tiny")) as session:
+        left = {skip.name: skip.reason for skip in session.plan(TileSpec(rules=rules)).skipped}
+    assert next(why for name, why in left.items() if "query" in name) == "switched off by f:2"
+    assert "only form scan can write" in next(why for name, why in left.items() if "pooler" in name)

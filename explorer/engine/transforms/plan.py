@@ -93,15 +93,12 @@ def make_plan(
     plans: list[SitePlan] = []
     small: dict[int, int] = {}
     left = list(skipped)
-    for site in _choose(sites, skipped, spec.sites):
-        closed = _closed(site, spec, opset)
-        if closed:
-            left.append(SkippedSite(site.name, site.node.op, closed, _macs(site)))
-            continue
+    for site in _choose(sites, skipped, spec):
         choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
-        if not choice.on:
-            said = choice.origins.get("on") or "the specification"
-            left.append(SkippedSite(site.name, site.node.op, f"switched off by {said}", _macs(site)))
+        said = choice.origins.get("on") or "the specification"
+        why = _closed(site, choice, opset) if choice.on else f"switched off by {said}"
+        if why:
+            left.append(SkippedSite(site.name, site.node.op, why, _macs(site)))
             continue
         chosen.append(site)
         plans.append(_site_plan(site, choice, opset))
@@ -146,14 +143,14 @@ def _useful(site: Site) -> int:
     return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
 
 
-def _closed(site: Site, spec: TileSpec, opset: int) -> str:
+def _closed(site: Site, choice: Choice, opset: int) -> str:
     """Why a site with open sizes cannot be tiled for every size; '' if it can, or has none."""
     if not site.dynamic:
         return ""
     sizes = " and ".join(site.dynamic)
     if opset < MIN_OPSET:
         return f"opset {opset} cannot pad by as much as a run needs, and {sizes} is open: bind it with --dim"
-    if spec.form not in ("auto", "scan"):
+    if choice.form not in ("auto", "scan"):
         return f"{sizes} is open, which only form scan can write: bind it with --dim"
     return ""
 
@@ -194,8 +191,10 @@ def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
     )
 
 
-def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], globs: Sequence[str]) -> list[Site]:
-    if not globs:
+def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:
+    said = dict(spec.origins).get("sites", "")
+    where = said if ":" in said else "--site"
+    if not spec.sites:
         if not sites:
             if not skipped:
                 raise Misuse("the model holds no matrix product", hint="there is nothing to tile")
@@ -204,15 +203,15 @@ def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], globs: Sequen
             raise Misuse(f"no matrix product can be tiled ({reasons})")
         return list(sites)
     chosen: dict[int, Site] = {}
-    for glob in globs:
+    for glob in spec.sites:
         hits = [s for s in sites if s.name == glob or s.output == glob]
         hits = hits or [s for s in sites if fnmatch.fnmatchcase(s.name, glob)]
         if not hits:
             known = next((s for s in skipped if s.name == glob or fnmatch.fnmatchcase(s.name, glob)), None)
             if known is not None:
-                raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where="--site")
+                raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where=where)
             raise Misuse(
-                f"no site is called '{glob}'", where="--site", hint=nearest(glob, [s.name for s in sites])
+                f"no site is called '{glob}'", where=where, hint=nearest(glob, [s.name for s in sites])
             )
         chosen.update((id(s), s) for s in hits)
     return [s for s in sites if id(s) in chosen]
