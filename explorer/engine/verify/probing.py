@@ -7,27 +7,37 @@ run of the original keeps step and lets go of what no later layer reads.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import numpy as np
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from explorer.engine.analysis import shapes
 from explorer.engine.graph import DTYPES, Model, dtype_code
-from explorer.engine.verify import float64
 from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.inputs import Drawn
 from explorer.engine.verify.outputs import by_one_ulp
-from explorer.engine.verify.probes import Pair, Region, Wiring, cut_out, pair_values
+from explorer.engine.verify.probes import Pair, Wiring, cut_out, pair_values
 from explorer.engine.verify.quantised import with_floats
 from explorer.engine.verify.runtime import Array, Session, expose
+from explorer.engine.verify.trials import (
+    FLOATS,
+    Place,
+    Trial,
+    add,
+    as_given,
+    one_part,
+    rms_between,
+    same,
+    seed_of,
+    undecided,
+    without_zeros,
+)
+from explorer.engine.verify.truth import Truth, in_float64
 from explorer.errors import BadModel, Cancelled
 from explorer.facts import Progress
-from explorer.units import printable, shape_text
+from explorer.units import printable
 
-__all__ = ["BUDGET", "FLOATS", "Place", "Probing", "Trial"]
+__all__ = ["BUDGET", "Cancel", "OnProgress", "Probing"]
 
 Cancel = Callable[[], bool] | None
 OnProgress = Callable[[Progress], None] | None
@@ -35,8 +45,6 @@ Feeds = dict[str, Array]
 
 BUDGET = 1 << 28
 """Bytes of values that are held together."""
-
-FLOATS = ("float16", "float32", "float64")
 
 _SEEN = frozenset((*FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"))
 """Types that the runtime hands over and takes in."""
@@ -48,65 +56,8 @@ alone, with their inputs moved, and in float64."""
 _NODES = 2048
 """Nodes of one session of layers side by side: loading one is quadratic in what is ready at once."""
 
-_SLAB = 1 << 16
-"""Elements compared at a time: a comparison makes some twenty arrays of float64, which so stay in cache: in
-slabs of a million elements it took eight times as long."""
-
 _TERMS, _MOST_PARTS = 1024, 16
 """Terms of a sum that are tried together, and in how many parts at most."""
-
-_PLAIN = 16.0
-"""How many times the original's noise is no matter of rounding."""
-
-_LARGEST_FILL = 10.0
-"""Masks hold numbers near the largest float, with which nothing should be filled."""
-
-
-class Trial(Struct):
-    """The values of one place from both models, compared.
-
-    Attributes:
-        figures: The comparison, over all draws.
-        fault: What is wrong beyond figures: another shape, or the layer cannot be run.
-        differing: Elements that are not equal; only counted for what is no float.
-    """
-
-    figures: Comparison
-    fault: str = ""
-    differing: int = 0
-    elements: int = 0
-
-    @property
-    def equal(self) -> bool:
-        """Bit for bit the same, as far as seen."""
-        return self.figures.equal and not self.fault
-
-
-class Place(Struct):
-    """A value that both models have, and what was seen of it.
-
-    Attributes:
-        pair: Its names.
-        before, after: What makes it in either model out of other such values.
-        dtypes: Its type in either model.
-        nbytes: Of one array of it, as inferred; a guess where nothing is known.
-        whole: As the models run.
-        alone: Its layer alone on the first model's values: as they are, and with their zeros filled.
-    """
-
-    pair: Pair
-    before: Region
-    after: Region
-    dtypes: tuple[str, str]
-    nbytes: int
-    whole: Trial
-    alone: list[Trial] = field(default_factory=list)
-    shape: tuple[int, ...] = ()
-
-    @property
-    def float(self) -> bool:
-        """Whether errors of it have a size."""
-        return self.dtypes[0] in FLOATS
 
 
 class _Alone(Struct, frozen=True):
@@ -210,7 +161,7 @@ class Probing:
                 )
             )
         self.unpaired = self._left({p.before for p in pairs}, stops)
-        self._truth = _Truth(self.one, self.places, feeds[0], self.tell)
+        self._truth = Truth(self.one, self.places, feeds[0], self.tell)
 
     def _left(self, tried: set[str], paired: set[str]) -> dict[str, str]:
         left = {}
@@ -307,9 +258,9 @@ class Probing:
                 a, b = old[place.pair.before], new.pop(place.pair.after)
                 place.shape = a.shape
                 true = None
-                if at == 0 and place.float and not _same(a, b):
+                if at == 0 and place.float and not same(a, b):
                     true = self._truth.at(done + offset)
-                _add(place.whole, a, b, true)
+                add(place.whole, a, b, true)
             if at == 0:
                 kept = {**feeds, **old}
         off = [p for p in chunk if p.float and not p.whole.equal]
@@ -317,7 +268,7 @@ class Probing:
             moved = self._first.run(by_one_ulp(self.feeds[0]), [p.pair.before for p in off])
             for place in off:
                 name = place.pair.before
-                place.whole.figures.sensitivity = _rms(kept[name], moved.pop(name))
+                place.whole.figures.sensitivity = rms_between(kept[name], moved.pop(name))
         return kept
 
     # layers alone
@@ -354,14 +305,14 @@ class Probing:
         (first, outputs, _), (second, outputs_after, dtypes_after) = sides
         alone = _Alone(first, second, outputs, outputs_after, dtypes_after)
         self._try(group, given, alone)
-        filled = {name: _filled(value, _seed(name)) for name, value in given.items()}
+        filled = {name: without_zeros(value, seed_of(name)) for name, value in given.items()}
         if any(filled[name] is not value for name, value in given.items()):
             self._try(group, filled, alone)
         # equal bits with every input in play leave nothing to look for
-        deep = [p for p in group if p.float and _undecided(p.alone[-1]) and self._parts(p) > 1]
+        deep = [p for p in group if p.float and undecided(p.alone[-1]) and self._parts(p) > 1]
         parts = max(map(self._parts, deep), default=0)
         for part in range(parts):
-            thinned = {name: _thinned(value, part, parts, _seed(name)) for name, value in filled.items()}
+            thinned = {name: one_part(value, part, parts, seed_of(name)) for name, value in filled.items()}
             self._try(deep, thinned, alone, into=part)
 
     def _try(self, group: Sequence[Place], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
@@ -374,9 +325,9 @@ class Probing:
             into: 0 makes a trial, more adds to the last one.
         """
         roundings = {self._named[name]: dtype for name, dtype in alone.dtypes.items()}
-        here = {n: _as_given(given[n], roundings.get(n)) for p in group for n in p.before.given}
+        here = {n: as_given(given[n], roundings.get(n)) for p in group for n in p.before.given}
         there = {
-            n: _as_given(given[self._named[n]], dtype).astype(dtype, copy=False)
+            n: as_given(given[self._named[n]], dtype).astype(dtype, copy=False)
             for n, dtype in alone.dtypes.items()
             if any(n in p.after.given for p in group)
         }
@@ -387,16 +338,16 @@ class Probing:
             a, b = old[alone.outputs[place.pair.before]], new.pop(alone.outputs_after[place.pair.after])
             if not into:
                 place.alone.append(Trial(Comparison(place.whole.figures.roundoff)))
-            differs = place.float and not _same(a, b)
+            differs = place.float and not same(a, b)
             self.check()
-            _add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
+            add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
             if differs:
                 off.append(place)
         if off and not into:
             moved = alone.first.run(by_one_ulp(here), [alone.outputs[p.pair.before] for p in off])
             for place in off:
                 name = alone.outputs[place.pair.before]
-                place.alone[-1].figures.sensitivity = _rms(old[name], moved[name])
+                place.alone[-1].figures.sensitivity = rms_between(old[name], moved[name])
 
     def _parts(self, place: Place) -> int:
         """In how many parts the inputs of a layer are tried: as many as its longest sum asks for.
@@ -412,61 +363,7 @@ class Probing:
     def _exactly(self, place: Place, feeds: Feeds) -> Array | None:
         """The original's layer in float64 on the same values; None if it cannot be run so."""
         given = {name: feeds[name] for name in place.before.given}
-        return _float64(self.one, place.before, given, self.cancel)
-
-
-class _Truth:
-    """The original in float64, as far as it was asked for; what no later layer reads is dropped."""
-
-    def __init__(
-        self, wiring: Wiring, places: Sequence[Place], feeds: Feeds, tell: Callable[[str, int, int], None]
-    ) -> None:
-        self.wiring = wiring
-        self.places = places
-        self.tell = tell
-        self.values = dict(feeds)
-        self.next = 0
-        self.last: dict[str, int] = {}
-        for at, place in enumerate(places):
-            self.last[place.pair.before] = at
-            self.last.update((name, at) for name in place.before.given)
-
-    def at(self, index: int) -> Array | None:
-        """The value at a place; None if there is none. Places are asked for in their order."""
-        found = None
-        while self.next <= index:
-            self.tell("running the original in float64", self.next, len(self.places))
-            place = self.places[self.next]
-            found = None
-            if place.before.given <= self.values.keys():
-                given = {name: self.values[name] for name in place.before.given}
-                found = _float64(self.wiring, place.before, given, None)
-            if found is not None and self.last[place.pair.before] > self.next:
-                self.values[place.pair.before] = found
-            for name in place.before.given:
-                if self.last[name] <= self.next:
-                    self.values.pop(name, None)
-            self.next += 1
-        return found
-
-
-def _float64(wiring: Wiring, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
-    """One value in float64 from others; None if it cannot be run so."""
-    graph = wiring.model.graph
-    part = replace(
-        expose(wiring.model, [region.value]),
-        graph=replace(
-            expose(wiring.model, [region.value]).graph,
-            nodes=tuple(graph.nodes[at] for at in region.nodes),
-        ),
-    )
-    try:
-        result = float64.run(part, feeds, cancel)[region.value]
-    except float64.NoReference:
-        return None
-    except (ValueError, IndexError, TypeError, OverflowError, MemoryError):
-        return None
-    return result if isinstance(result, np.ndarray) or np.isscalar(result) else None
+        return in_float64(self.one, place.before, given, self.cancel)
 
 
 def _alike(before: str | None, after: str | None) -> bool:
@@ -474,84 +371,3 @@ def _alike(before: str | None, after: str | None) -> bool:
     if before not in _SEEN or after not in _SEEN:
         return False
     return before == after or (before in FLOATS and after in FLOATS)
-
-
-def _same(a: Array, b: Array) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
-
-def _add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
-    """Takes two arrays into a comparison, a slab at a time."""
-    if a.shape != b.shape:
-        trial.fault = f"{shape_text(b.shape)} instead of {shape_text(a.shape)}"
-        trial.figures.equal = False
-        return
-    trial.elements += a.size
-    if a.dtype.kind != "f":
-        trial.differing += int(np.count_nonzero(a != b))
-    if true is not None and np.shape(true) != a.shape:
-        true = None
-    if _same(a, b):
-        flat_a = a.reshape(-1)
-        for at in range(0, max(a.size, 1), _SLAB):
-            trial.figures.add_equal(flat_a[at : at + _SLAB])
-        return
-    flat = a.reshape(-1), b.reshape(-1), None if true is None else np.asarray(true).reshape(-1)
-    for at in range(0, max(a.size, 1), _SLAB):
-        part = slice(at, at + _SLAB)
-        trial.figures.add(flat[0][part], flat[1][part], None if flat[2] is None else flat[2][part])
-
-
-def _rms(a: Array, b: Array) -> float:
-    """RMS difference of what is finite in both."""
-    if a.shape != b.shape:
-        return 0.0
-    figures = Comparison(0.0)
-    trial = Trial(figures)
-    _add(trial, a, b, None)
-    return math.sqrt(figures.mse or 0.0)
-
-
-def _as_given(value: Array, dtype: str | None) -> Array:
-    """The value as far as the other model's type can hold it, so that both layers are given the same."""
-    if dtype is None or value.dtype == dtype or np.can_cast(value.dtype, dtype):
-        return value
-    with np.errstate(over="ignore"):
-        return value.astype(dtype).astype(value.dtype)
-
-
-def _seed(name: str) -> int:
-    """Of what is drawn for a value: the same whatever it is looked at together with."""
-    return zlib.crc32(name.encode())
-
-
-def _undecided(trial: Trial) -> bool:
-    """Whether two layers differ by so little that rounding could hide a fault."""
-    if trial.equal or trial.fault:
-        return False
-    before, after = trial.figures.rms_before, trial.figures.rms_after
-    return before is None or after is None or after <= _PLAIN * before
-
-
-def _filled(value: Array, seed: int) -> Array:
-    zeros = value == 0
-    if value.dtype.kind != "f" or not zeros.any():
-        return value
-    present = np.abs(value[~zeros & np.isfinite(value)])
-    scale = min(float(np.median(present)) if present.size else 1.0, _LARGEST_FILL)
-    drawn = np.random.default_rng(seed).standard_normal(int(np.count_nonzero(zeros))) * scale
-    made = value.copy()
-    # what is never negative may be what a root is taken of
-    made[zeros] = (drawn if (value < 0).any() or not present.size else np.abs(drawn)).astype(value.dtype)
-    return made
-
-
-def _thinned(value: Array, part: int, parts: int, seed: int) -> Array:
-    """Of the value one part of `parts` at random places, of one magnitude; the rest zero."""
-    if value.dtype.kind != "f":
-        return value
-    finite = value[np.isfinite(value)]
-    scale = min(float(np.median(np.abs(finite))) if finite.size else 1.0, _LARGEST_FILL)
-    chosen = np.random.default_rng(seed).integers(0, parts, value.shape) == part
-    signs = np.where(value < 0, -scale, scale)
-    return np.where(chosen, signs, 0).astype(value.dtype)
