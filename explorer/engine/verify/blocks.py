@@ -15,7 +15,7 @@ import numpy as np
 
 from explorer.engine.verify.runtime import Array
 
-__all__ = ["Batch", "Block", "Given", "Ledger", "NotTiled", "Product", "Symbol", "Total", "Value"]
+__all__ = ["Batch", "Block", "Given", "Ledger", "NotTiled", "Product", "Symbol", "Total", "Value", "numbered"]
 
 
 class NotTiled(Exception):
@@ -100,15 +100,19 @@ class Symbol:
 
     @property
     def codes(self) -> Array:
-        """The codes, int64, of `shape`."""
+        """The codes, of `shape`."""
         if self._codes is None:
             assert self.whole is not None
-            first = self.whole.base
-            self._codes = np.arange(first, first + self.whole.size, dtype=np.int64).reshape(self.shape)
+            self._codes = numbered(self.whole.base, self.whole.size).reshape(self.shape)
         return self._codes
 
 
 Value = Symbol | Array
+
+
+def numbered(first: int, size: int) -> Array:
+    """Codes in order; 32 bits where they fit: the unfolded image of a convolution has 29 million."""
+    return np.arange(first, first + size, dtype=np.int32 if first + size < 1 << 31 else np.int64)
 
 
 class Ledger:

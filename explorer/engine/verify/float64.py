@@ -17,7 +17,7 @@ from explorer.engine.formats.onnx_writer import encode
 from explorer.engine.graph import DTYPES, Graph, Model, Node, Tensor, Value
 from explorer.engine.verify.interpret import Interpreter
 from explorer.engine.verify.runtime import Array
-from explorer.engine.verify.windows import average_pool, conv, max_pool
+from explorer.engine.verify.windows import average_pool, conv, conv_transpose, max_pool
 from explorer.errors import Cancelled
 
 __all__ = ["NoReference", "product", "run"]
@@ -272,6 +272,7 @@ _RULES: Mapping[str, Rule] = {
     "Cast": _cast,
     "Constant": _constant,
     "Conv": _widened(conv),
+    "ConvTranspose": _widened(conv_transpose),
     "Div": _divide,
     "Erf": _erf,
     "Exp": _elementwise(np.exp),

@@ -41,6 +41,9 @@ not. Seen with positive numbers alone, in tiles 4 to 1,024 deep: 0.6 to 1.2."""
 _WITHOUT_BLAS = 1 << 28
 """Multiplications in a type wider than float64 that are worth waiting for (a second or so)."""
 
+_ROWS = 1 << 21
+"""Elements of X that are widened at a time."""
+
 _TOGETHER = 1024
 """Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
 
@@ -207,19 +210,16 @@ def _references(meaning: Meaning, draws: Sequence[Sequence[Array]]) -> list[_Ref
     # a type wider than float64 has no BLAS: where that takes minutes, both errors are within the limit
     wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
-    lefts = [meaning.left(inputs) for inputs in draws]
     with np.errstate(all="ignore"):
-        if stored:
+        if stored and meaning.M * meaning.K <= _ROWS:
             # one pass over the weight for all draws
-            rows = np.concatenate(lefts, axis=1)
+            rows = np.concatenate([meaning.left(inputs) for inputs in draws], axis=1)
             made = [product(rows[b].astype(wide), weights[0][b]) for b in range(meaning.batch)]
             parts = [np.split(np.stack(both), len(draws), axis=1) for both in zip(*made, strict=True)]
         else:
-            each = [
-                [product(left[b].astype(wide), weight[b]) for b in range(meaning.batch)]
-                for left, weight in zip(lefts, weights, strict=True)
-            ]
-            parts = [[np.stack([one[side] for one in draw]) for draw in each] for side in (0, 1)]
+            pairs = zip(draws, weights * len(draws) if stored else weights, strict=True)
+            each = [_banded(meaning.left(inputs), weight, wide) for inputs, weight in pairs]
+            parts = [list(side) for side in zip(*each, strict=True)]
         results = []
         for inputs, part, top in zip(draws, *parts, strict=True):
             part *= wide.type(meaning.alpha)
@@ -232,6 +232,18 @@ def _references(meaning: Meaning, draws: Sequence[Sequence[Array]]) -> list[_Ref
                 part, top = np.where(meaning.shown, part, 0), np.where(meaning.shown, top, 0)
             results.append(_Reference(part + added, top + np.abs(added), part))
     return results
+
+
+def _banded(left: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
+    """X W and |x| |W| of a stack, some rows at a time: a convolution has 29 million elements in X."""
+    shape = (*left.shape[:2], weight.shape[2])
+    exact, bound = np.empty(shape, wide), np.empty(shape, wide)
+    step = max(1, _ROWS // max(left.shape[2], 1))
+    for b in range(left.shape[0]):
+        for first in range(0, left.shape[1], step):
+            rows = slice(first, first + step)
+            exact[b, rows], bound[b, rows] = product(left[b, rows].astype(wide), weight[b])
+    return exact, bound
 
 
 class _Runner:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph import DTYPES, Node, Tensor
-from explorer.engine.verify.blocks import Batch, Ledger, NotTiled, Symbol, Value
+from explorer.engine.verify.blocks import Batch, Ledger, NotTiled, Symbol, Value, numbered
 from explorer.engine.verify.interpret import Interpreter
 from explorer.engine.verify.runtime import Array
 
@@ -102,7 +102,7 @@ def _joined(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Va
         elif np.any(value):
             raise ValueError("numbers other than zero stand beside the activation")
         else:
-            parts.append(np.zeros(value.shape, np.int64))
+            parts.append(np.zeros(value.shape, np.int8))  # as wide as what it stands beside
     return Symbol(join(parts))
 
 
@@ -391,7 +391,7 @@ def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
     for row in places.reshape(-1, places.shape[-1]).tolist():
         terms = [(Symbol(None, batch.products[at]), 1.0) for at in row]
         symbols.ledger.total(batch.shape[-2:], terms)
-    return Symbol(np.arange(first, symbols.ledger.next, dtype=np.int64).reshape(shape))
+    return Symbol(numbered(first, symbols.ledger.next - first).reshape(shape))
 
 
 _RULES: Mapping[str, Rule] = {

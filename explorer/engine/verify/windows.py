@@ -15,7 +15,7 @@ import numpy as np
 
 from explorer.engine.verify.runtime import Array
 
-__all__ = ["Window", "average_pool", "conv", "max_pool"]
+__all__ = ["Window", "average_pool", "conv", "conv_transpose", "max_pool"]
 
 _COLUMNS = 1 << 22
 """Elements of a convolution's unfolded input that exist at a time (32 MiB)."""
@@ -131,6 +131,55 @@ def _unfolded(window: Window, padded: Array, weight: Array, result: Array) -> No
             band = view[cut]
             made = matrix @ band.reshape(matrix.shape[1], -1)
             result[item, :, first : first + step] = made.reshape(-1, *band.shape[1 + rank :])
+
+
+def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """ConvTranspose of float64 arrays: every input element scattered, one position of the kernel at a time.
+
+    onnx's own evaluator adds up wrongly over groups and refuses an output_shape.
+
+    Returns:
+        The output, or None for a case that is left to onnx's own evaluator.
+    """
+    x, weight = args[0], args[1]
+    if x.ndim < 3 or x.ndim != weight.ndim:
+        return None
+    groups, rank, kernel = attributes.get("group", 1), x.ndim - 2, weight.shape[2:]
+    strides = tuple(attributes.get("strides") or (1,) * rank)
+    dilations = tuple(attributes.get("dilations") or (1,) * rank)
+    extra = tuple(attributes.get("output_padding") or (0,) * rank)
+    sizes = list(zip(x.shape[2:], strides, dilations, kernel, extra, strict=True))
+    full = [(n - 1) * s + d * (k - 1) + 1 + e for n, s, d, k, e in sizes]
+    pads = tuple(attributes.get("pads") or (0,) * 2 * rank)
+    auto, out = attributes.get("auto_pad", "NOTSET"), attributes.get("output_shape")
+    if not out and auto in ("SAME_UPPER", "SAME_LOWER"):
+        out = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
+    if out:
+        cut = [f - o for f, o in zip(full, out, strict=True)]
+        if min(cut) < 0:
+            return None
+        heads = [c // 2 if auto == "SAME_UPPER" else -(-c // 2) for c in cut]
+    else:
+        pads = (0,) * 2 * rank if auto == "VALID" else pads
+        heads = list(pads[:rank])
+        out = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]
+    given, made = x.shape[1] // groups, weight.shape[1]
+    total = np.zeros((x.shape[0], groups * made, *full))
+    for tap in np.ndindex(*kernel):
+        met: list[slice] = [slice(None), slice(None)]
+        met += [
+            slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, s, d, _, _) in zip(tap, sizes, strict=True)
+        ]
+        for g in range(groups):
+            met[1] = slice(g * made, (g + 1) * made)
+            part = x[:, g * given : (g + 1) * given]
+            here: Any = (slice(g * given, (g + 1) * given), slice(None), *tap)
+            total[tuple(met)] += np.moveaxis(np.tensordot(part, weight[here], (1, 0)), -1, 1)
+    shown: Any = (..., *(slice(h, h + o) for h, o in zip(heads, out, strict=True)))
+    result = total[shown]
+    if len(args) > 2 and args[2] is not None:
+        result = result + args[2].reshape(1, -1, *(1,) * rank)
+    return result
 
 
 def max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from explorer.engine.formats import onnx_reader, onnx_writer
 from explorer.engine.graph import Function, Graph, Model, Node, tensor_from_array
+from explorer.engine.transforms.choice import packing
 from explorer.engine.transforms.plan import make_plan
 from explorer.engine.transforms.sites import find_sites
 from explorer.engine.transforms.tile import tile
@@ -82,7 +83,7 @@ def tiled(
     source: Model, spec: TileSpec, *, spoil: Callable[[Model], Model] | None = None
 ) -> tuple[Model, Plan]:
     """The tiled model as read back from its file, perhaps spoiled before it was written."""
-    sites, skipped = find_sites(source, known_shapes(source))
+    sites, skipped = find_sites(source, known_shapes(source), spec.grouped, pack=packing(spec))
     plan, chosen = make_plan(sites, skipped, spec, opset=source.opset)
     made = tile(source, plan, chosen)
     path = source.path.replace(".onnx", f"_{spec.form}_{spec.edges}{'_spoiled' if spoil else ''}.onnx")
