@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.engine.graph import Function, Node, Tensor, Value, dtype_code, tensor_from_array
+from explorer.engine.graph import Function, Node, Tensor, Value, tensor_from_array
 from explorer.engine.transforms.open_forms import emit_open
 from explorer.engine.transforms.operands import Operand, flowing, stored
-from explorer.engine.transforms.operators import concat2d, cut, tile_operator
+from explorer.engine.transforms.operators import concat2d, cut, multiplied, tile_operator
 from explorer.engine.transforms.region import DOMAIN, Emission, Region
 from explorer.engine.transforms.sites import Site
 from explorer.facts import SitePlan
@@ -151,7 +151,7 @@ def _products(
     columns: Sequence[str],
 ) -> list[list[str]]:
     """Sums of tile products for every (m, n); `columns` are the labels of n, '*' for a Scan's."""
-    operator = tile_operator(region.emission, geometry.tile, site.dtype)
+    operator = tile_operator(region.emission, geometry.tile, site.dtype, site.right_dtype)
     out = []
     for i, row in enumerate(xs):
         line = []
@@ -220,7 +220,7 @@ def _scan_stack(region: Region, site: Site, geometry: _Geometry, x: str, right: 
     inputs = [Value(given, site.dtype, (geometry.M, geometry.K))]
     small = geometry.products <= _SMALL
     whole = small or (_by_rows(geometry) and _narrow(geometry))
-    stacks, operand = right.handed(region, body, geometry.ns, geometry.tile[2], site.dtype, whole=whole)
+    stacks, operand = right.handed(region, body, geometry.ns, geometry.tile[2], site.right_dtype, whole=whole)
     inputs += [value for _, value in stacks]
     form = _side_by_side if small else _scan_matrix
     made = form(body, site, geometry, given, operand)
@@ -276,7 +276,7 @@ def _scan_columns(
         scanned = region.scan(
             "columns",
             body,
-            inputs=[Value(given, site.dtype, (geometry.K, tn))],
+            inputs=[Value(given, site.right_dtype, (geometry.K, tn))],
             outputs=[Value(made, site.accumulator, (geometry.M, tn))],
             over=[stacked],
             output_axis=1,
@@ -338,11 +338,7 @@ def _batched(region: Region, site: Site, geometry: _Geometry, x: str, right: Ope
     tiles = right.blocks(region, (k, n), tk, tn)
     x = region.reshape(x, (*lead, m, tm, 1, k, tk), "x_blocks")
     x = region.transpose(x, (*range(d), d, d + 2, d + 3, d + 1, d + 4), "x_tiles")
-    if site.accumulator != site.dtype:
-        to = {"to": dtype_code(site.accumulator)}
-        x = region.add("Cast", (x,), "x32", attributes=to)
-        tiles = region.add("Cast", (tiles,), "w32", attributes=to)
-    products = region.add("MatMul", (x, tiles), "products", mnk="*,*,*")
+    products = multiplied(region, x, tiles, site.dtype, site.right_dtype, "products", mnk="*,*,*")
     summed = region.reduce_sum(products, d + 2, "sums")
     turned = region.transpose(summed, (*range(d), d, d + 2, d + 1, d + 3), "y_blocks")
     return region.reshape(turned, (*lead, geometry.M, geometry.N), "y")

@@ -47,7 +47,7 @@ def emit_open(region: Region, site: Site, plan: SitePlan, inputs: Sequence[str])
         body,
         inputs=[
             Value(one, site.dtype, (_length(site, "M"), _length(site, "K"))),
-            Value(other, site.dtype, handed),
+            Value(other, site.right_dtype, handed),
         ],
         outputs=[Value(z, site.accumulator, (_length(site, "M"), _length(site, "N")))],
         over=[x, w],
@@ -151,14 +151,14 @@ def _fixed_depth(region: Region, site: Site, tile: tuple[int, int, int], x: str,
     body = region.inner("column")
     given = body.value("w")
     ws = cut(body, given, ks, [tn], (tk, tn), "w")
-    operator = tile_operator(region.emission, tile, site.dtype)
+    operator = tile_operator(region.emission, tile, site.dtype, site.right_dtype)
     terms = [
         body.add(operator, (block, ws[k][0]), f"p_{k}", domain=DOMAIN, mnk=f"*,*,{k}")
         for k, block in enumerate(xs[0])
     ]
     made = body.total(terms, "c", site.accumulator)
     return _gathered(
-        region, body, site, tile, [Value(given, site.dtype, (len(ks) * tk, tn))], made, [columns]
+        region, body, site, tile, [Value(given, site.right_dtype, (len(ks) * tk, tn))], made, [columns]
     )
 
 
@@ -172,7 +172,7 @@ def _open_depth(region: Region, site: Site, tile: tuple[int, int, int], x: str, 
     tiles = body.reshape(given, (-1, tk, tn), "w_tiles")
     step = body.inner("depth")
     a, b, before = step.value("a"), step.value("b"), step.value("before")
-    operator = tile_operator(region.emission, tile, site.dtype)
+    operator = tile_operator(region.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")
     after = step.add("Add", (before, term), "after")
     zeros = np.zeros((tm, tn), site.accumulator)
@@ -183,13 +183,13 @@ def _open_depth(region: Region, site: Site, tile: tuple[int, int, int], x: str, 
         inputs=[
             Value(before, site.accumulator, (tm, tn)),
             Value(a, site.dtype, (tm, tk)),
-            Value(b, site.dtype, (tk, tn)),
+            Value(b, site.right_dtype, (tk, tn)),
         ],
         outputs=[Value(after, site.accumulator, (tm, tn))],
         over=[blocks, tiles],
         state=[start],
     )
-    return _gathered(region, body, site, tile, [Value(given, site.dtype, (None, tn))], made, [columns])
+    return _gathered(region, body, site, tile, [Value(given, site.right_dtype, (None, tn))], made, [columns])
 
 
 def _gathered(

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.engine.graph import Function, dtype_code
+import numpy as np
+
+from explorer.engine.graph import Function, dtype_code, tensor_from_array
 from explorer.engine.transforms.region import DOMAIN, Emission, Region
 
-__all__ = ["concat2d", "cut", "split2d", "tile_operator"]
+__all__ = ["HALVES", "concat2d", "cut", "multiplied", "split2d", "tile_operator"]
+
+HALVES = ("float16", "bfloat16")
+"""Types that are multiplied in float32."""
 
 
 def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]) -> str:
@@ -65,21 +70,51 @@ def concat2d(emission: Emission, m: int, n: int) -> str:
     return emission.function(f"Concat2D_{m}x{n}", make)
 
 
-def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str) -> str:
+def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, right: str = "") -> str:
     """The function that stands for one pass of the matrix unit: C = A B.
 
-    float16 operands are multiplied in float32, as matrix units accumulate; the sum is cast once.
+    Half precision is multiplied in float32, as matrix units accumulate, and the sum is cast once. Integers
+    are added up in int32, and have no zero points here: what these are worth is a sum of rows and of columns,
+    which is taken off once, behind the products.
+
+    Args:
+        emission: Where it is registered.
+        tile: (TM, TK, TN).
+        dtype: Element type of A.
+        right: Of B; '' for that of A.
     """
-    name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}" + ("_float16" if dtype == "float16" else "")
+    right = right or dtype
+    types = [dtype] if right == dtype else [dtype, right]
+    kinds = "" if types in (["float32"], ["float64"]) else "_" + "_".join(types)
+    name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}{kinds}"
 
     def make(name: str) -> Function:
         body = Region(emission, "", "")
-        a, b = "A", "B"
-        if dtype == "float16":
-            to = {"to": dtype_code("float32")}
-            a = body.add("Cast", (a,), "A32", attributes=to)
-            b = body.add("Cast", (b,), "B32", attributes=to)
-        body.add("MatMul", (a, b), "C")
+        multiplied(body, "A", "B", dtype, right, "C")
         return Function(DOMAIN, name, ("A", "B"), ("C",), tuple(body.nodes), emission.opsets)
 
     return emission.function(name, make)
+
+
+def multiplied(region: Region, a: str, b: str, dtype: str, right: str, label: str, mnk: str = "") -> str:
+    """The nodes that multiply two matrices, or stacks of them, with sums in the accumulator's type."""
+    left_name, right_name = (name.rsplit("/", 1)[-1] for name in (a, b))
+    if "int" not in dtype:
+        if dtype in HALVES:
+            to = {"to": dtype_code("float32")}
+            a = region.add("Cast", (a,), f"{left_name}32", attributes=to)
+            b = region.add("Cast", (b,), f"{right_name}32", attributes=to)
+        return region.add("MatMul", (a, b), label, mnk=mnk)
+    if (dtype, right) != ("uint8", "int8"):
+        return region.add("MatMulInteger", (a, b), label, mnk=mnk)
+    # onnxruntime adds up pairs of these in 16 bits on processors without VNNI, and saturates: the same
+    # numbers with an offset take its exact kernel
+    wide = region.add("Cast", (b,), f"{right_name}32", attributes={"to": dtype_code("int32")})
+    offset = region.constant(tensor_from_array("", np.asarray(128, np.int32)), f"{label}_offset")
+    moved = region.add("Add", (wide, offset), f"{right_name}_moved")
+    narrow = region.add("Cast", (moved,), f"{right_name}_unsigned", attributes={"to": dtype_code("uint8")})
+    zeros = [
+        region.constant(tensor_from_array("", np.asarray(zero, np.uint8)), f"{label}_{side}")
+        for zero, side in ((0, "zero"), (128, "other_zero"))
+    ]
+    return region.add("MatMulInteger", (a, narrow, *zeros), label, mnk=mnk)

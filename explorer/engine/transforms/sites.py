@@ -73,6 +73,7 @@ class Site(Struct, frozen=True):
         place: Names of the nodes or functions that hold it, outermost first.
         calls: How often it runs in one pass; None where the data decides.
         macs: Of the operator; None where every element of X and W counts: a pack of groups holds zeros.
+        other: Element type of W where it is not that of X: unsigned activations meet signed weights.
     """
 
     node: Node
@@ -92,6 +93,7 @@ class Site(Struct, frozen=True):
     place: tuple[str, ...] = ()
     calls: int | None = 1
     macs: int | None = None
+    other: str = ""
 
     @property
     def name(self) -> str:
@@ -107,6 +109,11 @@ class Site(Struct, frozen=True):
     def accumulator(self) -> str:
         """Type of the sums: half precision is added up in single, integers in int32."""
         return _ACCUMULATORS.get(self.dtype, self.dtype)
+
+    @property
+    def right_dtype(self) -> str:
+        """Element type of W."""
+        return self.other or self.dtype
 
     @property
     def weight(self) -> Weight | None:

@@ -20,19 +20,31 @@ from explorer.engine.transforms.kinds.windows import (
 from explorer.engine.transforms.region import Region
 from explorer.engine.transforms.sites import Look, Make, Site, Weight
 
-__all__ = ["KINDS", "grouped"]
+__all__ = ["KINDS", "convolution", "grouped"]
 
 
-def _convolution(node: Node, look: Look) -> Site | str:
-    """The site that a Conv or ConvTranspose is, or the reason why it is none."""
+def convolution(
+    node: Node,
+    look: Look,
+    types: Sequence[str] = FLOATS,
+    around: Callable[[Region, Sequence[str]], str] | None = None,
+) -> Site | str:
+    """The site that a Conv or ConvTranspose is, or the reason why it is none.
+
+    Args:
+        node: The operator.
+        look: The graph around it.
+        types: Element types that are tiled.
+        around: Makes what stands around an image; None for zero.
+    """
     backwards = node.op == "ConvTranspose"
     if node.inputs[0] in look.constants:
         return "its input is constant: a runtime folds it away"
     if node.inputs[0] == node.inputs[1]:
         return "its input is its own kernel"
     dtype = look.dtype(node.inputs[0]) or "float32"
-    if dtype not in FLOATS:
-        return f"its type is {dtype}, tiled are {', '.join(FLOATS)}"
+    if dtype not in types:
+        return f"its type is {dtype}, tiled are {', '.join(types)}"
     shape, out = look.shape(node.inputs[0]), look.shape(node.outputs[0])
     if isinstance(shape, str):
         return shape
@@ -73,7 +85,7 @@ def _convolution(node: Node, look: Look) -> Site | str:
     if stored is None:
         if backwards:
             return "a transposed convolution with a computed kernel: left as it was"
-        return _site(node, window, shape, kernel[2:], dtype, _computed(window), bool(opened))
+        return _site(node, window, shape, kernel[2:], dtype, _computed(window), bool(opened), around)
     tensor, name, order, chain = stored
     lies = order == tuple(range(len(order))) and not backwards
     if lies and count == 1 and (window.taps == 1 or given == 1):
@@ -85,7 +97,7 @@ def _convolution(node: Node, look: Look) -> Site | str:
         if backwards:
             layout = (*layout, *(tuple(a.kernel.reshape(-1).tolist()) for a in axes))
         weight = Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
-    return _site(node, window, shape, kernel[2:], dtype, weight, bool(opened))
+    return _site(node, window, shape, kernel[2:], dtype, weight, bool(opened), around)
 
 
 def grouped(
@@ -139,6 +151,7 @@ def _site(
     dtype: str,
     right: Weight | Make,
     opened: bool,
+    around: Callable[[Region, Sequence[str]], str] | None,
 ) -> Site:
     """The site; `opened` says that the number of images is known at run time only."""
     x, kernel = node.inputs[0], node.inputs[1]
@@ -150,7 +163,7 @@ def _site(
     macs = shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.given * groups.made
 
     def left(region: Region, given: Sequence[str]) -> str:
-        return unfold(region, given[0], window)
+        return unfold(region, given[0], window, around(region, given) if around is not None else "")
 
     def finish(region: Region, z: str, given: Sequence[str]) -> str:
         z = fold(region, z, window)
@@ -176,6 +189,6 @@ def _site(
 
 
 KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
-    ("", "Conv"): _convolution,
-    ("", "ConvTranspose"): _convolution,
+    ("", "Conv"): convolution,
+    ("", "ConvTranspose"): convolution,
 }

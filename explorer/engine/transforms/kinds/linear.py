@@ -12,7 +12,7 @@ from explorer.engine.graph import Node, dtype_code, tensor_from_array
 from explorer.engine.transforms.region import Region, Size
 from explorer.engine.transforms.sites import Look, Make, Site, Weight
 
-__all__ = ["FLOATS", "KINDS", "scaled"]
+__all__ = ["FLOATS", "KINDS", "product", "scaled"]
 
 FLOATS = ("float32", "float64", "float16")
 """Element types whose products a runtime can run."""
@@ -39,7 +39,7 @@ def _scalar(region: Region, value: float, dtype: str, label: str) -> str:
     return region.constant(tensor_from_array("", np.asarray(value, dtype)), label)
 
 
-def _product(node: Node, look: Look) -> Site | str:
+def product(node: Node, look: Look, types: Sequence[str] = FLOATS) -> Site | str:
     """The site that a Gemm or MatMul is, or the reason why it is none."""
     attributes = node.attributes if node.op == "Gemm" else {}
     left, right = node.inputs[0], node.inputs[1]
@@ -48,8 +48,8 @@ def _product(node: Node, look: Look) -> Site | str:
         return "both operands are constant: a runtime folds it away"
     x = right if left_constant else left
     dtype = look.dtype(x)
-    if dtype is not None and dtype not in FLOATS:
-        return f"its type is {dtype}, tiled are {', '.join(FLOATS)}"
+    if dtype is not None and dtype not in types:
+        return f"its type is {dtype}, tiled are {', '.join(types)}"
     shape, out = look.shape(x), look.shape(node.outputs[0])
     if isinstance(shape, str):
         return shape
@@ -289,6 +289,6 @@ def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
 
 
 KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
-    ("", "Gemm"): _product,
-    ("", "MatMul"): _product,
+    ("", "Gemm"): product,
+    ("", "MatMul"): product,
 }
