@@ -32,8 +32,10 @@ _SLICE = 0.2
 """Seconds between two times that cheap rows are kept: each time waits for the disk."""
 _TOGETHER = 256
 """Rows without a proof that a worker makes in one go: opening the model takes longer."""
-_WORTH = 512 << 20
-"""Bytes of models, once for every proof, above which other processes are worth their start."""
+_WORTH = 8.0
+"""Seconds of work from which on other processes are worth the three that they take to start."""
+_PROOF, _PROVED, _OPENING = 0.15, 1.5e8, 0.3
+"""About what a proof takes: so many seconds, and one for so many bytes of the model; and opening a model."""
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -263,16 +265,18 @@ class _Run:
         """How many processes are worth it here."""
         from importlib.util import find_spec
 
-        from explorer.engine.sweep.cluster import INSTALL, cores
+        from explorer.engine.sweep.cluster import INSTALL, cores, room
 
         proofs = sum(len(work.open) for work in works) if self.proof is not None else 0
-        parts = max(proofs, len(works))
-        nbytes = sum(work.nbytes * (len(work.open) if proofs else 1) for work in works)
-        if parts < 2 or nbytes < _WORTH or cores() < 2:
+        seconds = _OPENING * len(works)
+        if proofs:
+            seconds += sum(len(work.open) * (_PROOF + work.nbytes / _PROVED) for work in works)
+        most = min(max(proofs, len(works)), cores(), room(max(work.nbytes for work in works)))
+        if seconds < _WORTH or most < 2:
             return 1, []
         if find_spec("distributed") is None:
-            return 1, [f"one after the other: {INSTALL} does {min(parts, cores())} at a time"]
-        return min(parts, cores()), []
+            return 1, [f"one after the other: {INSTALL} does {most} at a time"]
+        return most, []
 
     def _here(self, work: _Work) -> None:
         """In this process: figures through the session that has the model open, proofs through another."""

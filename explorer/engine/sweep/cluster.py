@@ -23,7 +23,7 @@ from explorer.engine.sweep.measure import SCRATCH, Task, measure
 from explorer.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.facts.sweep import SweepRow
 
-__all__ = ["INSTALL", "cores", "run"]
+__all__ = ["INSTALL", "cores", "room", "run"]
 
 INSTALL = "pip install 'explorer-nn[sweep]'"
 
@@ -33,6 +33,8 @@ _START = 60.0
 """Seconds in which workers come up: they import what the models need."""
 _LOOK = 0.05
 """Seconds between two looks at what is done, and at whether the user stopped it."""
+_WORKER = 300 << 20
+"""Bytes that a worker takes before it has a model."""
 _SILENCE = 1.0
 """Seconds between two looks at who is still there."""
 _AGAIN = "what was done is kept, with -o: the same command goes on from there"
@@ -44,6 +46,18 @@ Done = Callable[[Task, "tuple[SweepRow, ...] | ExplorerError"], None]
 def cores() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def room(nbytes: int) -> int:
+    """For how many workers with a model of so many bytes there is memory; at least one.
+
+    A proof holds the model twice, as it was and tiled, and its activations.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+        with open("/proc/meminfo", encoding="ascii") as file:
+            free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
+        return max(1, free // (_WORKER + 3 * nbytes))
+    return 1 << 10
 
 
 def run(

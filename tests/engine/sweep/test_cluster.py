@@ -131,6 +131,31 @@ def test_no_weight_travels_to_a_worker(tmp_path: Path, monkeypatch: pytest.Monke
     assert max(len(pickle.dumps((cluster.measure, task))) for task in sent) < 4096
 
 
+def test_every_processor_takes_part_where_that_saves_time(
+    sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def run(tasks: list[Task], done: Any, *, workers: int, **_: Any) -> int:
+        asked.append(workers)
+        for task in tasks:
+            done(task, task.rows)
+        return workers
+
+    monkeypatch.setattr(cluster, "run", run)
+    monkeypatch.setattr(cluster, "cores", lambda: 4)
+    monkeypatch.setattr(cluster, "room", lambda nbytes: 3)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    many = SweepSpec(tuple((size, 16, 16) for size in range(1, 101)))
+    assert sweep_files(sample("lenet"), spec=many).workers == 0
+    assert sweep_files(sample("lenet"), spec=many, verify=True).workers == 3
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("explorer.engine.sweep.proved", lambda door, row, *rest: row)
+    fact = sweep_files(sample("lenet"), spec=many, verify=True)
+    assert (fact.workers, asked) == (0, [3])
+    assert "explorer-nn[sweep]" in fact.notes[0]
+
+
 def test_a_worker_that_has_another_file_of_that_name_says_so(
     sample: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
