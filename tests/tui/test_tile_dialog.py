@@ -151,6 +151,17 @@ def test_no_row_is_wider_than_the_list(width: int, machine: Hardware | None) -> 
     assert all(line_width(line) <= page for line in formula_page(site, page))
 
 
+def test_figures_of_open_sizes_say_for_which_they_are() -> None:
+    made = replace(plan(TileSpec()), dims={"batch": 1, "sequence": 64}, free=("batch", "sequence"))
+    assert "batch=1, sequence=64" in figure(rows_of(made), "counted for")
+    assert "takes every size" in figure(rows_of(made), "counted for")
+    assert "for this sequence only" in figure(rows_of(replace(made, free=("batch",))), "counted for")
+    often = replace(made.sites[0], calls=12)
+    rows = rows_of(replace(made, sites=(often,)))
+    about = next(row.about(90) for row in rows if row.site)
+    assert "runs 12 times" in "\n".join(map(line_text, about))
+
+
 # by keys
 
 

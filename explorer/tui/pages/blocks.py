@@ -59,6 +59,8 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
         ((site.edges, "dim"),),
         ((f"form {site.form}", "dim"),),
     ]
+    if site.calls != 1:
+        said.append(((f"runs {units.exact_text(site.calls)} times", "accent"),))
     if site.dynamic:
         said.append(((f"{', '.join(site.dynamic)} known at run time only", "warn"),))
     return cut(first, width), cut((flow(said, width) or [BLANK])[0], width)

@@ -58,7 +58,8 @@ def cost_rows(plan: Plan, cost: PlanCost | None, example: SiteCost | None) -> li
         cost: What that costs; None leaves the figures out.
         example: One of its sites with formulas, to show how figures come about.
     """
-    rows = _figures(cost, example) if cost is not None and plan.sites else []
+    rows = [_counted_for(plan)] if plan.dims and plan.sites else []
+    rows += _figures(cost, example) if cost is not None and plan.sites else []
     if plan.sites:
         rows += [_head(f"Sites: {len(plan.sites):,}"), *_sites(plan.sites, cost)]
     if plan.skipped:
@@ -68,6 +69,20 @@ def cost_rows(plan: Plan, cost: PlanCost | None, example: SiteCost | None) -> li
 
 def _head(title: str) -> CostRow:
     return CostRow(lambda width: cut(((title, "head"),), width), lambda width: [])
+
+
+def _counted_for(plan: Plan) -> CostRow:
+    """For which sizes of open dimensions the figures hold, and whether the graph holds for others, too."""
+    sizes = ", ".join(f"{safe(name)}={size:,}" for name, size in plan.dims.items())
+    bound = [safe(name) for name in plan.dims if name not in plan.free]
+    said = "the tiled graph takes every size"
+    if bound:
+        said = f"the tiled graph is for this {', '.join(bound)} only"
+    parts: tuple[Line, ...] = (((sizes, "accent"),), ((said, "warn" if bound else "dim"),))
+    return CostRow(
+        partial(_entry, "counted for", parts),
+        lambda width: wrap(((f"{sizes}: ", "accent"), (said, "dim")), width),
+    )
 
 
 # figures
@@ -279,6 +294,8 @@ def _site_about(site: SitePlan, cost: SiteCost | None, width: int) -> list[Line]
     ]
     if site.dynamic:
         said.append(((f"{', '.join(site.dynamic)} known at run time", "warn"),))
+    if site.calls != 1:
+        said.append(((f"runs {units.exact_text(site.calls)} times", "accent"),))
     if cost is not None:
         chosen = cost.chosen
         said.append(((f"{units.bytes_text(chosen.traffic)} in order {chosen.order}", "number"),))

@@ -83,6 +83,23 @@ def test_what_stays_closed_is_counted_like_what_is_opened(
     assert [row.op for row in tiled.left] == ["Conv"]
 
 
+def test_an_encoder_of_any_size_runs_on_tiles_with_its_attention(
+    sample: Callable[[str], Path], tmp_path: Path
+) -> None:
+    out = str(tmp_path / "tiled.onnx")
+    with Session(str(sample("bert_tiny"))) as session:
+        made = session.tile(TileSpec(tile=(16, 16, 16)), output=out, verify=False)
+    assert not made.plan.skipped
+    with Session(out, dims={"batch": 2, "sequence": 40}) as session:
+        tiled = session.info().tiled
+    assert tiled is not None
+    assert (tiled.share, tiled.left) == (1.0, ())
+    with Session(out) as session:
+        tiled = session.info().tiled
+    assert tiled is not None
+    assert (tiled.share, tiled.macs) == (None, None), "it depends on sizes that nobody gave"
+
+
 def test_a_model_without_tiles_says_nothing_of_them(sample: Callable[[str], Path]) -> None:
     assert Session(str(sample("lenet"))).info().tiled is None
 
