@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
     from explorer.engine.torch_interpreter.opening import to_torch
     from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
-    from explorer.facts import Analysis, Diff, Info, Layer, Plan, TileResult, TileSpec, Verification, to_json
+    from explorer.facts import (
+        Analysis,
+        Diff,
+        Info,
+        Layer,
+        Plan,
+        TileResult,
+        TileRule,
+        TileSpec,
+        Verification,
+        to_json,
+    )
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.roofline import Machine
     from explorer.facts.sweep import Sweep, SweepRow, SweepSpec
@@ -46,6 +57,7 @@ __all__ = [
     "SweepRow",
     "SweepSpec",
     "TileResult",
+    "TileRule",
     "TileSpec",
     "Verification",
     "__version__",
@@ -70,6 +82,7 @@ _HOMES = {
         "Layer",
         "Plan",
         "TileResult",
+        "TileRule",
         "TileSpec",
         "Verification",
         "to_json",

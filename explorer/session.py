@@ -505,8 +505,10 @@ class Session(ModuleTiling):
         """
         from explorer.engine.transforms.settings import in_force
 
-        every = self._plan(TileSpec(grouped=spec.grouped), on_progress)[0].sites
-        chosen = self._plan(replace(spec, rules=()), on_progress)[0].sites if spec.sites else every
+        # groups are packed into the tiles that are asked for; else what is asked decides nothing here
+        found = self._found(self._history.current, on_progress, spec)
+        every = _decided(found, TileSpec())[0].sites
+        chosen = _decided(found, TileSpec(sites=spec.sites, origins=spec.origins))[0].sites
         return in_force(spec, every, chosen)
 
     def keep_choices(self, path: str, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
@@ -539,19 +541,8 @@ class Session(ModuleTiling):
         self, at: int, spec: TileSpec, on_progress: OnProgress, apart: tuple[str, ...] | None = None
     ) -> tuple[Plan, Products, list[Site]]:
         """The plan, the products that it chose from, and its sites among them."""
-        from explorer.engine.transforms.plan import make_plan
-
         found = self._found(at, on_progress, spec, apart)
-        plan, chosen = make_plan(
-            found.sites,
-            found.skipped,
-            spec,
-            opset=found.bound.opset,
-            macs_total=found.macs_total,
-            dims=found.dims,
-            free=found.free,
-            decomposed=found.decomposed,
-        )
+        plan, chosen = _decided(found, spec)
         if plan.decomposed != found.decomposed and apart is None:
             # what holds none of the chosen sites stays whole
             return self._plan_of(at, spec, on_progress, plan.decomposed)
@@ -575,6 +566,22 @@ class Session(ModuleTiling):
         with targets.replacing(path, overwrite=overwrite) as temporary:
             with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
+
+
+def _decided(found: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
+    """What `spec` makes of the products that were found, and which of them it chose."""
+    from explorer.engine.transforms.plan import make_plan
+
+    return make_plan(
+        found.sites,
+        found.skipped,
+        spec,
+        opset=found.bound.opset,
+        macs_total=found.macs_total,
+        dims=found.dims,
+        free=found.free,
+        decomposed=found.decomposed,
+    )
 
 
 def _without_origins(plan: Plan) -> Plan:
