@@ -203,6 +203,24 @@ def test_the_same_sweep_again_makes_nothing_and_more_tiles_only_those(sample: Sa
     assert sweep_files(sample("lenet"), spec=few, hardware=replace(NPU, clock=2e9), output=kept).made == 2
 
 
+def test_what_could_not_be_is_asked_again(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, spec = str(tmp_path / "results.db"), SweepSpec(((16, 16, 16), (32, 32, 32)))
+    plan = Session.plan
+
+    def failing(self: Session, spec: TileSpec, **how: Any) -> Any:
+        if spec.tile[0] == 32:
+            raise Misuse("not yet")
+        return plan(self, spec, **how)
+
+    monkeypatch.setattr(Session, "plan", failing)
+    assert [row.error for row in sweep_files(sample("lenet"), spec=spec, output=kept).rows] == ["", "not yet"]
+    monkeypatch.undo()
+    fact = sweep_files(sample("lenet"), spec=spec, output=kept)
+    assert (fact.made, [row.error for row in fact.rows]) == (1, ["", ""])
+
+
 def test_a_proof_is_added_to_a_row_and_made_once(sample: Sample, tmp_path: Path) -> None:
     kept = str(tmp_path / "results.db")
     spec = SweepSpec(((16, 16, 16), (64, 64, 64)))

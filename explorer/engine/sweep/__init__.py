@@ -214,7 +214,8 @@ class _Run:
             work.rows.append(
                 self._blank(work, spec, key) if row is None else replace(row, model=subject.name)
             )
-            if row is None or self._unproved(row):
+            # why there were no figures may be gone with what is installed now, and costs little to ask again
+            if row is None or row.error or self._unproved(row):
                 work.open.append(at)
         self.total += len(work.open)
         return work
@@ -224,7 +225,7 @@ class _Run:
 
     def _unproved(self, row: SweepRow) -> bool:
         proof = self.proof
-        return proof is not None and not row.error and (row.draws, row.seed) != (proof.draws, proof.seed)
+        return proof is not None and (row.draws, row.seed) != (proof.draws, proof.seed)
 
     # doing it
 

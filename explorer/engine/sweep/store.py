@@ -70,6 +70,12 @@ class Store:
             _check(path, changed)
         with self._told():
             self._file = sqlite3.connect(path or ":memory:", timeout=_BUSY, isolation_level=None)
+            (version,) = self._file.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _VERSION):
+                self._file.close()
+                raise Misuse(
+                    "another version of the program made this", where=path or "", hint="name another file"
+                )
             if path is None or changed:
                 self._prepare()
 

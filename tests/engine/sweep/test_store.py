@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -89,6 +90,16 @@ def test_a_file_that_is_no_sweeps_is_left_alone(tmp_path: Path, kind: str) -> No
         Store(str(path))
     assert (path.read_bytes() if path.is_file() else None) == before
     assert not is_store(str(path))
+
+
+def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "results.db")
+    with Store(path) as store:
+        store.add([ROW])
+    with contextlib.closing(sqlite3.connect(path)) as later:
+        later.execute("PRAGMA user_version=2")
+    with pytest.raises(Misuse, match="another version"):
+        Store(path)
 
 
 def test_two_sweeps_may_share_a_file(tmp_path: Path) -> None:
