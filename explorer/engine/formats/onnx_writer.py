@@ -33,6 +33,7 @@ from explorer.facts import Progress
 __all__ = ["encode", "skeleton", "write"]
 
 Part = bytes | Payload
+Piece = bytes | bytearray | memoryview
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 
@@ -82,6 +83,8 @@ class _Encoder:
 
     def __init__(self, refer: Callable[[Tensor], tuple[str, int] | None]) -> None:
         self.refer = refer
+        self.kinds: dict[tuple[tuple[int, ...], str], bytes] = {}
+        """Shape and type as they are written: thousands of tiles have the same."""
 
     def model(self, model: Model) -> _Parts:
         parts = _Parts([tagged_varint(1, model.ir_version)])
@@ -102,8 +105,7 @@ class _Encoder:
 
     def graph(self, graph: Graph) -> _Parts:
         parts = _Parts()
-        for node in graph.nodes:
-            parts.message(1, self.node(node))
+        self.nodes(parts, 1, graph.nodes)
         parts.add(length_delimited(2, graph.name.encode()))
         for span in graph.extra:
             parts.add(span)
@@ -113,6 +115,21 @@ class _Encoder:
         for tensor in graph.initializers.values():
             parts.message(5, self.tensor(tensor))
         return parts
+
+    def nodes(self, parts: _Parts, number: int, nodes: Iterable[Node]) -> None:
+        """Adds nodes as the repeated field `number`; runs of plain ones as one piece."""
+        run: list[bytes] = []
+        for node in nodes:
+            body = None if node.record is not None else _plain(node)
+            if body is None:
+                if run:
+                    parts.add(b"".join(run))
+                    run.clear()
+                parts.message(number, self.node(node))
+            else:
+                run.append(length_delimited(number, body))
+        if run:
+            parts.add(b"".join(run))
 
     def node(self, node: Node) -> _Parts:
         record = node.record
@@ -172,9 +189,11 @@ class _Encoder:
         place = self.refer(tensor) if large else None
         if place is None and tensor.record is not None and not tensor.external:
             return _Parts([tensor.record])
-        body = b"".join(tagged_varint(1, dim) for dim in tensor.shape)
-        body += tagged_varint(2, dtype_code(tensor.dtype))
-        body += length_delimited(8, tensor.name.encode())
+        kind = tensor.shape, tensor.dtype
+        if kind not in self.kinds:
+            dims = b"".join(tagged_varint(1, dim) for dim in tensor.shape)
+            self.kinds[kind] = dims + tagged_varint(2, dtype_code(tensor.dtype))
+        body = self.kinds[kind] + length_delimited(8, tensor.name.encode())
         if place is not None:
             location, offset = place
             if location:
@@ -195,8 +214,7 @@ class _Encoder:
         head += [length_delimited(5, name.encode()) for name in function.outputs]
         head += [length_delimited(6, name.encode()) for name in function.attributes]
         parts = _Parts([b"".join(head)])
-        for node in function.nodes:
-            parts.message(7, self.node(node))
+        self.nodes(parts, 7, function.nodes)
         for domain, version in function.opsets.items():
             parts.add(length_delimited(9, _opset(domain, version)))
         parts.add(length_delimited(10, function.domain.encode()))
@@ -207,6 +225,30 @@ class _Encoder:
         for key, value in function.metadata.items():
             parts.add(length_delimited(14, _pair(key, value)))
         return parts
+
+
+_NODE_FIELDS = {number: chr(number << 3 | 2) for number in (1, 2, 3, 4, 7, 8, 9)}
+
+
+def _plain(node: Node) -> bytes | None:
+    """A node without attributes as bytes; None if it has some, or a name that is long or not ASCII.
+
+    A tiled graph is thousands of such nodes, all names: a length below 128 is one character, so that the
+    whole node can be put together as text.
+    """
+    if node.attributes:
+        return None
+    give, take = _NODE_FIELDS[1], _NODE_FIELDS[2]
+    text = [f"{give}{chr(len(name))}{name}" for name in node.inputs]
+    text += [f"{take}{chr(len(name))}{name}" for name in node.outputs]
+    for number, word in ((3, node.name), (4, node.op), (7, node.domain), (8, node.overload)):
+        if word:
+            text.append(f"{_NODE_FIELDS[number]}{chr(len(word))}{word}")
+    for key, value in node.metadata.items():
+        pair = f"{give}{chr(len(key))}{key}{take}{chr(len(value))}{value}"
+        text.append(f"{_NODE_FIELDS[9]}{chr(len(pair))}{pair}")
+    whole = "".join(text)
+    return whole.encode("ascii") if whole.isascii() else None
 
 
 def _attribute_kind(value: Any) -> int:
@@ -376,7 +418,7 @@ def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -
         os.close(descriptor)
 
 
-def _nothing(piece: bytes | memoryview) -> bool:
+def _nothing(piece: Piece) -> bool:
     """Whether a large piece is all zeros: such a stretch of a file takes no room on the disk."""
     if len(piece) < _LARGE or any(piece[:64]) or any(piece[-64:]):
         return False
@@ -393,19 +435,19 @@ def _pieces(parts: _Parts) -> Iterator[bytes | memoryview]:
             yield from part.pieces()
 
 
-def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[Piece]:
     """Small pieces joined to blocks; large ones by themselves, uncopied, valid until the next step."""
     block = bytearray()
     for piece in pieces:
         if len(piece) >= _LARGE:
             if block:
-                yield bytes(block)
-                block.clear()
+                yield block
+                block = bytearray()
             yield piece
             continue
         block += piece
         if len(block) >= _LARGE:
-            yield bytes(block)
-            block.clear()
+            yield block
+            block = bytearray()
     if block:
-        yield bytes(block)
+        yield block

@@ -7,6 +7,7 @@ is cut by nodes. The forms need not know which of them they have.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from explorer.engine.graph import Tensor, Value
@@ -89,22 +90,19 @@ class _Stored:
         self, region: Region, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
         assert self.at is not None
-        at = self.at
-        rows = []
-        for k, height in enumerate(ks):
-            row = []
-            for n, width in enumerate(ns):
-                row.append(
-                    region.emission.store(
-                        (*self.key, "tile", tile, height, width, k, n),
-                        f"{self.named}/tile_{k}_{n}",
-                        lambda name, k=k, n=n, height=height, width=width: weights.single(
-                            name, self.weight, k * tile[0], n * tile[1], height, width, at, self.fill
-                        ),
-                    )
-                )
-            rows.append(row)
-        return rows
+        cut_ = weights.Tiles(self.weight, tile, self.at, self.fill)
+        names = [[""] * len(ns) for _ in ks]
+        places = ((k, n) for k in range(len(ks)) for n in range(len(ns)))
+        if self.weight.transposed:
+            # written in the order in which the weight is stored
+            places = ((k, n) for n in range(len(ns)) for k in range(len(ks)))
+        for k, n in places:
+            names[k][n] = region.emission.store(
+                (*self.key, "tile", tile, ks[k], ns[n], k, n),
+                f"{self.named}/tile_{k}_{n}",
+                partial(cut_.tensor, k=k, n=n, height=ks[k], width=ns[n]),
+            )
+        return names
 
     def matrix(self, region: Region, first: int, width: int) -> str:
         weight = self.weight

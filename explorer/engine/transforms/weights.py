@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from explorer.engine.graph import Computed, Span, Tensor
 from explorer.engine.transforms.sites import Weight
 
-__all__ = ["blocks", "columns", "dense", "single"]
+__all__ = ["Tiles", "blocks", "columns", "dense"]
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
@@ -181,8 +182,60 @@ def blocks(
     return _tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
 
 
-def single(
-    name: str, weight: Weight, k: int, n: int, height: int, width: int, at: int = 0, fill: int = 0
-) -> Tensor:
-    """The tile whose corner is (k, n)."""
-    return _tensor(name, weight, (height, width), [_Slabs(weight, [(k, n)], height, width, at, fill)])
+class Tiles:
+    """The tiles of one matrix, an initializer each.
+
+    Asked for in the order in which the weight is stored they are cut a band at a time, one copy for all tiles
+    along it: a copy for each of 14,000 tiles takes longer than the copying.
+
+    Args:
+        weight: The weight.
+        tile: (TK, TN).
+        at: Which matrix of a stack.
+        fill: What it is padded with.
+    """
+
+    def __init__(self, weight: Weight, tile: tuple[int, int], at: int = 0, fill: int = 0) -> None:
+        self._weight = weight
+        self._tile = tile
+        self._at = at
+        self._fill = fill
+        self._matrix: Array | None = None
+        self._band: tuple[int, Array] | None = None
+        self._itemsize = weight.tensor.nbytes // max(weight.tensor.elements, 1)
+
+    def tensor(self, name: str, k: int, n: int, height: int, width: int) -> Tensor:
+        """The tile (k, n), as large as it is at an edge."""
+        payload = Computed(height * width * self._itemsize, partial(self._made, k, n, height, width))
+        return Tensor(name, self._weight.tensor.dtype, (height, width), payload)
+
+    def _made(self, k: int, n: int, height: int, width: int) -> Iterator[memoryview]:
+        if self._matrix is None:
+            self._matrix = _matrix(self._weight, self._at)
+        tk, tn = self._tile
+        along, across = (n, k) if self._weight.transposed else (k, n)
+        inside = (k + 1) * tk <= self._weight.K and (n + 1) * tn <= self._weight.N
+        if not inside or not self._in_band(along, across):
+            yield _bytes(_block(self._matrix, k * tk, n * tn, height, width, self._fill))
+            return
+        assert self._band is not None
+        yield _bytes(self._band[1][across])
+
+    def _in_band(self, along: int, across: int) -> bool:
+        """Whether the band with a tile is at hand; the first of a band makes it."""
+        if across == 0:
+            assert self._matrix is not None
+            tk, tn = self._tile
+            if self._weight.transposed:
+                rows, size, turned = self._matrix.T, (tn, tk), (1, 2, 0)
+            else:
+                rows, size, turned = self._matrix, (tk, tn), (1, 0, 2)
+            count = rows.shape[1] // size[1]
+            first = along * size[0]
+            # rows an odd distance apart, see `_block`
+            stage = np.empty((size[0], rows.shape[1] + _ODD // self._itemsize), rows.dtype)
+            np.copyto(stage[:, : rows.shape[1]], rows[first : first + size[0]])
+            tiles = stage[:, : count * size[1]].reshape(size[0], count, size[1])
+            self._band = along, np.ascontiguousarray(tiles.transpose(turned))
+            _forget(self._weight, first, first + size[0])
+        return self._band is not None and self._band[0] == along
