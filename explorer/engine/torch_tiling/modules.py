@@ -47,7 +47,8 @@ class TiledLinear(_Tiled, nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """X W^T + b for x of shape (..., in_features)."""
         rows = x.reshape(-1, self.in_features)
-        y = tiled_product(rows, self.weight, self.tile, padded=self.edges == "padded")
+        sizes = self.out_features, self.in_features
+        y = tiled_product(rows, self.weight, self.tile, padded=self.edges == "padded", sizes=sizes)
         if self.bias is not None:
             y = y + self.bias
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
@@ -64,9 +65,10 @@ def _convolved(module: Any, x: Tensor) -> Tensor:
         x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
     steps = tuple(zip(module.kernel_size, module.dilation, module.stride, strict=True))
     sizes = [(x.shape[2 + at] - d * (k - 1) - 1) // s + 1 for at, (k, d, s) in enumerate(steps)]
-    rows = _windows(x, steps, sizes)
-    weight = module.weight.reshape(module.out_channels, -1)
-    y = tiled_product(rows, weight, module.tile, padded=module.edges == "padded")
+    depth = module.in_channels * math.prod(module.kernel_size)
+    rows = _windows(x, steps, sizes, depth)
+    weight, shape = module.weight.reshape(module.out_channels, depth), (module.out_channels, depth)
+    y = tiled_product(rows, weight, module.tile, padded=module.edges == "padded", sizes=shape)
     if module.bias is not None:
         y = y + module.bias
     y = y.to(x.dtype).reshape(x.shape[0], *sizes, module.out_channels)
@@ -74,13 +76,12 @@ def _convolved(module: Any, x: Tensor) -> Tensor:
     return y.squeeze(0) if alone else y
 
 
-def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int]) -> Tensor:
+def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int) -> Tensor:
     """What the kernel sees at each place: (batch x places, channels x kernel).
 
     torch's own unfold is for images and goes through every exporter; a signal is an image of height 1, and
     a volume is cut by slices.
     """
-    depth = x.shape[1] * math.prod(k for k, _, _ in steps)
     if all(step == (1, 1, 1) for step in steps):
         return x.flatten(2).transpose(1, 2).reshape(-1, depth)
     if len(steps) == 1:

@@ -10,7 +10,7 @@ one for each of the 9,216 tile products of AlexNet's first Linear.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,10 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def tiled_product(x: Tensor, weight: Tensor, tile: Tile, *, padded: bool) -> Tensor:
-    """X W^T by tiles.
+def tiled_product(
+    x: Tensor, weight: Tensor, tile: Tile, *, padded: bool, sizes: tuple[int, int] | None = None
+) -> Tensor:
+    """The product of x and the transposed weight, by tiles.
 
     While torch.jit.trace runs, rows are filled up with zeros to whole blocks, so that the trace holds for
     every number of rows. Where torch.export leaves their number open they stay in one block, however many
@@ -38,6 +40,7 @@ def tiled_product(x: Tensor, weight: Tensor, tile: Tile, *, padded: bool) -> Ten
         weight: (N, K), as nn.Linear keeps it.
         tile: (TM, TK, TN).
         padded: Fill operands up with zeros, so that every product is exactly TM x TK x TN.
+        sizes: (N, K) as numbers, which the weight's own shape is not while torch.jit.trace runs.
 
     Returns:
         (M, N), in `accumulator(weight.dtype)`.
@@ -45,22 +48,33 @@ def tiled_product(x: Tensor, weight: Tensor, tile: Tile, *, padded: bool) -> Ten
     tm, tk, tn = tile
     wide = accumulator(weight.dtype)
     x, weight = x.to(wide), weight.to(wide)
-    count, (columns, depth) = x.shape[0], weight.shape
+    count, (columns, depth) = x.shape[0], sizes or weight.shape
+    high, deep = columns, depth
     if padded:
-        x, weight = _filled(x, 1, tk), _filled(_filled(weight, 0, tn), 1, tk)
-    elif depth == 0:
+        high, deep = -(-columns // tn) * tn, -(-depth // tk) * tk
+        x, weight = _filled(x, 0, deep - depth), _filled(weight, high - columns, deep - depth)
+    elif not depth:
         return x.new_zeros(count, columns)
-    right = _cut(weight, tn)
+    right = _cut(weight, tn, high, deep)
     if isinstance(count, int) and not _is_tracing():
-        left = _cut(_filled(x, 0, tm) if padded else x, tm)
-        product = _joined([_joined([_region(a, b, tk) for b in right], 1) for a in left], 0)
+        rows = -(-count // tm) * tm if padded else count
+        left = _cut(_filled(x, rows - count, 0), tm, rows, deep)
+        product = _joined([_joined([_region(a, b, tk, deep) for b in right], 1) for a in left], 0)
     else:
         size: int = count
         if _is_tracing():
-            x, size = _filled(x, 0, tm), tm
-        blocks = x.reshape(-1, 1, size, x.shape[1])
-        product = _joined([_open_region(blocks, b, tk) for b in right], 1)
+            x, size = _filled(x, -count % tm, 0), tm
+        blocks = x.reshape(-1, 1, size, deep)
+        product = _joined([_open_region(blocks, b, tk, deep) for b in right], 1)
     return product[:count, :columns] if padded or not isinstance(count, int) else product
+
+
+class _Blocks(NamedTuple):
+    """Blocks of one size: (blocks, rows, K)."""
+
+    tensor: Tensor
+    blocks: int
+    rows: int
 
 
 def _is_tracing() -> bool:
@@ -68,22 +82,21 @@ def _is_tracing() -> bool:
     return bool(jit.is_tracing())
 
 
-def _filled(x: Tensor, axis: int, size: int) -> Tensor:
-    """`x` with zeros behind its end, so that `size` divides the axis."""
-    missing = -x.shape[axis] % size
-    if isinstance(missing, int) and not missing:
+def _filled(x: Tensor, rows: int, columns: int) -> Tensor:
+    """`x` with so many rows and columns of zeros behind its end."""
+    if isinstance(rows, int) and not rows and not columns:
         return x
-    return torch.nn.functional.pad(x, (0, 0, 0, missing) if axis == 0 else (0, missing))
+    return torch.nn.functional.pad(x, (0, columns, 0, rows))
 
 
-def _cut(x: Tensor, size: int) -> list[Tensor]:
-    """Blocks of `size` rows, (blocks, size, K), and by themselves the rows that remain."""
-    whole = x.shape[0] // size
+def _cut(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
+    """Blocks of `size` rows, and by themselves the rows that remain."""
+    whole = rows // size
     parts = []
     if whole:
-        parts.append(x[: whole * size].reshape(whole, size, x.shape[1]))
-    if whole * size < x.shape[0] or not whole:
-        parts.append(x[whole * size :].unsqueeze(0))
+        parts.append(_Blocks(x[: whole * size].reshape(whole, size, depth), whole, size))
+    if whole * size < rows or not whole:
+        parts.append(_Blocks(x[whole * size :].unsqueeze(0), 1, rows - whole * size))
     return parts
 
 
@@ -91,26 +104,28 @@ def _joined(parts: list[Tensor], axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
-def _region(left: Tensor, right: Tensor, tk: int) -> Tensor:
-    """Row blocks (m, rows, K) by column blocks (n, columns, K): (m rows, n columns)."""
-    (m, rows, _), (n, columns, _) = left.shape, right.shape
+def _region(left: _Blocks, right: _Blocks, tk: int, depth: int) -> Tensor:
+    """Row blocks by column blocks: (rows of all, columns of all)."""
+    m, n = left.blocks, right.blocks
     if m <= n:
-        found = [_summed(a.expand(n, -1, -1), right, tk, torch.bmm) for a in left.unbind()]
-        return _joined([part.transpose(0, 1).reshape(rows, n * columns) for part in found], 0)
-    found = [_summed(left, b.expand(m, -1, -1), tk, torch.bmm) for b in right.unbind()]
-    return _joined([part.reshape(m * rows, columns) for part in found], 1)
+        sums = [
+            _summed(a.expand(n, -1, -1), right.tensor, tk, depth, torch.bmm) for a in left.tensor.unbind()
+        ]
+        return _joined([part.transpose(0, 1).reshape(left.rows, n * right.rows) for part in sums], 0)
+    sums = [_summed(left.tensor, b.expand(m, -1, -1), tk, depth, torch.bmm) for b in right.tensor.unbind()]
+    return _joined([part.reshape(m * left.rows, right.rows) for part in sums], 1)
 
 
-def _open_region(left: Tensor, right: Tensor, tk: int) -> Tensor:
+def _open_region(left: Tensor, right: _Blocks, tk: int, depth: int) -> Tensor:
     """As `_region`, with any number of row blocks or rows: (m, 1, rows, K)."""
-    n, columns, _ = right.shape
-    found = _summed(left, right, tk, torch.matmul)
-    return found.transpose(1, 2).reshape(-1, n * columns)
+    found = _summed(left, right.tensor, tk, depth, torch.matmul)
+    return found.transpose(1, 2).reshape(-1, right.blocks * right.rows)
 
 
-def _summed(left: Tensor, right: Tensor, tk: int, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _summed(
+    left: Tensor, right: Tensor, tk: int, depth: int, product: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
     """The products along K, added up in its order."""
-    depth = right.shape[-1]
     total: Tensor | None = None
     for k in range(0, depth, tk):
         part = product(left[..., k : k + tk], right[..., k : k + tk].transpose(-1, -2))
