@@ -77,6 +77,8 @@ class Judge:
         figures = trial.figures
         if trial.fault:
             return trial.fault
+        if figures.equal:
+            return ""
         if not place.float:
             return f"{trial.differing:,} of {trial.elements:,} elements differ" if trial.differing else ""
         own = unit_roundoff(place.dtypes[0])

@@ -56,8 +56,11 @@ alone, with their inputs moved, and in float64."""
 _NODES = 2048
 """Nodes of one session of layers side by side: loading one is quadratic in what is ready at once."""
 
-_TERMS, _MOST_PARTS = 1024, 16
-"""Terms of a sum that are tried together, and in how many parts at most."""
+_TERMS = 128
+"""Terms of a sum that are tried together."""
+
+_MOST_MACS = 1 << 28
+"""Multiplications that all parts of a sum may take: float64 needs half a second for them."""
 
 
 class _Alone(Struct, frozen=True):
@@ -65,6 +68,7 @@ class _Alone(Struct, frozen=True):
 
     Attributes:
         outputs, outputs_after: What is called how in either session.
+        read: What the original's layers are given.
         dtypes: Of what the second model's layers are given.
     """
 
@@ -72,6 +76,7 @@ class _Alone(Struct, frozen=True):
     second: Session
     outputs: Mapping[str, str]
     outputs_after: Mapping[str, str]
+    read: tuple[str, ...]
     dtypes: Mapping[str, str]
 
 
@@ -302,18 +307,21 @@ class Probing:
             )
             model, outputs = cut_out(wiring, regions, dtypes)
             sides.append((Session(model, what=what, optimise=False), outputs, dtypes))
-        (first, outputs, _), (second, outputs_after, dtypes_after) = sides
-        alone = _Alone(first, second, outputs, outputs_after, dtypes_after)
+        (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
+        alone = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
         self._try(group, given, alone)
         filled = {name: without_zeros(value, seed_of(name)) for name, value in given.items()}
         if any(filled[name] is not value for name, value in given.items()):
             self._try(group, filled, alone)
         # equal bits with every input in play leave nothing to look for
-        deep = [p for p in group if p.float and undecided(p.alone[-1]) and self._parts(p) > 1]
-        parts = max(map(self._parts, deep), default=0)
-        for part in range(parts):
-            thinned = {name: one_part(value, part, parts, seed_of(name)) for name, value in filled.items()}
-            self._try(deep, thinned, alone, into=part)
+        deep = [p for p in group if p.float and undecided(p.alone[-1])]
+        for parts in sorted({self._parts(p) for p in deep} - {1}):
+            chosen = [p for p in deep if self._parts(p) == parts]
+            for part in range(parts):
+                thinned = {
+                    name: one_part(value, part, parts, seed_of(name)) for name, value in filled.items()
+                }
+                self._try(chosen, thinned, alone, into=part)
 
     def _try(self, group: Sequence[Place], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
         """One run of the layers of both models on the same values.
@@ -325,11 +333,10 @@ class Probing:
             into: 0 makes a trial, more adds to the last one.
         """
         roundings = {self._named[name]: dtype for name, dtype in alone.dtypes.items()}
-        here = {n: as_given(given[n], roundings.get(n)) for p in group for n in p.before.given}
+        here = {name: as_given(given[name], roundings.get(name)) for name in alone.read}
         there = {
-            n: as_given(given[self._named[n]], dtype).astype(dtype, copy=False)
-            for n, dtype in alone.dtypes.items()
-            if any(n in p.after.given for p in group)
+            name: as_given(given[self._named[name]], dtype).astype(dtype, copy=False)
+            for name, dtype in alone.dtypes.items()
         }
         old = alone.first.run(here, [alone.outputs[p.pair.before] for p in group])
         new = alone.second.run(there, [alone.outputs_after[p.pair.after] for p in group])
@@ -358,7 +365,8 @@ class Probing:
         stored = self.one.model.graph.initializers
         shapes = [stored[name].shape for name in place.before.stored if len(stored[name].shape) > 1]
         depths = [max(shape) if len(shape) == 2 else math.prod(shape[1:]) for shape in shapes]
-        return min(-(-max(depths, default=0) // _TERMS), _MOST_PARTS)
+        depth = max(depths, default=1)
+        return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))
 
     def _exactly(self, place: Place, feeds: Feeds) -> Array | None:
         """The original's layer in float64 on the same values; None if it cannot be run so."""

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer.engine.formats import onnx_reader, onnx_writer
 from explorer.engine.graph import Model, Node
 from explorer.engine.validate import validate
+from explorer.engine.verify import probing
 from explorer.engine.verify.blame import blame
 from explorer.engine.verify.compare import Comparison
 from explorer.errors import Cancelled, Misuse
@@ -334,6 +335,41 @@ def test_a_folded_batch_norm_is_one_probe_over_two_layers(tmp_path: Path) -> Non
     assert fact.same, fact.verdict
     assert [(p.value, p.layers) for p in fact.probes] == [("y", 2)]
     assert fact.unpaired == (("p", "not in the second model"),)
+
+
+def test_what_is_no_number_in_both_is_no_difference(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Sub", ["x", "big"], ["low"]),
+        helper.make_node("Sqrt", ["low"], ["odd"]),
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Add", ["odd", "y"], ["z"]),
+    ]
+    weights = {"big": np.full(4, 100, np.float32)}
+    model = validate(t.model(tmp_path / "a.onnx", nodes, {"x": (2, 4)}, weights, outputs=("y", "z")))
+    fact = blame(model, model)
+    assert fact.kind == "equal"
+
+
+def test_deep_layers_of_one_group_are_tried_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sessions for the models, two for their layers: none again for the parts of a sum."""
+    weights = {"w": t.weight(2048, 8), "v": t.weight(8, 2048, seed=1), "u": t.weight(2048, 4, seed=2)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="one"),
+        helper.make_node("MatMul", ["p", "v"], ["q"], name="two"),
+        helper.make_node("MatMul", ["q", "u"], ["y"], name="three"),
+    ]
+    before = validate(t.model(tmp_path / "a.onnx", nodes, {"x": (1, 2048)}, weights))
+    made = []
+    real = probing.Session
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        made.append(kwargs["what"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(probing, "Session", counted)
+    fact = blame(before, written(t.with_array(before, "u", one_off), tmp_path / "b.onnx"))
+    assert first_of(fact).layer == "three"
+    assert len(made) == 4
 
 
 def test_a_layer_that_was_folded_into_the_one_before_is_no_fault_of_either(tmp_path: Path) -> None:
