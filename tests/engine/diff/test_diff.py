@@ -583,12 +583,15 @@ def test_the_textbook_case_opens_to_the_textbook(sample: Sample) -> None:
 def test_only_the_tiled_layers_of_lenet_change(sample: Sample) -> None:
     there, _ = tiled(sample("lenet"), "scan")
     assert [row.what for row in there.nodes] == [
+        "Conv -> 13 products",
+        "Conv -> 6 products",
         "Gemm -> 14 products",
         "Gemm -> 4 products",
         "Gemm -> 2 products",
     ]
     assert counts(there)["Gemm"] == (3, 3, 0, 0, 0)
-    assert counts(there)["Conv"] == (2, 0, 2, 0, 0)
+    assert counts(there)["Conv"] == (2, 2, 0, 0, 0)
+    assert counts(there)["Relu"][1] == 0
 
 
 def test_tiled_anew_with_another_tile_is_one_row_too(sample: Sample) -> None:
