@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from explorer.arguments import (
+    parse_choices,
     parse_count,
     parse_dims,
     parse_dynamic,
     parse_input_shapes,
     parse_names,
+    parse_sizes,
     parse_tile,
+    parse_tiles,
 )
 from explorer.errors import Misuse
 
@@ -27,6 +30,19 @@ from explorer.errors import Misuse
 )
 def test_a_tile_may_be_written_in_every_usual_way(text: str, tile: tuple[int, int, int]) -> None:
     assert parse_tile(text) == tile
+
+
+def test_lists_stand_between_commas_and_hold_each_once() -> None:
+    assert parse_tiles("16, 32x8x4,16") == ((16, 16, 16), (32, 8, 4))
+    assert parse_sizes("16, 8,16", "--tile-m") == (16, 8)
+    assert parse_choices("b, a,b", ("a", "b"), "--letters") == ("b", "a")
+    for wrong in ("", "16,", "16,,32", "16;32"):
+        with pytest.raises(Misuse, match="--tile"):
+            parse_tiles(wrong)
+        with pytest.raises(Misuse, match="--tile-m"):
+            parse_sizes(wrong, "--tile-m")
+    with pytest.raises(Misuse, match="'c' is not known"):
+        parse_choices("a,c", ("a", "b"), "--letters")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from explorer import BadModel, Cancelled, EngineDied, Misuse, TileSpec
+from explorer import BadModel, Cancelled, EngineDied, Misuse, SweepSpec, TileSpec
 from explorer.facts.roofline import Machine
 from explorer.worker import Engine, Event
 
@@ -33,6 +33,8 @@ def test_it_answers_like_the_session(engine: Engine, sample: Any) -> None:
         assert engine.submit("memory").future.result(60) == session.memory()
         machine = Machine("", 1e12, 1e11)
         assert engine.submit("roofline", machine).future.result(60) == session.roofline(machine)
+        spec = SweepSpec(tuple((size, 16, 16) for size in range(1, 300)))  # more rows than one message holds
+        assert engine.submit("sweep", spec).future.result(60).rows == session.sweep(spec).rows
 
 
 def test_errors_of_the_session_cross_the_process(sample: Any, tmp_path: Path) -> None:
