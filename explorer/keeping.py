@@ -1,0 +1,132 @@
+"""What a session leaves behind: its models, and what was done as commands, a script, a file of tilings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorer import scripts
+from explorer.arguments import opening_words
+from explorer.comparing import Comparing
+from explorer.errors import Misuse
+from explorer.facts import TileSpec
+from explorer.states import OnProgress, stem
+
+__all__ = ["Keeping"]
+
+
+class Keeping(Comparing):
+    """The methods of `explorer.session.Session` that write down what it has."""
+
+    def save(self, path: str, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
+        """Writes the current model to `path` as ONNX.
+
+        Returns:
+            The path.
+
+        Raises:
+            Misuse: The file exists and `overwrite` is False, it is the opened model, or it cannot be
+                written.
+        """
+        from explorer import targets
+        from explorer.engine.formats import onnx_writer
+
+        self._check_target(path, overwrite)
+        model = self._model(self._history.current, on_progress)
+        with targets.replacing(path, overwrite=overwrite) as temporary:
+            onnx_writer.write(model, temporary, on_progress=on_progress)
+        self._amend(self._history.current, saved=path)
+        return path
+
+    def command(self, spec: TileSpec, output: str | None = None) -> str:
+        """The command that does headless what `tile` does to the opened model.
+
+        '' where no command can: an nn.Module object has no name, rules that stand in no file no option.
+        """
+        words = scripts.tiling_words(spec)
+        if self._module is not None or words is None:
+            return ""
+        import shlex
+
+        head = ["explorer", "tile", self.source, "-o", output or f"{stem(self.source)}_tiled.onnx"]
+        return shlex.join([*head, *words, *opening_words(self._options)])
+
+    def script(self, path: str, *, index: int | None = None, overwrite: bool = False) -> str:
+        """Writes the commands that make a state, and those before it, as a shell script.
+
+        Run in an empty folder it makes files that are the session's, byte for byte.
+
+        Args:
+            path: Of the script.
+            index: Which state of the history; None is the current one.
+            overwrite: Whether an existing file may be replaced.
+
+        Returns:
+            The path.
+
+        Raises:
+            Misuse: Nothing was done yet, no command can open the model, or `path` cannot be written.
+        """
+        self._write(path, self.script_text(index), overwrite)
+        scripts.make_executable(path)
+        return path
+
+    def script_text(self, index: int | None = None) -> str:
+        """What `script` writes; it opens no model that is not ONNX, so nothing of its code runs.
+
+        Raises:
+            Misuse: Nothing was done yet, or no command can open the model.
+        """
+        at = self._at(index)
+        if at == 0:
+            raise Misuse("nothing was done to the model yet", where="script", hint="tile it first")
+        if self._module is not None:
+            raise Misuse("no command opens an nn.Module object", where=self.source, hint="save it as ONNX")
+        if self._options["seed"]:
+            raise Misuse("no option asks for weights of another seed", where=self.source)
+        import explorer
+
+        steps = [scripts.Step(self._history.entries[i], self._reopening(i - 1)) for i in range(1, at + 1)]
+        tool = f"explorer {explorer.__version__}"
+        return scripts.as_script(self.source, steps, stem=stem(self.source), tool=tool)
+
+    def keep_choices(self, path: str, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
+        """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name.
+
+        Returns:
+            The path.
+
+        Raises:
+            Misuse: Nothing was tiled yet, or `path` cannot be written.
+        """
+        from explorer import tiling_file
+
+        plans = [entry.plan for entry in self._history.entries[1 : self._history.current + 1] if entry.plan]
+        if not plans:
+            raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
+        every = [site.name for site in self._plan_of(0, TileSpec(), on_progress)[0].sites]
+        spec = tiling_file.chosen_by_hand(plans, every)
+        said = [f"What was tiled of {self.source}, and how: explorer tile MODEL --config THIS"]
+        self._write(path, tiling_file.as_toml(spec, said), overwrite)
+        return path
+
+    # inside
+
+    def _reopening(self, at: int) -> Mapping[str, Any]:
+        """With which options a state has to be opened for a transform to come out the same."""
+        if at == 0:
+            return self._options
+        from explorer.engine.formats.opening import dims_of
+
+        kept = {name: self._options[name] for name in ("input_shapes", "rules")}
+        trust = self._options["trust"] and self._options["rules"] is not None
+        return {**kept, "trust": trust, "dims": dims_of(self._model(at), self._options["dims"])}
+
+    def _write(self, path: str, text: str, overwrite: bool) -> None:
+        """Writes a file of text."""
+        from explorer import targets
+
+        self._check_target(path, overwrite)
+        with targets.replacing(path, overwrite=overwrite) as temporary:
+            with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
