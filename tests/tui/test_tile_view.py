@@ -232,6 +232,8 @@ async def test_the_dialog_the_verdict_and_the_diff_lead_to_the_tiles() -> None:
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)
         assert view.site.name == "classifier.6", "of the chosen layer"
+        await hands.press("n")
+        assert "activation classifier.1.in" in pane(hands, "block")
         await hands.press("escape")
         await hands.press("backspace", "backspace", *"32")
         await hands.press("enter")

@@ -288,8 +288,9 @@ def block_page(
         where: list[Span] = [(_range(first, second), "number"), (f" {_size(first, second)}", "dim")]
         lines.append(_field(letter, where, width))
         if height >= 11:
-            shown = ending(safe(name), max(8, width - 5 - len(role))) if name else "its input"
-            lines.append((("   ", "text"), (f"{role} {shown}", "text" if name else "dim")))
+            said = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}"
+            nameless = f"{role} the input" if role.endswith(" of") else f"an {role}"
+            lines.append((("   ", "text"), (said, "text") if name else (nameless, "dim")))
     if height >= 17:
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]

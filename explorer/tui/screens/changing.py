@@ -217,12 +217,15 @@ class Changing(Screen[None]):
         by_value = self.analysis.info.model.format == "onnx"
 
         def ask(chosen: list[Layer]) -> None:
+            assert self.analysis is not None
+            layers = self.analysis.layers
             dialog = TileDialog(
                 ask_plan,
                 ask_cost,
                 chosen,
                 by_value=by_value,
                 blink=not self.remote,
+                layers=layers if len(layers) <= _AT_ONCE else chosen,
                 spec=self.tile_spec,
                 hardware=self.hardware,
                 typed=self.machine,

@@ -205,6 +205,7 @@ class TileDialog(Dialog[TileSpec]):
         ask_cost: What that costs.
         chosen: The layer or run under the cursor, with everything inside it.
         by_value: See `sites_of`.
+        layers: Those that the tiles are shown with: their operands' names.
         spec: What was asked for last, to begin with.
         hardware: The machine that was chosen last.
         typed: The rates of a machine that the user typed for something else.
@@ -230,6 +231,7 @@ class TileDialog(Dialog[TileSpec]):
         *,
         by_value: bool = True,
         blink: bool = False,
+        layers: Sequence[Layer] = (),
         spec: TileSpec | None = None,
         hardware: Hardware | None = None,
         typed: Machine | None = None,
@@ -237,7 +239,7 @@ class TileDialog(Dialog[TileSpec]):
         super().__init__()
         self._by_value = by_value
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
-        self._chosen, self._blink = tuple(chosen), blink
+        self._chosen, self._blink, self._layers = tuple(chosen), blink, layers
         self._begin = spec or TileSpec()
         self._every: dict[str, tuple[SitePlan, ...]] = {}
         self._spec: TileSpec | None = None
@@ -429,7 +431,7 @@ class TileDialog(Dialog[TileSpec]):
         sites, row = self.plan.sites, self.query_one(Figures).current
         named = [site for site in sites if row is not None and site.name == row.site]
         first = (named or self._here(sites) or list(sites))[0]
-        self.app.push_screen(TileView(sites, sites.index(first), given=operands_of(self._chosen)))
+        self.app.push_screen(TileView(sites, sites.index(first), given=operands_of(self._layers)))
 
     def action_apply(self) -> None:
         """Do it, if the plan on show is the plan of what the fields say."""
