@@ -15,9 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer.engine.formats import onnx_reader, onnx_writer
 from explorer.engine.graph import Model, Node
 from explorer.engine.validate import validate
-from explorer.engine.verify import probing
+from explorer.engine.verify import float64, probing
 from explorer.engine.verify.blame import blame
 from explorer.engine.verify.compare import Comparison
+from explorer.engine.verify.runtime import Session
 from explorer.errors import Cancelled, Misuse
 from explorer.facts import TileSpec
 from explorer.facts.blame import Blame, Probe
@@ -182,6 +183,19 @@ def test_figures_are_those_of_the_two_arrays(tmp_path: Path) -> None:
     assert probe.cosine == pytest.approx(cosine, abs=1e-6)
     assert probe.noise is not None
     assert 0 < probe.noise < 1e-6, "float32 against float64"
+
+
+def test_the_noise_is_that_of_the_original_run_in_float64(tmp_path: Path) -> None:
+    """Carried from layer to layer, over parts, as in one run of the whole."""
+    before = stack(tmp_path / "a.onnx", layers=6)
+    fact = blame(before, as_float16(before, tmp_path / "h.onnx"), budget=8000)
+    x = {"x": np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)}
+    true = float64.run(before, x)["y"]
+    old = Session(before, what="it", optimise=False).run(x)["y"]
+    last = fact.probes[-1]
+    noise = np.sqrt(np.mean((old - true) ** 2) / np.mean(old.astype(float) ** 2))
+    assert last.noise == pytest.approx(noise, rel=1e-6)
+    assert all(p.noise is not None for p in fact.probes)
 
 
 def as_float16(made: Model, path: Path) -> Model:
