@@ -17,7 +17,7 @@ from explorer.tui.pages.model import header_lines, model_page
 from explorer.tui.pages.operators import operator_entries, range_text
 from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
-from explorer.tui.screens.tile import sites_of
+from explorer.tui.sites import sites_of
 from explorer.tui.treemodel import TreeModel
 from explorer.tui.widgets.layer_tree import tree_line
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, plan, proof

@@ -14,7 +14,8 @@ from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.tui.lines import line_text, line_width
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
-from explorer.tui.screens.tile import Figures, Options, TileDialog
+from explorer.tui.screens.tile import Figures, TileDialog
+from explorer.tui.widgets.options import Options
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, plan
 

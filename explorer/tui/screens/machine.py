@@ -16,8 +16,8 @@ from explorer.errors import ExplorerError, Misuse
 from explorer.facts.roofline import Machine
 from explorer.tui.lines import Line, safe, wrap
 from explorer.tui.screens.dialogs import Dialog, text_input
-from explorer.tui.screens.tile import Options
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.options import Options
 
 __all__ = ["MachineDialog"]
 

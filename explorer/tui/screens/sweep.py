@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -38,8 +39,8 @@ from explorer.tui.lines import Line, fit, safe, wrap
 from explorer.tui.pages.heads import job_line
 from explorer.tui.pages.sweep import axes_of, fields_for, sweep_facts, sweep_head, sweep_line, sweep_plot
 from explorer.tui.screens.dialogs import AskPath, Confirm, Dialog, Message, Page, text_input
-from explorer.tui.screens.tile import Options
 from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.options import Options
 from explorer.tui.widgets.strips import Header, PaneHead, Status
 
 __all__ = ["Asked", "Found", "SweepDialog", "SweepScreen"]
@@ -261,6 +262,7 @@ class SweepScreen(Screen[TileSpec]):
         self._said = ""
         self._plotted = False
         self._timer: Timer | None = None
+        self._began = 0.0
 
     def compose(self) -> ComposeResult:
         """The parts."""
@@ -362,7 +364,8 @@ class SweepScreen(Screen[TileSpec]):
         if running is None:
             return ((fit(f" {safe(self._said)}", width), "dim"),)
         title = f"sweeping · {len(self._found.rows):,} of {len(self._found.rows) + len(self._open):,}"
-        return job_line(title, running.job.progress, running.elapsed, width, refused=False)
+        elapsed = time.monotonic() - self._began
+        return job_line(title, running.job.progress, elapsed, width, refused=False)
 
     def _say(self, said: str) -> None:
         self._said = said
@@ -394,7 +397,7 @@ class SweepScreen(Screen[TileSpec]):
         rows = {_mark(row): row for row in self._found.rows} if alike else {}
         self._found.asked = asked
         self._found.rows = with_front(list(rows.values()))
-        self._said = ""
+        self._said, self._began = "", time.monotonic()
         size = 1 if asked.verify else _AT_A_TIME
         self._open = [
             tile

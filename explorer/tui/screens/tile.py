@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.message import Message
 from textual.widgets import Input, Static
 
 from explorer import machines
@@ -20,125 +19,25 @@ from explorer.errors import Cancelled, ExplorerError
 from explorer.facts import Layer, Plan, SitePlan, TileSpec
 from explorer.facts.cost import Hardware, PlanCost, SiteCost
 from explorer.facts.roofline import Machine
-from explorer.tui.lines import BLANK, Line, fit, safe, wrap
+from explorer.tui.lines import BLANK, Line, safe, wrap
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
 from explorer.tui.screens.dialogs import Dialog, Entry, Page
-from explorer.tui.widgets.line_view import LineList, LineView, RoleLines
+from explorer.tui.sites import operands_of, sites_of
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.options import Options
 
-__all__ = ["AskCost", "AskPlan", "Made", "Options", "TileDialog", "operands_of", "sites_of"]
+__all__ = ["AskCost", "AskPlan", "Made", "TileDialog"]
 
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
 """The engine's cost of a spec on a machine; True has every site's formulas, None those of a single one."""
 
-_LABEL = 12
-"""Cells before what a field says; a word has one of them for its own highlight."""
 _EDGES = ("ragged", "padded")
 _GROUPED = ("leave", "pack")
 _FORMS = ("auto", "lab", "scan", "unrolled", "batched")
 _SITES = ("all", "this layer", "this kind")
 _PAUSE = 0.15
 """Seconds without a key before the plan is asked for again."""
-
-
-def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
-    """The sites that lie in `layers` (leaves or groups).
-
-    A site of an ONNX model is known by the value that it makes. One of an nn.Module, whose tensors have
-    no names of their own (`by_value` is False), is known by the scope that the exporter wrote into its
-    node's name: /classifier/classifier.1/Gemm is classifier.1.
-    """
-    leaves = [layer for layer in layers if by_value and not layer.group]
-    made = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
-    paths = [layer.path for layer in layers if layer.path]
-    found = []
-    for site in sites:
-        scope = _scope(site.name)
-        if site.output in made or any(
-            scope == p or scope.startswith(p + ".") or site.name == p for p in paths
-        ):
-            found.append(site)
-    return found
-
-
-def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
-    """What goes into layers as operands 'A' and 'B', by what comes out of them; a tiled site is one layer."""
-    whole = [layer for layer in layers if layer.group and layer.kind == "tiled"]
-    leaves = [layer for layer in layers if not layer.group and layer.inputs]
-    return {
-        made.name: dict(zip("AB", [given.name for given in layer.inputs], strict=False))
-        for layer in (*leaves, *whole)
-        for made in layer.outputs
-        if made.name
-    }
-
-
-def _scope(name: str) -> str:
-    scope = ""
-    for piece in name.strip("/").split("/"):
-        nested = not scope or piece == scope or piece.startswith(scope + ".")
-        scope = piece if nested else f"{scope}.{piece}"
-    return scope
-
-
-class Options(RoleLines, can_focus=True):
-    """One of a few words; left and right change it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "step(-1)", show=False),
-        Binding("right,l,space", "step(1)", show=False),
-    ]
-    DEFAULT_CSS = "Options { height: 1; width: 1fr; }"
-
-    class Changed(Message):
-        """Another word was chosen."""
-
-    def __init__(self, label: str, words: Sequence[str], *, id: str, label_width: int = _LABEL) -> None:
-        super().__init__(id=id)
-        self._room = label_width
-        self.label, self.words, self.index = fit(label, label_width - 1), tuple(words), 0
-
-    @property
-    def value(self) -> str:
-        """The word chosen."""
-        return self.words[self.index]
-
-    def set_words(self, words: Sequence[str]) -> None:
-        """Other words, in the same places."""
-        self.words = tuple(words)
-        self.refresh()
-
-    def line_at(self, y: int) -> Line:
-        """The line in row `y`."""
-        spans: list[tuple[str, str]] = [(self.label, "dim")]
-        start = self._start()
-        for i, word in enumerate(self.words[start:], start):
-            chosen = "mark" if self.has_focus else "head"  # bold: without colours it must differ too
-            spans += [(f" {word} ", chosen if i == self.index else "dim"), (" ", "text")]
-        return tuple(spans)
-
-    def _start(self) -> int:
-        """The first word on show: of many, those before the chosen one that would push it out are not."""
-        room, start = self.size.width - self._room, self.index
-        while start and sum(len(w) + 3 for w in self.words[start - 1 : self.index + 1]) <= room:
-            start -= 1
-        return start
-
-    def action_step(self, step: int) -> None:
-        """The word beside."""
-        self.index = (self.index + step) % len(self.words)
-        self.refresh()
-        self.post_message(self.Changed())
-
-    async def _on_click(self, event: events.Click) -> None:
-        x, start = self._room - 1, self._start()
-        for i, word in enumerate(self.words[start:], start):
-            if x <= event.x < x + len(word) + 2:
-                self.index = i
-                self.refresh()
-                self.post_message(self.Changed())
-                return
-            x += len(word) + 3
 
 
 class _TileEntry(Entry):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.tui.screens.remembering import Remembering
+from explorer.tui.sites import operands_of, sites_of
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.layer_tree import LayerTree
 
@@ -44,7 +45,6 @@ class Tiles(Remembering):
         return "" if node is None else node.before or node.after or ""
 
     async def _show_tiles(self, chosen: Sequence[Layer], named: str) -> None:
-        from explorer.tui.screens.tile import operands_of, sites_of
         from explorer.tui.screens.tile_view import TileView
 
         sites, skipped = await self._tiled_sites()

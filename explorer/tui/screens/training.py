@@ -13,8 +13,8 @@ from textual.widgets import Input, Static
 from explorer.facts.training import OPTIMIZERS, Optimizer
 from explorer.tui.lines import Line, wrap
 from explorer.tui.screens.dialogs import Dialog, text_input
-from explorer.tui.screens.tile import Options
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.options import Options
 
 __all__ = ["TrainingDialog", "parse_batch"]
 

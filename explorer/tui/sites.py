@@ -1,0 +1,49 @@
+"""Which sites of a plan lie in which layers: the engine names products, the tree has layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from explorer.facts import Layer, SitePlan
+
+__all__ = ["operands_of", "sites_of"]
+
+
+def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
+    """The sites that lie in `layers` (leaves or groups).
+
+    A site of an ONNX model is known by the value that it makes. One of an nn.Module, whose tensors have
+    no names of their own (`by_value` is False), is known by the scope that the exporter wrote into its
+    node's name: /classifier/classifier.1/Gemm is classifier.1.
+    """
+    leaves = [layer for layer in layers if by_value and not layer.group]
+    made = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
+    paths = [layer.path for layer in layers if layer.path]
+    found = []
+    for site in sites:
+        scope = _scope(site.name)
+        if site.output in made or any(
+            scope == p or scope.startswith(p + ".") or site.name == p for p in paths
+        ):
+            found.append(site)
+    return found
+
+
+def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
+    """What goes into layers as operands 'A' and 'B', by what comes out of them; a tiled site is one layer."""
+    whole = [layer for layer in layers if layer.group and layer.kind == "tiled"]
+    leaves = [layer for layer in layers if not layer.group and layer.inputs]
+    return {
+        made.name: dict(zip("AB", [given.name for given in layer.inputs], strict=False))
+        for layer in (*leaves, *whole)
+        for made in layer.outputs
+        if made.name
+    }
+
+
+def _scope(name: str) -> str:
+    scope = ""
+    for piece in name.strip("/").split("/"):
+        nested = not scope or piece == scope or piece.startswith(scope + ".")
+        scope = piece if nested else f"{scope}.{piece}"
+    return scope
