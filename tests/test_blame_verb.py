@@ -185,3 +185,18 @@ def test_an_open_dimension_takes_the_size_that_is_given(sample: Sample) -> None:
 def test_other_models_are_told_apart(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "blame", sample("lenet"), sample("mlp_128"), code=1)
     assert "CANNOT BE COMPARED" in text
+
+
+def test_names_cannot_reach_the_terminal_as_commands(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, factor in (("a", 1), ("b", 2)):
+        model = onnx.load(sample("lenet"))
+        for node in model.graph.node:
+            node.name = f"\x1b[31m{node.name}"
+        bias = next(t for t in model.graph.initializer if t.name == model.graph.node[-1].input[2])
+        bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) * factor, bias.name))
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    text = run(capsys, "blame", tmp_path / "a.onnx", tmp_path / "b.onnx", code=1)
+    assert "fc3/Gemm" in text
+    assert "\x1b" not in text

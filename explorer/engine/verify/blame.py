@@ -206,7 +206,7 @@ def _answer(
         worst=worst,
         most=most,
         probes=probes,
-        unpaired=tuple((printable(n), why) for n, why in list(probing.unpaired.items())[:_NAMED]),
+        unpaired=tuple(probing.unpaired.items())[:_NAMED],
         unpaired_count=len(probing.unpaired),
         seeds=seeds,
         inputs=inputs,
@@ -288,7 +288,7 @@ def _verdict(
 
 
 def _named(probe: Probe) -> str:
-    return f"{probe.op} '{probe.layer}'"
+    return f"{printable(probe.op)} '{printable(probe.layer)}'"
 
 
 def _percent(relative: float | None) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from explorer.engine.graph import DTYPES, Model, Node, Tensor, subgraphs
+from explorer.engine.transforms.region import SITE_KEY
 from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.probes import Region, Wiring
 from explorer.engine.verify.probing import Probing
@@ -138,11 +139,11 @@ class Judge:
         live = [i for i in place.before.nodes if not self.one.live.isdisjoint(self.one.nodes[i].outputs)]
         return Probe(
             step=at,
-            layer=printable(node.label),
+            layer=node.label,
             op=node.op,
-            layer_after=printable(twin.metadata.get("tile_hw.site") or twin.label),
-            value=printable(place.pair.before),
-            value_after=printable(place.pair.after),
+            layer_after=twin.metadata.get(SITE_KEY) or twin.label,
+            value=place.pair.before,
+            value_after=place.pair.after,
             layers=len(live),
             dtype=place.dtypes[0],
             dtype_after=place.dtypes[1],

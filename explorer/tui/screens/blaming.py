@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from explorer.tui.lines import safe
 from explorer.tui.screens.converting import Converting
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Blaming(Converting):
         tree = self.query_one(LayerTree)
         found = (await self.locate(tree.model.layers, [path])).get(path)
         if found is None:
-            self.say(f"the current model has no layer {path}")
+            self.say(f"the current model has no layer {safe(path)}")
             return
         row = tree.model.reveal(found)
         tree.rows_changed()
