@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from explorer.facts import Layer, SitePlan
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from explorer.facts import Layer, SitePlan
 
 __all__ = ["operands_of", "sites_of"]
 
