@@ -159,13 +159,15 @@ async def test_only_the_front_on_a_key() -> None:
         assert len(table(hands)) == 3
 
 
-async def test_enter_tiles_with_the_row_under_the_cursor() -> None:
+async def test_enter_tiles_with_the_row_under_the_cursor_and_what_comes_is_asked_about_anew() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="16,32,64")
         await hands.press("down", "enter")
         specs = [args[0] for name, args, _ in hands.engine.asked if name == "tile"]
         assert [(spec.tile, spec.edges, spec.sites) for spec in specs] == [((32, 32, 32), "ragged", ())]
         assert "Proven equal" in hands.dialog()
+        await hands.press("escape", "S")
+        assert isinstance(hands.pilot.app.screen, SweepDialog)
 
 
 async def test_a_tiling_that_cannot_be_says_why_and_is_not_done() -> None:
@@ -189,13 +191,6 @@ async def test_what_was_found_is_there_the_next_time_and_more_is_added_to_it() -
         assert tiles(hands) == ["16x16x16", "32x32x32", "64x64x64"]
         swept = [args[0].tiles for name, args, _ in hands.engine.asked if name == "sweep"]
         assert swept == [((16, 16, 16), (32, 32, 32)), ((64, 64, 64),)]
-
-
-async def test_another_model_is_asked_about_anew() -> None:
-    async with screen(SweepEngine()) as hands:
-        await begin(hands, tiles="16,32")
-        await hands.press("enter", "escape", "S")
-        assert isinstance(hands.pilot.app.screen, SweepDialog)
 
 
 async def test_proofs_come_one_by_one_and_esc_keeps_what_is_there(tmp_path: Path) -> None:
@@ -231,25 +226,26 @@ async def test_an_error_is_a_dialog_and_the_screen_lives() -> None:
         assert isinstance(hands.pilot.app.screen, SweepDialog)
 
 
-@pytest.mark.parametrize("ending", ["csv", "json", "txt"])
-async def test_the_tilings_are_written_as_the_command_line_prints_them(ending: str, tmp_path: Path) -> None:
+async def test_the_tilings_are_written_as_the_command_line_prints_them(tmp_path: Path) -> None:
     async with screen(SweepEngine()) as hands:
+
+        async def write(name: str) -> None:
+            await hands.press("w")
+            hands.pilot.app.screen.query_one(Input).value = name
+            await hands.press("enter")
+
         await begin(hands, tiles="16,32")
-        await hands.press("w")
-        hands.pilot.app.screen.query_one(Input).value = f"out.{ending}"
-        await hands.press("enter")
-        path = tmp_path / f"out.{ending}"
-        if ending == "txt":
-            assert "the ending says the format" in hands.dialog()
-            return
+        await write("out.csv")
         assert "2 tilings written" in strip(hands, Status)
-        text = path.read_text()
-        rows = json.loads(text)["rows"] if ending == "json" else list(csv.DictReader(text.splitlines()))
-        assert [int(one["tile_m"]) for one in rows] == [16, 32]
-        await hands.press("w")
-        hands.pilot.app.screen.query_one(Input).value = f"out.{ending}"
-        await hands.press("enter")
+        rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+        assert [one["tile_m"] for one in rows] == ["16", "32"]
+        await write("out.json")
+        assert [one["tile_m"] for one in json.loads((tmp_path / "out.json").read_text())["rows"]] == [16, 32]
+        await write("out.csv")
         assert "exists. Replace it?" in hands.dialog()
+        await hands.press("escape")
+        await write("out.txt")
+        assert "the ending says the format" in hands.dialog()
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 15), (140, 40)])

@@ -138,14 +138,12 @@ def sweep_facts(row: SweepRow, width: int) -> list[Line]:
         (f"{_share(row.padded_share)} filling" if row.padded_share else "", "dim"),
         (f"{row.sites:,} sites" if row.sites is not None else "", "dim"),
         (f"{_ratio(row):.2f} x the least traffic" if _ratio(row) else "", "dim"),
-        (
-            f"{row.memory_bound:,} memory-bound" if row.memory_bound else "",
-            "dim",
-        ),
+        (f"{row.memory_bound:,} memory-bound" if row.memory_bound else "", "dim"),
         fits[row.fits],
-        (safe(row.verdict), "good" if row.verified else "bad" if row.verified is False else "warn"),
     ]
-    return flow((((fit(said, min(len(said), width - 1)), role),) for said, role in pieces if said), width)
+    figures = flow((((fit(said, min(len(said), width - 1)), role),) for said, role in pieces if said), width)
+    tone = {True: "good", False: "bad", None: "warn"}[row.verified]
+    return [*figures, *(wrap(((" " + safe(row.verdict), tone),), width - 1, 1) if row.verdict else [])]
 
 
 def _ratio(row: SweepRow) -> float | None:

@@ -293,6 +293,7 @@ class SweepScreen(Screen[TileSpec]):
         small = self.size.width < BESIDE and self.size.height < _TALL
         self.query_one(_Rows).display = not (small and self._plotted)
         self.query_one(_Plot).display = self._plotted if small else True
+        self.query_one("#sweep-facts").styles.height = 2 if self.size.height < _TALL else 4
 
     # showing
 
