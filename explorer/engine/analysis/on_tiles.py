@@ -114,6 +114,8 @@ def counted(claims: Claims, leaves: Sequence[Leaf]) -> Tiled:
     on_tiles, products, beside = _Tally(), _Tally(), _Tally()
     left: dict[tuple[str, str], tuple[str, _Tally]] = {}
     frames: dict[int, str] = {}
+    # leaves that share their figures have operands of the same shapes: a model has thousands of them
+    alike: dict[tuple[str, int], tuple[int | None, str]] = {}
     for leaf in leaves:
         macs = leaf.figures.macs
         if not leaf.counted or macs == 0:
@@ -126,7 +128,11 @@ def counted(claims: Claims, leaves: Sequence[Leaf]) -> Tiled:
                 continue
             reason = ""
         else:
-            known, reason = _product(claims, leaf, frames)
+            if leaf.kind in claims.operators:
+                key = leaf.kind, id(leaf.figures)
+                known, reason = alike.get(key) or alike.setdefault(key, _product(claims, leaf, frames))
+            else:
+                known, reason = _product(claims, leaf, frames)
             if known is not None:
                 on_tiles.add(macs)
                 products.add(known or None)
