@@ -342,6 +342,16 @@ def test_a_tiling_that_failed_its_proof_says_so_and_points_at_no_file() -> None:
     assert "next" not in report
 
 
+def test_a_tiling_that_failed_its_proof_says_how_to_find_the_layer() -> None:
+    failed = replace(PROOF, passed=False, verdict="different: output 'y'", after="tiled.onnx")
+    command = "explorer tile alexnet -o tiled.onnx --tile 64x64x64"
+    report = text(tiling.tile(TileResult(PLAN, "", failed, 0.3, command), "alexnet", None, ("--dim", "n=1")))
+    first, second = (line for line in report.splitlines() if "explorer " in line)
+    assert f"{command} --no-verify" in first, "the file has to be there"
+    assert "explorer blame alexnet tiled.onnx --dim n=1" in second
+    assert "explorer diff" not in report
+
+
 def test_the_evidence_stands_beside_the_verdict() -> None:
     report = text(evidence.verification(PROOF))
     assert "equal" in report

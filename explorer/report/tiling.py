@@ -104,6 +104,8 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
         blocks.append(Prose("The proof failed, so nothing was written.", BAD))
+        if not fact.command:
+            return blocks
         return [*blocks, *to_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify")]
     if not fact.output:
         return [*blocks, Prose("Only the plan: nothing was written. Add -o FILE to tile.", DIM)]
