@@ -399,6 +399,7 @@ _RULES: Mapping[str, Rule] = {
     "Cast": _cast,
     "Concat": _concat,
     "Constant": _constant,
+    "Div": _reckoned(np.floor_divide),
     "Expand": _expand,
     "Flatten": _flatten,
     "Gather": _gather,

@@ -10,7 +10,7 @@ import onnx
 from msgspec import Struct
 from onnx import helper, numpy_helper
 
-__all__ = ["CASES", "Case", "save"]
+__all__ = ["CASES", "FIXED", "OPEN", "Case", "save"]
 
 
 class Case(Struct, frozen=True):
@@ -60,6 +60,13 @@ CASES: dict[str, Case] = {
     "a kernel stored in another order": Case((1, 3, 6, 6), (5, 3, 3, 2), kernel="transposed"),
     "a computed kernel": Case((1, 3, 6, 6), (5, 3, 3, 3), {"pads": [1, 1, 1, 1]}, kernel="computed"),
     "any number of images": Case(("images", 3, 5, 4), (5, 3, 3, 2), {"pads": [1, 0, 0, 1]}),
+    "images of any size": Case(
+        ("images", 3, "height", "width"), (5, 3, 3, 2), {"pads": [1, 0, 2, 1], "strides": [2, 1]}
+    ),
+    "dilated, of any length": Case((2, 3, "length"), (5, 3, 3), {"dilations": [2]}),
+    "1x1, of any size": Case((1, 3, "height", 5), (5, 3, 1, 1)),
+    "SAME_UPPER, of any size": Case((1, 3, "height", "width"), (5, 3, 4, 3), {"auto_pad": "SAME_UPPER"}),
+    "depthwise, of any size": Case(("images", 5, "height", "width"), (5, 1, 3, 3), {"group": 5}),
     "groups": Case((2, 6, 6, 5), (4, 3, 3, 2), {"group": 2}),
     "groups that do not fill a pack": Case((1, 10, 5, 5), (15, 2, 2, 2), {"group": 5}),
     "groups as large as a tile": Case((1, 12, 5, 4), (12, 6, 3, 3), {"group": 2}),
@@ -73,6 +80,7 @@ CASES: dict[str, Case] = {
     "transposed, the kernel divides by the stride": Case(
         (1, 3, 5, 4), (3, 4, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}, T
     ),
+    "transposed 1x1, its output cut": Case((1, 3, 5, 4), (3, 4, 1, 1), {"pads": [1, 0, 1, 2]}, T),
     "transposed, output_padding": Case(
         (2, 3, 5, 4), (3, 4, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}, T
     ),
@@ -100,6 +108,9 @@ CASES: dict[str, Case] = {
         ("images", 3, 3, 4), (3, 4, 3, 3), {"strides": [2, 2], "pads": [1, 1, 0, 0]}, T
     ),
 }
+
+FIXED = [name for name, case in CASES.items() if all(isinstance(d, int) for d in case.x)]
+OPEN = [name for name in CASES if name not in FIXED]
 
 
 def save(path: Path, case: Case, *, dtype: Any = np.float32, opset: int = 17) -> str:

@@ -12,16 +12,16 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from explorer import Session
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Model, Node, tensor_from_array
 from explorer.engine.verify import float64
 from explorer.engine.verify.meanings import MEANINGS, Look
 from explorer.facts import TileSpec, Verification
-from tests.engine.transforms.convolutions import CASES, Case, save
+from tests.engine.transforms.convolutions import CASES, FIXED, OPEN, Case, save
 from tests.engine.verify import tiled as t
 
 SMALL = (8, 16, 4)
-FIXED = [name for name, case in CASES.items() if "images" not in case.x]
 Spoil = Callable[[Model], Model]
 
 
@@ -39,6 +39,17 @@ def test_every_sort_is_proved(tmp_path: Path, name: str) -> None:
     assert site.tiles > 0
     assert site.bound_ratio is not None
     assert site.bound_ratio < site.limit
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_open_sizes_are_proved_at_several(tmp_path: Path, name: str) -> None:
+    session = Session(save(tmp_path / "a.onnx", CASES[name]))
+    session.tile(TileSpec(SMALL, grouped="pack"), verify=False)
+    (planned,) = session.history().entries[1].plan.sites  # type: ignore[union-attr]
+    verification = session.verify(draws=1)
+    assert verification.passed, verification.verdict
+    # more than at the size that the plan is for
+    assert verification.sites[0].tiles > planned.products
 
 
 @pytest.mark.parametrize("name", FIXED)

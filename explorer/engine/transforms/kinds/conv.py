@@ -51,9 +51,13 @@ def convolution(
     if isinstance(out, str):
         return out
     opened = look.opened(node.inputs[0])
-    if opened - {0}:
-        reason = look.static(node.inputs[0])
-        return reason if isinstance(reason, str) else "the size of its images is open"
+    sized = bool(opened - {0})
+    if sized:
+        closed = look.static(node.inputs[0])
+        strided = any(s != 1 for s in node.attributes.get("strides") or ())
+        same = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
+        if isinstance(closed, str) and (1 in opened or backwards or (same and strided)):
+            return closed
     stored = look.constants.resolve(node.inputs[1])
     kernel = tuple(stored[0].shape[a] for a in stored[2]) if stored else look.static(node.inputs[1])
     if isinstance(kernel, str):
@@ -81,7 +85,7 @@ def convolution(
     groups = grouped(node, look, axes, shape[0], Groups(count, 1, given, made), stored is not None)
     if isinstance(groups, str):
         return groups
-    window = Window(axes, groups)
+    window = Window(axes, groups, sized)
     if stored is None:
         if backwards:
             return "a transposed convolution with a computed kernel: left as it was"
@@ -163,10 +167,11 @@ def _site(
     macs = shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.given * groups.made
 
     def left(region: Region, given: Sequence[str]) -> str:
-        return unfold(region, given[0], window, around(region, given) if around is not None else "")
+        fill = around(region, given) if around is not None and window.surrounded else ""
+        return unfold(region, given[0], window, fill)
 
     def finish(region: Region, z: str, given: Sequence[str]) -> str:
-        z = fold(region, z, window)
+        z = fold(region, z, given[0], window)
         z = scaled(region, z, dtype, 1.0, given[-1] if bias else "", 1.0)
         return region.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
 

@@ -44,6 +44,7 @@ class Axis(Struct, frozen=True):
         size: Of the input.
         out: Of the output; phases times positions may be more.
         step: Distance of the positions.
+        spread: Distance of the taps.
     """
 
     places: Places
@@ -52,6 +53,7 @@ class Axis(Struct, frozen=True):
     size: int
     out: int
     step: int
+    spread: int = 1
 
     @property
     def phases(self) -> int:
@@ -76,7 +78,8 @@ class Axis(Struct, frozen=True):
     @property
     def plain(self) -> bool:
         """Whether a Slice takes what is needed."""
-        return self.phases == self.taps == 1 and self.pads == (0, 0)
+        whole = self.positions == -(-self.size // self.step) and not self.places[0, 0, 0]
+        return self.phases == self.taps == 1 and self.pads == (0, 0) and whole
 
 
 class Groups(Struct, frozen=True):
@@ -101,10 +104,17 @@ class Groups(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True):
-    """A convolution of any kind as a product: `batch` times X (images x positions, K) W (K, N)."""
+    """A convolution of any kind as a product: `batch` times X (images x positions, K) W (K, N).
+
+    Attributes:
+        axes: How it slides; at example sizes where it is `opened`.
+        groups: How channels are grouped.
+        opened: The size of the images is known at run time only.
+    """
 
     axes: tuple[Axis, ...]
     groups: Groups
+    opened: bool = False
 
     @property
     def phases(self) -> int:
@@ -137,6 +147,12 @@ class Window(Struct, frozen=True):
         return self.groups.pack * self.groups.made
 
     @property
+    def surrounded(self) -> bool:
+        """Whether something stands around the images, or beside their channels."""
+        groups = self.groups
+        return groups.packs * groups.pack != groups.count or any(any(a.pads) for a in self.axes)
+
+    @property
     def plain(self) -> bool:
         """Whether no Gather is needed."""
         return all(a.plain for a in self.axes)
@@ -167,7 +183,7 @@ def convolved(attributes: Mapping[str, Any], shape: Sequence[int], kernel: Seque
             before = behind = 0
         out = max((n + before + behind - reach) // s + 1, 0)
         places = (np.arange(out) * s)[:, None] + np.arange(k) * d
-        axes.append(Axis(places[None], np.arange(k)[None], (before, behind), n, out, s))
+        axes.append(Axis(places[None], np.arange(k)[None], (before, behind), n, out, s, d))
     return tuple(axes)
 
 
@@ -305,6 +321,8 @@ def unfold(region: Region, x: str, window: Window, fill: str = "") -> str:
         before = (0, 0, *(a.pads[0] for a in axes))
         x = region.pad(x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill)
     x = region.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
+    if window.opened:
+        return _slid(region, x, window)
     if not window.plain or (region.emission.opset < 10 and any(a.step != 1 for a in axes)):
         channels = groups.packs * groups.pack * groups.given
         x = region.reshape(x, (0, math.prod(a.whole for a in axes), channels), "images_places")
@@ -319,6 +337,29 @@ def unfold(region: Region, x: str, window: Window, fill: str = "") -> str:
     x = region.reshape(x, apart, "met_apart")
     x = region.transpose(x, (1, 4, 0, 2, 3, 5), "met_turned")
     return region.reshape(x, (window.batch, -1, window.K), "met")
+
+
+def _slid(region: Region, x: str, window: Window) -> str:
+    """X of images of any size: a Slice for each tap, ends counted from behind."""
+    axes, groups = window.axes, window.groups
+    rank, taps = len(axes), []
+    for tap in itertools.product(*(range(a.taps) for a in axes)):
+        starts = [t * a.spread for t, a in zip(tap, axes, strict=True)]
+        left = [(a.taps - 1 - t) * a.spread for t, a in zip(tap, axes, strict=True)]
+        steps = [a.step for a in axes]
+        label = "tap_" + "_".join(map(str, tap))
+        if any(left) or any(starts) or any(s != 1 for s in steps):
+            bounds = starts, [-n or _ALL for n in left], range(1, rank + 1), steps
+            given = [region.integers(values, f"{label}_{at}") for at, values in enumerate(bounds)]
+            taps.append(region.add("Slice", (x, *given), label))
+        else:
+            taps.append(x)
+    x = region.concat(taps, rank + 1, "images_met")
+    if groups.packs == 1:
+        return region.reshape(x, (-1, window.K), "met")
+    x = region.reshape(x, (-1, window.taps, groups.packs, groups.pack * groups.given), "met_apart")
+    x = region.transpose(x, (2, 0, 1, 3), "met_turned")
+    return region.reshape(x, (groups.packs, -1, window.K), "met")
 
 
 def _index(region: Region, axes: Sequence[Axis]) -> str:
@@ -351,8 +392,33 @@ def _strided(region: Region, x: str, axes: Sequence[Axis]) -> str:
     return region.add("Slice", (x, *bounds), "images_strided")
 
 
-def fold(region: Region, z: str, window: Window) -> str:
-    """The nodes that make images with the channels last from the products."""
+def _refolded(region: Region, z: str, x: str, window: Window) -> str:
+    """Images of any size from the products."""
+    axes, groups = window.axes, window.groups
+    packed = groups.packs * window.N
+    if groups.packs != 1:
+        z = region.transpose(z, (1, 0, 2), "made_joined")
+    # positions = (size + pads - reach) / step + 1
+    sizes = region.slice(region.add("Shape", (x,), "images_shape"), (2,), (_ALL,), "images_sizes")
+    room = [sum(a.pads) - (a.taps - 1) * a.spread - 1 for a in axes]
+    counts = region.add("Add", (sizes, region.integers(room, "images_room")), "images_reach")
+    if any(a.step != 1 for a in axes):
+        steps = region.integers([a.step for a in axes], "images_steps")
+        counts = region.add("Div", (counts, steps), "images_last")
+    one = region.integers((1,), "images_one")
+    counts = region.add("Add", (counts, one), "images_positions")
+    ends = region.integers((-1,), "images_all"), counts, region.integers((packed,), "images_made")
+    z = region.add("Reshape", (z, region.concat(ends, 0, "made_shape")), "made_places")
+    if packed == groups.count * groups.made:
+        return z
+    rank, channels = len(axes), groups.count * groups.made
+    return region.slice(z, (0,) * (rank + 2), (*(_ALL,) * (rank + 1), channels), "made_shown")
+
+
+def fold(region: Region, z: str, x: str, window: Window) -> str:
+    """The nodes that make images with the channels last from the products; `x` are the images given."""
+    if window.opened:
+        return _refolded(region, z, x, window)
     axes, groups = window.axes, window.groups
     rank = len(axes)
     phases, positions = [a.phases for a in axes], [a.positions for a in axes]
