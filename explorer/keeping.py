@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from explorer import scripts
 from explorer.arguments import opening_words
 from explorer.comparing import Comparing
@@ -104,8 +106,11 @@ class Keeping(Comparing):
         plans = [entry.plan for entry in self._history.entries[1 : self._history.current + 1] if entry.plan]
         if not plans:
             raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
-        every = [site.name for site in self._plan_of(0, TileSpec(), on_progress)[0].sites]
-        spec = tiling_file.chosen_by_hand(plans, every)
+        specs = [entry.spec for entry in self._history.entries[1 : self._history.current + 1]]
+        packed = any(spec is not None and spec.grouped == "pack" for spec in specs)
+        asked = TileSpec(grouped="pack" if packed else "leave")
+        every = [site.name for site in self._plan_of(0, asked, on_progress)[0].sites]
+        spec = replace(tiling_file.chosen_by_hand(plans, every), grouped=asked.grouped)
         said = [f"What was tiled of {self.source}, and how: explorer tile MODEL --config THIS"]
         self._write(path, tiling_file.as_toml(spec, said), overwrite)
         return path

@@ -15,6 +15,7 @@ __all__ = ["MODEL_HELP", "OPTIONS", "SCREEN", "VERBS", "Option", "Verb"]
 
 _EDGES = ("ragged", "padded")
 _FORMS = ("auto", "lab", "scan", "unrolled", "batched")
+_GROUPED = ("leave", "pack")
 _OPTIMIZERS = ("sgd", "momentum", "adam")
 _STYLES = ("tree", "torchinfo")
 _PLOTS = ("memory", "roofline", "operators")
@@ -178,6 +179,12 @@ OPTIONS: dict[str, Option] = {
             "how tiles are written as ONNX (default auto: lab up to 256 tiles a product, scan above)",
             default="auto",
             **_one_of("--form", _FORMS),
+        ),
+        Option(
+            "--grouped",
+            "grouped and depthwise convolutions: left to the vector unit (default), or packed into tiles",
+            default="leave",
+            **_one_of("--grouped", _GROUPED),
         ),
         Option("--config", "a TOML file with tilings by site, operator or shape (see the README)", "FILE"),
         Option(
@@ -471,7 +478,17 @@ VERBS: dict[str, Verb] = {
         "what a tiling would cost: traffic by loop order, buffers, cycles, time",
         ("MODEL",),
         (
-            *("--tile", "--site", "--edges", "--form", "--config", "--profile", "--order", "--formulas"),
+            *(
+                "--tile",
+                "--site",
+                "--edges",
+                "--form",
+                "--grouped",
+                "--config",
+                "--profile",
+                "--order",
+                "--formulas",
+            ),
             *_OPENING,
             *_TABLE,
         ),
@@ -491,6 +508,7 @@ VERBS: dict[str, Verb] = {
                 "--site",
                 "--edges",
                 "--form",
+                "--grouped",
                 "--config",
                 "--to",
                 "--dynamic",
@@ -515,7 +533,17 @@ VERBS: dict[str, Verb] = {
         "many tilings side by side: cost, proof, and which of them nothing beats",
         ("MODEL", "..."),
         (
-            *("--tile", "--tile-m", "--tile-k", "--tile-n", "--edges", "--form", "--site", "--config"),
+            *(
+                "--tile",
+                "--tile-m",
+                "--tile-k",
+                "--tile-n",
+                "--edges",
+                "--form",
+                "--site",
+                "--grouped",
+                "--config",
+            ),
             *("--profile", "--order", "--verify", "--draws", "--seed", "--output", "--sort"),
             *("--workers", "--scheduler", "--scalesim", "--force"),
             *_OPENING,
@@ -555,7 +583,7 @@ VERBS: dict[str, Verb] = {
     "settings": Verb(
         "how each product would be tiled, and who said so: file, command line",
         ("MODEL",),
-        ("--config", "--tile", "--site", "--edges", "--form", *_OPENING, *_TABLE),
+        ("--config", "--tile", "--site", "--edges", "--form", "--grouped", *_OPENING, *_TABLE),
         (
             "explorer settings model.onnx --config npu.toml",
             "explorer settings model.onnx --config npu.toml --edges padded --json",

@@ -61,6 +61,9 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     for name, value in (("edges", spec.edges), ("form", spec.form)):
         if typed(name):
             words += [f"--{name}", value]
+    # most models have no groups: the default is not repeated
+    if said.get("grouped") == COMMAND_LINE if spec.config else spec.grouped != "leave":
+        words += ["--grouped", spec.grouped]
     return words
 
 

@@ -71,7 +71,7 @@ def session_options(given: Given) -> Mapping[str, Any]:
     }
 
 
-_ASKED = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form"}
+_ASKED = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form", "grouped": "grouped"}
 """Options of a tiling, and the fields of `TileSpec` that they are."""
 
 
@@ -462,6 +462,8 @@ def _combined(given: Given) -> SweepSpec:
     tiles = tiles_of(given.tile, given.tile_m, given.tile_k, given.tile_n)
     typed = {"tile": tiles[0], "sites": given.site, "edges": given.edges[0], "form": given.form[0]}
     kept = {name: value for name, value in typed.items() if name == "tile" or name[:4] in given.typed}
+    if "grouped" in given.typed:
+        kept["grouped"] = given.grouped
     base = tiling_file.spec_of(given.config, kept)
     edges, forms = (
         values if name in given.typed else (getattr(base, name),)

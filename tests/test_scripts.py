@@ -213,6 +213,38 @@ def test_a_script_of_a_module_exports_it_again_the_same(
     assert (tmp_path / "tiny_net_net_1.onnx").read_bytes() == made
 
 
+def test_packed_groups_are_asked_for_by_commands_scripts_and_files_of_choices(
+    sample: Sample, tmp_path: Path
+) -> None:
+    script, choices = str(tmp_path / "m.sh"), str(tmp_path / "m.toml")
+    with Session(sample("mobilenet_small")) as session:
+        whole = {site.name for site in session.plan(TileSpec()).sites}
+        packs = [s.name for s in session.plan(TileSpec(grouped="pack")).sites if s.name not in whole]
+        session.tile(TileSpec((16, 16, 16), (packs[0],), grouped="pack"), verify=False)
+        assert "--grouped pack" in session.history().entries[1].command
+        session.script(script)
+        session.keep_choices(choices)
+        made = state(session, 1)
+    assert run(script, tmp_path / "again").returncode == 0
+    assert (tmp_path / "again" / "mobilenet_small_1.onnx").read_bytes() == made
+    out = tmp_path / "by_choices.onnx"
+    words = [
+        "tile",
+        str(sample("mobilenet_small")),
+        "--config",
+        choices,
+        "--no-verify",
+        "-o",
+        str(out),
+        "--quiet",
+    ]
+    assert cli.main(words) == 0
+    with Session(str(out)) as session:
+        tiled = session.tiling()
+    assert tiled is not None
+    assert [site.name for site in tiled.sites] == [packs[0]], "and nothing else is packed"
+
+
 # the command of one tiling
 
 
@@ -222,6 +254,8 @@ def test_the_command_of_a_tiling_with_a_file_names_the_file_and_what_was_typed(
     path = tmp_path / "npu.toml"
     path.write_text('[tile]\ntile = 8\nform = "scan"\n[[site]]\nop = "Conv"\non = false\n')
     spec = spec_of(str(path), {"edges": "padded", "sites": ("-x", "a b")})
+    left = spec_of(str(path), {"grouped": "leave"})
+    assert tiling_words(left) == ["--config", str(path), "--grouped", "leave"], "whatever the file says"
     words = tiling_words(spec)
     assert words == ["--config", str(path), "--site=-x", "--site", "a b", "--edges", "padded"]
     with Session(sample("lenet")) as session:
