@@ -17,7 +17,7 @@ from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations, with_front
 from explorer.tui.lines import line_text, line_width
-from explorer.tui.pages.sweep import axes_of, fields_for, sweep_facts, sweep_head, sweep_line, sweep_plot
+from explorer.tui.pages.sweep import Chart, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.screens.sweep import SweepDialog, SweepScreen
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Header, Status
@@ -283,11 +283,11 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
         assert all(line_width(line) <= width for line in sweep_facts(one, width))
         assert "\x1b" not in "".join(line_text(line) for line in sweep_facts(one, width))
     for axes in axes_of(rows):
-        assert all(line_width(line) <= width for line in sweep_plot(rows, rows[0], axes, width, 12))
+        assert all(line_width(line) <= width for line in Chart(rows, axes).lines(rows[0], width, 12))
 
 
 def test_a_plot_of_nothing_or_of_one_says_so_or_shows_it() -> None:
     nothing = (replace(some()[0], error="no"),)
-    assert "nothing to plot" in line_text(sweep_plot(nothing, None, ("buffer", "cycles"), 60, 12)[0])
-    alone = sweep_plot(some(1), None, ("buffer", "traffic"), 60, 12)
+    assert "nothing to plot" in line_text(Chart(nothing, ("buffer", "cycles")).lines(None, 60, 12)[0])
+    alone = Chart(some(1), ("buffer", "traffic")).lines(None, 60, 12)
     assert sum(line_text(line).count("◆") for line in alone) == 2

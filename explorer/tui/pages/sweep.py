@@ -18,9 +18,10 @@ from explorer.tui.pages.plot import Part, framed, overlay, spread
 if TYPE_CHECKING:
     from plotille import Canvas
 
-__all__ = ["AXES", "Field", "axes_of", "fields_for", "sweep_facts", "sweep_head", "sweep_line", "sweep_plot"]
+__all__ = ["AXES", "Chart", "Field", "axes_of", "fields_for", "sweep_facts", "sweep_head", "sweep_line"]
 
 Axes = tuple[str, str]
+Place = tuple[int, int]
 
 AXES: tuple[Axes, ...] = (
     ("buffer", "cycles"),
@@ -169,53 +170,77 @@ def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
     return math.log10(across), math.log10(upwards)
 
 
-def sweep_plot(
-    rows: Sequence[SweepRow], current: SweepRow | None, axes: Axes, width: int, height: int
-) -> list[Line]:
-    """Every tiling as a dot, the front as diamonds on a line, the chosen one lit; both axes logarithmic."""
-    points = {row: point for row in rows if (point := _point(row, axes)) is not None}
-    title = f" {axes[1]} over {axes[0]}"
-    if not points or height < 5 or width < 24:
-        return [((fit(f"{title}: nothing to plot" if not points else "", width), "dim"),)]
-    bounds = [_bounds([point[axis] for point in points.values()]) for axis in (0, 1)]
-    texts = [_bytes if name in ("buffer", "traffic") else _count for name in axes]
-    labels = [[texts[axis](10.0**end) for end in bounds[axis]] for axis in (0, 1)]
-    margin = max(map(len, labels[1]))
-    rows_high, across = height - 3, max(8, width - margin - 3)
+class Chart:
+    """Every tiling as a dot, the front as diamonds on a line, the chosen one lit; both axes logarithmic.
 
-    def dot(point: tuple[float, float]) -> tuple[int, int]:
-        return spread(point[0], *bounds[0], 2 * across), spread(point[1], *bounds[1], 4 * rows_high)
+    Made once for its rows: a cursor that moves asks for nothing but its own place.
 
-    front = sorted({dot(points[row]) for row in points if row.pareto})
+    Args:
+        rows: The tilings.
+        axes: A pair of `AXES`.
+    """
 
-    def others(canvas: Canvas) -> None:
-        for row, point in points.items():
-            if not row.pareto:
-                canvas.point(*dot(point), marker="·")
+    def __init__(self, rows: Sequence[SweepRow], axes: Axes) -> None:
+        self.axes = axes
+        self._points = {
+            (row.tile, row.edges): (point, row.pareto)
+            for row in rows
+            if (point := _point(row, axes)) is not None
+        }
+        places = [point for point, _ in self._points.values()]
+        self._bounds = [_bounds([place[axis] for place in places]) for axis in (0, 1)] if places else []
+        self._dots: tuple[tuple[int, int], set[Place], list[Place]] | None = None
 
-    def line(canvas: Canvas) -> None:
-        for start, stop in pairwise(front):
-            canvas.line(*start, *stop)
+    def lines(self, current: SweepRow | None, width: int, height: int) -> list[Line]:
+        """The plot in so many cells; where it has no room, its title."""
+        title = f" {self.axes[1]} over {self.axes[0]}"
+        if not self._points or height < 5 or width < 24:
+            return [((fit(f"{title}: nothing to plot" if not self._points else "", width), "dim"),)]
+        texts = [_bytes if name in ("buffer", "traffic") else _count for name in self.axes]
+        labels = [[texts[axis](10.0**end) for end in self._bounds[axis]] for axis in (0, 1)]
+        margin = max(map(len, labels[1]))
+        rows, across = height - 3, max(8, width - margin - 3)
+        others, front = self._spots(across, rows)
+        chosen = None if current is None else self._points.get((current.tile, current.edges))
 
-    def diamonds(canvas: Canvas) -> None:
-        for place in front:
-            canvas.point(*place, marker=FRONT)
+        def dim(canvas: Canvas) -> None:
+            for place in others:
+                canvas.point(*place, marker="·")
 
-    def chosen(canvas: Canvas) -> None:
-        if current in points:
-            canvas.point(*dot(points[current]), marker="●" if not current.pareto else FRONT)
+        def line(canvas: Canvas) -> None:
+            for start, stop in pairwise(front):
+                canvas.line(*start, *stop)
 
-    parts: list[Part] = [("track", line), ("dim", others), ("good", diamonds), ("accent", chosen)]
-    picture = overlay(across, rows_high, parts)
-    said = f"{title}   {FRONT} front   · others"
-    return [
-        ((fit(said, width), "dim"),),
-        *framed(
-            picture,
-            {0: fit(labels[1][1], margin, right=True), rows_high - 1: fit(labels[1][0], margin, right=True)},
-            [(0, labels[0][0]), (across - 1, labels[0][1])],
-        ),
-    ]
+        def diamonds(canvas: Canvas) -> None:
+            for place in front:
+                canvas.point(*place, marker=FRONT)
+
+        def lit(canvas: Canvas) -> None:
+            if chosen is not None:
+                point, best = chosen
+                canvas.point(*self._dot(point, across, rows), marker=FRONT if best else "●")
+
+        parts: list[Part] = [("track", line), ("dim", dim), ("good", diamonds), ("accent", lit)]
+        ends = {0: labels[1][1], rows - 1: labels[1][0]}
+        return [
+            ((fit(f"{title}   {FRONT} front   · others", width), "dim"),),
+            *framed(
+                overlay(across, rows, parts),
+                {row: fit(text, margin, right=True) for row, text in ends.items()},
+                [(0, labels[0][0]), (across - 1, labels[0][1])],
+            ),
+        ]
+
+    def _dot(self, point: tuple[float, float], across: int, rows: int) -> Place:
+        return spread(point[0], *self._bounds[0], 2 * across), spread(point[1], *self._bounds[1], 4 * rows)
+
+    def _spots(self, across: int, rows: int) -> tuple[set[Place], list[Place]]:
+        """Where the others are, and the front from left to right; each place once."""
+        if self._dots is None or self._dots[0] != (across, rows):
+            found = [(self._dot(point, across, rows), best) for point, best in self._points.values()]
+            front = sorted({place for place, best in found if best})
+            self._dots = (across, rows), {place for place, best in found if not best}, front
+        return self._dots[1:]
 
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:

@@ -37,7 +37,7 @@ from explorer.tui.commands import in_scope
 from explorer.tui.jobs import Door, Jobs
 from explorer.tui.lines import Line, fit, safe, wrap
 from explorer.tui.pages.heads import job_line
-from explorer.tui.pages.sweep import axes_of, fields_for, sweep_facts, sweep_head, sweep_line, sweep_plot
+from explorer.tui.pages.sweep import Chart, Field, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.screens.dialogs import AskPath, Confirm, Dialog, Message, Page, text_input
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import Options
@@ -49,8 +49,8 @@ BESIDE = 112
 """Columns from which on table and plot stand beside each other."""
 _TALL = 19
 """Rows under which only one of both is shown."""
-_AT_A_TIME = 64
-"""Tilings that the engine is asked for in one go; with proofs it is one."""
+_AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
+"""Tiles that the engine is asked for in one go, at first and later; with proofs it is one."""
 _TICK, _TICK_REMOTE = 0.5, 2.0
 _KEYS = " Enter tiles  s sort  f front  x axes  p plot  n more  w write  Esc stop, back  ? keys"
 _EDGES: tuple[tuple[Edges, ...], ...] = (("ragged",), ("padded",), ("ragged", "padded"))
@@ -200,6 +200,7 @@ class _Rows(LineList):
     def __init__(self) -> None:
         super().__init__(id="sweep-rows")
         self.rows: tuple[SweepRow, ...] = ()
+        self._fields: tuple[tuple[SweepRow, ...], int, tuple[Field, ...]] = ((), 0, ())
 
     @property
     def row_count(self) -> int:
@@ -208,7 +209,13 @@ class _Rows(LineList):
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        return sweep_line(self.rows[index], fields_for(self.rows, width), width)
+        return sweep_line(self.rows[index], self.fields(width), width)
+
+    def fields(self, width: int) -> tuple[Field, ...]:
+        """The columns of these rows in `width` cells, looked for once."""
+        if self._fields[0] is not self.rows or self._fields[1] != width:
+            self._fields = self.rows, width, fields_for(self.rows, width)
+        return self._fields[2]
 
 
 class _Plot(LineView):
@@ -262,6 +269,8 @@ class SweepScreen(Screen[TileSpec]):
         self._said = ""
         self._plotted = False
         self._timer: Timer | None = None
+        self._chart: Chart | None = None
+        self._charted = (0, 0)
         self._began = 0.0
 
     def compose(self) -> ComposeResult:
@@ -314,7 +323,7 @@ class SweepScreen(Screen[TileSpec]):
         table.rows_changed()
         by, reverse = found.by, found.reverse
         self.query_one("#sweep-head", PaneHead).show(
-            lambda width: (sweep_head(fields_for(table.rows, table.size.width), by, reverse, width),)
+            lambda width: (sweep_head(table.fields(table.size.width), by, reverse, width),)
         )
         self.query_one(Header).show(self._title)
         self._tell()
@@ -344,9 +353,11 @@ class SweepScreen(Screen[TileSpec]):
         )
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
-        rows = self._found.rows
-        pairs = axes_of(rows)
-        return sweep_plot(rows, self.current, pairs[self._found.axes % len(pairs)], width, height)
+        rows, at = self._found.rows, self._found.axes
+        if self._chart is None or self._charted != (id(rows), at):
+            pairs = axes_of(rows)
+            self._chart, self._charted = Chart(rows, pairs[at % len(pairs)]), (id(rows), at)
+        return self._chart.lines(self.current, width, height)
 
     def _show_status(self) -> None:
         status, running = self.query(Status).first(), self._jobs.current
@@ -422,6 +433,7 @@ class SweepScreen(Screen[TileSpec]):
                     workers=1,
                 )
                 del self._open[: len(some)]
+                size = 1 if asked.verify else min(2 * size, _MOST_AT_A_TIME)
                 rows.update({_mark(row): row for row in fact.rows})
                 self._found.rows = with_front(list(rows.values()))
                 self._show()
