@@ -286,6 +286,7 @@ _WITHOUT_EFFECT = frozenset(
         "seed",
         "sorted",
         "spatial",
+        "stash_type",
         "storage_order",
     }
 )

@@ -19,6 +19,9 @@ __all__ = ["TABLE"]
 
 Rule = Callable[..., Any]
 
+_NARROWEST = 17
+"""Codes from here on are of float8, and of types of 4 and 2 bits."""
+
 
 def _plain(function: Callable[..., Any]) -> Rule:
     """A function of the inputs alone."""
@@ -92,10 +95,20 @@ def _shifted(call: Call, x: Tensor, by: Tensor) -> Tensor:
 
 
 def _cast(call: Call, x: Tensor) -> Tensor:
-    kind = call.dtype(call.get("to"))
-    if kind == torch.bool:
-        return x != 0
-    return x.to(kind)
+    code = call.get("to")
+    if code >= _NARROWEST:
+        raise BadModel("torch does not round to types of 8 bits or less as onnx does")
+    return _as(x, call.dtype(code))
+
+
+def _cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
+    if "float8" in str(like.dtype):
+        raise BadModel("torch does not round to types of 8 bits or less as onnx does")
+    return _as(x, like.dtype)
+
+
+def _as(x: Tensor, kind: torch.dtype) -> Tensor:
+    return x != 0 if kind == torch.bool else x.to(kind)
 
 
 def _thresholded(call: Call, x: Tensor) -> Tensor:
@@ -264,7 +277,7 @@ _OTHERS: Mapping[str, Rule] = {
     "ArgMin": _arg(torch.argmin),
     "BitShift": _shifted,
     "Cast": _cast,
-    "CastLike": lambda call, x, like: (x != 0) if like.dtype == torch.bool else x.to(like.dtype),
+    "CastLike": _cast_like,
     "Celu": _celu,
     "Clip": _clipped,
     "CumSum": _running_sum,

@@ -69,7 +69,7 @@ def _around(
     dims = len(kernel)
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))
-    auto = call.get("auto_pad", "NOTSET")
+    auto, pads = call.get("auto_pad", "NOTSET"), list(call.get("pads", (0,) * (2 * dims)))
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         before, behind = [], []
         for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
@@ -78,7 +78,7 @@ def _around(
             before.append(less if auto == "SAME_UPPER" else more)
             behind.append(more if auto == "SAME_UPPER" else less)
         return strides, dilations, before, behind
-    pads = list(call.get("pads", (0,) * (2 * dims))) if auto != "VALID" else [0] * (2 * dims)
+    pads = pads if auto != "VALID" else [0] * (2 * dims)
     return strides, dilations, pads[:dims], pads[dims:]
 
 
@@ -117,6 +117,7 @@ def _transposed(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = Non
         for s, n, o, d, k in zip(strides, x.shape[2:], extra, dilations, kernel, strict=True)
     ]
     auto, shape = call.get("auto_pad", "NOTSET"), call.get("output_shape")
+    pads = list(call.get("pads", (0,) * (2 * dims)))
     if shape is None and auto in ("SAME_UPPER", "SAME_LOWER"):
         shape = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
     if shape is not None:
@@ -125,7 +126,7 @@ def _transposed(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = Non
         more = [t - half for t, half in zip(total, less, strict=True)]
         before, behind = (less, more) if auto == "SAME_UPPER" else (more, less)
     else:
-        pads = list(call.get("pads", (0,) * (2 * dims))) if auto != "VALID" else [0] * (2 * dims)
+        pads = pads if auto != "VALID" else [0] * (2 * dims)
         before, behind = pads[:dims], pads[dims:]
     # without padding torch gives all that there is; the extra rows behind the end are zeros to it, bias apart
     full = _TURNED[dims - 1](x, weight, None, strides, 0, 0, call.get("group", 1), dilations)
@@ -237,11 +238,10 @@ def _all(x: Tensor) -> list[int]:
 
 
 def _batch_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor) -> Any:
-    epsilon = call.get("epsilon", 1e-5)
+    epsilon, momentum = call.get("epsilon", 1e-5), call.get("momentum", 0.9)
     if not call.get("training_mode", 0):
-        found = functional.batch_norm(x, mean, var, scale, bias, False, 0.0, epsilon)
-        return found
-    momentum, axes = call.get("momentum", 0.9), [a for a in range(x.dim()) if a != 1]
+        return functional.batch_norm(x, mean.detach(), var.detach(), scale, bias, False, 0.0, epsilon)
+    axes = [a for a in range(x.dim()) if a != 1]
     now, spread = x.mean(axes), x.var(axes, unbiased=False)
     found = functional.batch_norm(x, now, spread, scale, bias, False, 0.0, epsilon)
     return found, mean * momentum + now * (1 - momentum), var * momentum + spread * (1 - momentum)

@@ -47,6 +47,7 @@ class OnnxModule(nn.Module):
         self._opset = dict(model.opsets)
         maps: dict[int, mmap.mmap] = {}
         own = {id(t) for t in model.graph.initializers.values()}
+        seen = {n for node in _nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]}
         for at, tensor in enumerate(_constants(model)):
             if id(tensor) in self._places or id(tensor) in self._sizes:
                 continue
@@ -55,7 +56,9 @@ class OnnxModule(nn.Module):
                 continue
             value = _loaded(tensor, maps)
             named = tensor.name if id(tensor) in own else ""
-            self._places[id(tensor)] = self._put(named or f"constant_{at}", value, bool(named))
+            self._places[id(tensor)] = self._put(
+                named or f"constant_{at}", value, bool(named), trained=tensor.name not in seen
+            )
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """The outputs, in the model's order: one by itself, more of them in a tuple.
@@ -105,10 +108,10 @@ class OnnxModule(nn.Module):
         holder, name = self._places[id(tensor)]
         return getattr(holder, name)
 
-    def _put(self, name: str, value: torch.Tensor, kept: bool) -> tuple[nn.Module, str]:
-        """Registers a tensor: a parameter if it is a weight, else a buffer."""
+    def _put(self, name: str, value: torch.Tensor, kept: bool, *, trained: bool) -> tuple[nn.Module, str]:
+        """Registers a tensor: a parameter if it is a weight that is trained, else a buffer."""
         holder, last = self._holder(name)
-        if value.is_floating_point() and (kept or value.numel() > _SMALL):
+        if trained and value.is_floating_point() and (kept or value.numel() > _SMALL):
             holder.register_parameter(last, nn.Parameter(value))
         else:
             holder.register_buffer(last, value, persistent=kept)

@@ -87,7 +87,7 @@ def test_half_precision_is_summed_in_float32() -> None:
     x = torch.ones(1, 4096, dtype=torch.float16)
     layer = TiledLinear(4096, 1, bias=False, tile=(1, 1, 1), dtype=torch.float16)
     nn.init.constant_(layer.weight, 1.0)
-    assert float(layer(x)) == 4096.0  # in float16 the sum stops at 2048
+    assert layer(x).item() == 4096.0  # in float16 the sum stops at 2048
 
 
 def test_any_leading_dimensions_and_none() -> None:
