@@ -54,8 +54,8 @@ def test_a_row_that_is_made_again_replaces_the_one_before(tmp_path: Path) -> Non
 
 def test_rows_are_kept_all_or_none(tmp_path: Path) -> None:
     with Store(str(tmp_path / "results.db")) as store:
-        with pytest.raises(TypeError):
-            store.add([ROW, replace(ROW, key="k2", tile=object())])  # type: ignore[arg-type]
+        with pytest.raises(Misuse):
+            store.add([ROW, replace(ROW, key="k2", model=object())])  # type: ignore[arg-type]
         assert not list(store.rows())
 
 
