@@ -56,6 +56,9 @@ COMMAND_LINE = "command line"
 """Origin of what was typed."""
 
 _MOST_BYTES = 16 << 20
+_ASKS = frozenset({"tile", "edges", "form", "on"})
+"""What a rule can ask for; one that asks for nothing is none."""
+
 _ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
 """What `--profile` reads in the same file."""
 
@@ -160,7 +163,7 @@ class _File:
         for at, table in enumerate(tables):
             entry: tuple[str | int, ...] = ("site", at)
             rule = self._values(entry, table, _PARTICULAR)
-            if not rule.keys() & {"tile", "edges", "form", "on"}:
+            if not rule.keys() & _ASKS:
                 where = self._where(entry, self.path)
                 raise Misuse("it asks for nothing", where=where, hint="add tile, edges, form, or on = false")
             rules.append(TileRule(**rule, origin=self._where(entry, self.name)))
@@ -328,14 +331,15 @@ def as_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
     if general:
         document.add("tile", general)
     tables = tomlkit.aot()
-    for rule in spec.rules:
+    asking = [rule for rule in spec.rules if any(getattr(rule, name) is not None for name in _ASKS)]
+    for rule in asking:
         table = tomlkit.table()
         for name in _PARTICULAR:
             value = getattr(rule, name)
             if value not in (None, ""):
                 table.add(name, _plain(name, value))
         tables.append(table)
-    if spec.rules:
+    if asking:
         document.add("site", tables)
     return tomlkit.dumps(document)
 

@@ -245,6 +245,24 @@ def test_packed_groups_are_asked_for_by_commands_scripts_and_files_of_choices(
     assert [site.name for site in tiled.sites] == [packs[0]], "and nothing else is packed"
 
 
+def test_a_tiling_by_a_file_under_typed_options_is_in_the_script_as_it_came_out(
+    sample: Sample, tmp_path: Path
+) -> None:
+    """The script needs no file but its own, and rules of which nothing is left are none."""
+    path, script = tmp_path / "npu.toml", str(tmp_path / "lenet.sh")
+    path.write_text(
+        '[tile]\nedges = "padded"\n[[site]]\nsite = "/fc1/*"\ntile = 8\n[[site]]\nop = "Conv"\non = false\n'
+    )
+    with Session(sample("lenet")) as session:
+        session.tile(spec_of(str(path), {"tile": (16, 16, 16)}), verify=False)
+        session.script(script)
+        made = state(session, 1)
+    path.unlink()
+    done = run(script, tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again" / "lenet_1.onnx").read_bytes() == made
+
+
 # the command of one tiling
 
 
