@@ -16,7 +16,7 @@ import numpy as np
 from explorer.engine.graph import Computed, Span, Tensor
 from explorer.engine.transforms.sites import Weight
 
-__all__ = ["Tiles", "blocks", "columns", "dense"]
+__all__ = ["Tiles", "blocks", "column_sums", "columns", "dense"]
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
@@ -182,6 +182,18 @@ def blocks(
     return _tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
 
 
+def column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The sums of the columns of an integer weight; of a stack those of all its matrices, in a row."""
+    made = []
+    for at in range(weight.batch):
+        if weight.cut is not None:
+            matrix = weight.cut(at, 0, 0, weight.K, weight.N, 0)
+        else:
+            matrix = _matrix(weight, at)
+        made.append(matrix.sum(0, dtype=np.int64))
+    return np.concatenate(made)
+
+
 class Tiles:
     """The tiles of one matrix, an initializer each.
 
@@ -210,9 +222,12 @@ class Tiles:
         return Tensor(name, self._weight.tensor.dtype, (height, width), payload)
 
     def _made(self, k: int, n: int, height: int, width: int) -> Iterator[memoryview]:
+        tk, tn = self._tile
+        if self._weight.cut is not None:
+            yield _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width, self._fill))
+            return
         if self._matrix is None:
             self._matrix = _matrix(self._weight, self._at)
-        tk, tn = self._tile
         along, across = (n, k) if self._weight.transposed else (k, n)
         inside = (k + 1) * tk <= self._weight.K and (n + 1) * tn <= self._weight.N
         if not inside or not self._in_band(along, across):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from explorer.engine.graph import Node
-from explorer.engine.transforms.kinds import conv, einsum, left_alone, linear
+from explorer.engine.transforms.kinds import conv, einsum, integer, left_alone, linear
 from explorer.engine.transforms.sites import Look, Site
 
 __all__ = ["KINDS", "Kind"]
@@ -21,5 +21,6 @@ KINDS: Mapping[tuple[str, str], Kind] = {
     **linear.KINDS,
     **conv.KINDS,
     **einsum.KINDS,
+    **integer.KINDS,
 }
 """(domain, operator) to its kind."""

@@ -10,11 +10,7 @@ from explorer.engine.transforms.sites import Look
 __all__ = ["KINDS", "NOT_MATRIX"]
 
 NOT_MATRIX: Mapping[str, str] = {
-    "ConvInteger": "an integer convolution",
-    "QLinearConv": "a quantized convolution",
     "DeformConv": "a deformable convolution",
-    "MatMulInteger": "an integer product",
-    "QLinearMatMul": "a quantized product",
     "MatMulNBits": "a product with packed weights",
     "Attention": "a fused attention",
     "LSTM": "a recurrent layer",
