@@ -16,7 +16,7 @@ from explorer.engine.torch_interpreter.host import as_host
 from explorer.errors import BadModel
 from explorer.units import printable
 
-__all__ = ["OPERATORS", "TorchDomain", "known", "torch_dtype"]
+__all__ = ["OPERATORS", "Call", "TorchDomain", "as_tensor", "known", "torch_dtype"]
 
 _DTYPES = {code: name for code, name, _ in ELEMENT_TYPES}
 

@@ -76,7 +76,7 @@ def prove(
         Cancelled: `job.cancel` said so.
     """
     quantized = is_quantized(model)
-    session = Session(model, what="the ONNX file", optimise=not quantized)
+    session = Session(model, what="the ONNX file")
     names = [value.name for value in model.graph.outputs]
     after = call_of(module, [v.name for v in model.graph.feeds], what)
     layers = sum(node.op in _ROUNDS for node in model.graph.nodes) if quantized else 1

@@ -74,6 +74,8 @@ class Session:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         # threads that spin while they wait take the processor from whoever else works on the machine
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # without it sums of two 8-bit products saturate at 16 bits on a processor without VNNI
+        options.add_session_config_entry("session.x64quantprecision", "1")
         if not optimise or len(model.graph.nodes) > _MOST_OPTIMISED:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.add_session_config_entry("session.disable_prepacking", "1")
