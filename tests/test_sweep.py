@@ -39,7 +39,7 @@ PROFILE = 'macs_per_cycle = 4096\nbytes_per_cycle = 64\nclock = "1GHz"\nbuffer =
 FLAG_OR_NULL = {"type": ["boolean", "null"]}
 ROW = document_of(
     **dict.fromkeys(("model", "opening", "key", "fingerprint", "edges", "form", "grouped"), TEXT),
-    **dict.fromkeys(("hardware", "verdict", "error"), TEXT),
+    **dict.fromkeys(("machine", "verdict", "error"), TEXT),
     **dict.fromkeys(("tile_m", "tile_k", "tile_n"), COUNT),
     **dict.fromkeys(("sites", "skipped", "products", "macs", "macs_total", "traffic"), COUNT_OR_NULL),
     **dict.fromkeys(("traffic_without_reuse", "lower_bound", "buffer", "cycles"), COUNT_OR_NULL),
@@ -53,7 +53,7 @@ ROW = document_of(
 )
 SWEEP = document_of(
     **ENVELOPE,
-    hardware={"type": "object"},
+    machine={"type": "object"},
     made=COUNT,
     proved=COUNT,
     workers=COUNT,

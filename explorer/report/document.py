@@ -204,10 +204,12 @@ def sweep(fact: Sweep, tool: str) -> Document:
         record = _record(row)
         tile = dict(zip(("tile_m", "tile_k", "tile_n"), record.pop("tile"), strict=True))
         about = {name: record.pop(name) for name in ("model", "opening")}
+        about["machine"] = record.pop("hardware")
         rows.append({**about, **tile, **record, "share": to_json(row.share)})
     return {
         **_envelope(tool),
-        **_picked(fact, ("hardware", "made", "proved", "workers", "seconds", "notes")),
+        "machine": _record(fact.hardware),
+        **_picked(fact, ("made", "proved", "workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": rows,
     }
