@@ -179,7 +179,8 @@ def test_what_is_written_is_read_back_whatever_names_hold(spec: TileSpec) -> Non
 PIECES = (
     "[tile]", "[[site]]", "[site]", "[[site.x]]", "[tile.x]", 'site = "a"', "tile = 8", "tile.x = 3",
     "on = true", "site = [{tile = 3}, {on = true}]", 'shape = """M>=\n3"""',
-    'sites = [\n"a", # c ]\n"b"]', '"form" = "lab"', "'tile' = [1, 2, 3]", "[machine.a]", "clock = 3", "a.b.c = 2", "on = nan", "tile = 1e400", "tile = 0x40",
+    'sites = [\n"a", # c ]\n"b"]', '"form" = "lab"', "'tile' = [1, 2, 3]", "[machine.a]",
+    "clock = 3", "a.b.c = 2", "on = nan", "tile = 1e400", "tile = 0x40",
     '[ "tile" ]', '[[ "site" ]]', "tile = [[1]]", 'op = "\\u0000"',
 )  # fmt: skip
 
