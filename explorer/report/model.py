@@ -136,9 +136,9 @@ def _split(totals: Totals) -> str:
     return f"{exact_text(totals.weight_bytes_read)} of weights, {exact_text(activations)} of activations"
 
 
-def figures_text(totals: Totals) -> list[tuple[str, ...]]:
-    """`totals_rows` and the coverage as plain text."""
-    rows = [*totals_rows(totals), *_coverage_rows(totals)]
+def figures_text(fact: Info) -> list[tuple[str, ...]]:
+    """`totals_rows`, the coverage and the share on tiles as plain text."""
+    rows = [*totals_rows(fact.totals), *_coverage_rows(fact.totals), *_tiled_rows(fact.tiled)]
     return [tuple(_plain(cell) for cell in row) for row in rows]
 
 

@@ -159,7 +159,7 @@ def _totals(fact: Everything) -> _Section:
         for t in tensors
     ]
     assumed = [f"assumed: {key} = {value}" for key, value in info.assumptions.items() if value]
-    figures = [[_text(piece) for piece in row] for row in figures_text(info.totals)]
+    figures = [[_text(piece) for piece in row] for row in figures_text(info)]
     return _Section(
         "Totals",
         [*info.model.notes, *assumed],
