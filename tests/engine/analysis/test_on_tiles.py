@@ -187,3 +187,19 @@ def test_two_products_in_one_tile_operator_are_told(build: Build) -> None:
     tiled = called(build, twice, 8, 8, 8)
     assert tiled is not None
     assert tiled.products == 2, "both are products within the tile: what runs is counted, not calls"
+
+
+def test_a_file_that_was_tiled_says_how(sample: Callable[[str], Path], tmp_path: Path) -> None:
+    out = str(tmp_path / "tiled.onnx")
+    with Session(str(sample("lenet"))) as session:
+        assert session.tiling() is None
+        made = session.tile(TileSpec(tile=(8, 16, 32)), output=out, verify=False)
+        assert session.tiling() == made.plan
+        session.undo()
+        assert session.tiling() is None
+    with Session(out) as session:
+        said = session.tiling()
+    assert said is not None
+    assert [(s.name, s.tile, s.grid, s.products) for s in said.sites] == [
+        (s.name, s.tile, s.grid, s.products) for s in made.plan.sites
+    ]
