@@ -368,7 +368,7 @@ def test_tile_verify_and_diff_keep_the_contract(
     assert tiled["verification"]["passed"] is True
     assert tiled["plan"]["products"] == sum(site["products"] for site in tiled["plan"]["sites"])
     for site in tiled["plan"]["sites"]:
-        assert site["products"] == math.prod(site["grid"])
+        assert site["products"] == site["batch"] * math.prod(site["grid"])
     proof = ask("verify", sample(name), out, *dims)
     assert proof["passed"] is True
     assert {site["name"] for site in proof["sites"]} == {site["name"] for site in tiled["plan"]["sites"]}

@@ -57,7 +57,7 @@ def test_over_ssh_every_key_costs_little_and_idling_nothing(sample: Sample) -> N
         assert terminal.settle(quiet=3.0) == 0
         before = len(terminal.sent)
         tile(terminal)
-        assert len(terminal.sent) - before <= 30_000, "a job with its dialogs"
+        assert len(terminal.sent) - before <= 36_000, "a job with its dialogs, live figures in them"
 
 
 # what a terminal can show
