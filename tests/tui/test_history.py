@@ -158,6 +158,15 @@ async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
         await hands.press("escape")
 
 
+async def test_quitting_asks_for_a_named_state_that_is_not_saved_wherever_the_user_is() -> None:
+    async with screen() as hands:
+        await hands.tile()
+        await hands.press("H", "n", *"int8", "enter", "home", "enter", "q")
+        assert "'int8' not saved. Quit without?" in hands.dialog()
+        await hands.press("n", "H", "end", "n", *["backspace"] * 4, "enter", "home", "enter", "q")
+        assert hands.dialog() == "", "a state without a name was undone and is not asked for"
+
+
 async def test_the_script_of_a_state_is_written_where_the_user_says(tmp_path: Path) -> None:
     target, mine = str(tmp_path / "a.sh"), tmp_path / "b.sh"
     mine.write_text("mine")
