@@ -142,12 +142,10 @@ def _subject(session: Session, on_progress: OnProgress) -> Any:
 
 
 def _files(session: Session, on_progress: OnProgress) -> tuple[str, ...]:
-    """The file of the current model's graph, and those of its weights; what is no ONNX file is exported."""
-    model = session._model(session._history.current, on_progress)
-    path = os.path.abspath(model.path)
-    folder = os.path.dirname(path)
-    beside = {os.path.join(folder, t.external) for t in model.graph.initializers.values() if t.external}
-    return path, *sorted(beside - {path})
+    """The files of the current model; what is no ONNX file is exported."""
+    from explorer.engine.sweep.fingerprint import files_of
+
+    return files_of(session._model(session._history.current, on_progress))
 
 
 def _opener(options: Mapping[str, Any], files: Sequence[str]) -> partial[Session]:

@@ -17,13 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import onnx
+import onnx.external_data_helper
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from explorer import Session, TileSpec, cli
+from explorer.engine.formats import onnx_reader
+from explorer.engine.sweep.fingerprint import files_of
 from explorer.errors import Cancelled, MissingExtra, Misuse
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of, with_front
@@ -261,6 +265,34 @@ def test_weights_in_a_file_of_their_own_are_content_too(sample: Sample, tmp_path
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"\1" + weights.read_bytes()[1:])
     assert sweep_files(path, spec=spec, output=kept).made == 1
+
+
+def test_weights_inside_a_loop_or_a_constant_are_content_too(tmp_path: Path) -> None:
+    def matrix(name: str) -> onnx.TensorProto:
+        return onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), name)
+
+    def product(inner: onnx.TensorProto, x: str, y: str) -> list[onnx.NodeProto]:
+        constant = onnx.helper.make_node("Constant", [], [f"{y}_w"], value=inner)
+        return [constant, onnx.helper.make_node("MatMul", [x, f"{y}_w"], [y], name=f"{y}_product")]
+
+    def value(name: str) -> onnx.ValueInfoProto:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 64])
+
+    branch = onnx.helper.make_graph(product(matrix("inner"), "x", "z"), "then", [], [value("z")])
+    other = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["z2"])], "else", [], [value("z2")])
+    choice = onnx.helper.make_node("If", ["c"], ["t"], then_branch=branch, else_branch=other)
+    flag = onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, [])
+    graph = onnx.helper.make_graph(
+        [choice, *product(matrix("outer"), "t", "y")], "g", [value("x"), flag], [value("y")]
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "model.onnx"
+    onnx.external_data_helper.convert_model_to_external_data(
+        model, all_tensors_to_one_file=False, size_threshold=0, convert_attribute=True
+    )
+    onnx.save(model, path)
+    files = files_of(onnx_reader.read(str(path)))
+    assert [Path(file).name for file in files] == ["model.onnx", "inner", "outer"]
 
 
 def test_what_was_done_before_a_stop_is_kept(sample: Sample, tmp_path: Path) -> None:

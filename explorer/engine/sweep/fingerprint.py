@@ -5,17 +5,40 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from explorer import __version__
+from explorer.engine.graph import Graph, Model, Node, Tensor, subgraphs
 from explorer.errors import BadModel, Cancelled
 from explorer.facts import TileSpec, to_json
 from explorer.facts.cost import Hardware
 
-__all__ = ["fingerprint", "key_of"]
+__all__ = ["files_of", "fingerprint", "key_of"]
 
 _BLOCK = 1 << 20
+
+
+def files_of(model: Model) -> tuple[str, ...]:
+    """The file of a model's graph, and those of its weights by name; absolute paths."""
+    path = os.path.abspath(model.path)
+    bodies = (function.nodes for function in model.functions.values())
+    tensors = (*_tensors(model.graph), *(tensor for nodes in bodies for tensor in _inside(nodes)))
+    beside = {os.path.join(os.path.dirname(path), tensor.external) for tensor in tensors if tensor.external}
+    return path, *sorted(beside - {path})
+
+
+def _tensors(graph: Graph) -> Iterator[Tensor]:
+    yield from graph.initializers.values()
+    yield from _inside(graph.nodes)
+
+
+def _inside(nodes: Iterable[Node]) -> Iterator[Tensor]:
+    for node in nodes:
+        if node.op == "Constant":
+            yield from (value for value in node.attributes.values() if isinstance(value, Tensor))
+        for _, graph in subgraphs(node):
+            yield from _tensors(graph)
 
 
 def fingerprint(files: Sequence[str], cancel: Callable[[], bool] | None = None) -> str:
