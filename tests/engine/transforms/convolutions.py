@@ -81,6 +81,7 @@ CASES: dict[str, Case] = {
         (1, 3, 5, 4), (3, 4, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}, T
     ),
     "transposed 1x1, its output cut": Case((1, 3, 5, 4), (3, 4, 1, 1), {"pads": [1, 0, 1, 2]}, T),
+    "transposed 3d": Case((1, 2, 3, 2, 3), (2, 3, 3, 2, 2), {"strides": [2, 1, 3]}, T),
     "transposed, output_padding": Case(
         (2, 3, 5, 4), (3, 4, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}, T
     ),

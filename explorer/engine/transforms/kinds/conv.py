@@ -7,16 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from explorer.engine.graph import Node
 from explorer.engine.transforms.kinds.linear import FLOATS, scaled
-from explorer.engine.transforms.kinds.windows import (
-    Axis,
-    Groups,
-    Kernel,
-    Window,
-    convolved,
-    fold,
-    transposed,
-    unfold,
-)
+from explorer.engine.transforms.kinds.sliding import fold, unfold
+from explorer.engine.transforms.kinds.windows import Axis, Groups, Kernel, Window, convolved, transposed
 from explorer.engine.transforms.region import Region
 from explorer.engine.transforms.sites import Look, Make, Site, Weight
 
@@ -64,16 +56,10 @@ def convolution(
         return "the shape of its kernel is not known"
     if stored is not None and stored[0].payload is None:
         return f"the weight '{stored[1]}' carries no data"
-    rank = len(shape) - 2
-    if rank < 1 or len(kernel) != len(shape) or len(out) != len(shape):
-        return f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}"
-    if not all((*shape, *kernel, *out)):
-        return "it is empty"
-    if min(node.attributes.get("pads") or (0,)) < 0:
-        return "its pads are negative"
     count = int(node.attributes.get("group", 1))
-    if shape[1] % count or kernel[0] % count or shape[1] != (kernel[0] if backwards else kernel[1] * count):
-        return f"its operands do not fit: {shape[1]} channels, a kernel of {list(kernel)}, {count} groups"
+    misfit = _misfit(node, shape, kernel, out, count)
+    if misfit:
+        return misfit
     axes: tuple[Axis, ...]
     if backwards:
         axes = transposed(node.attributes, shape[2:], kernel[2:], out[2:])
@@ -102,6 +88,22 @@ def convolution(
             layout = (*layout, *(tuple(a.kernel.reshape(-1).tolist()) for a in axes))
         weight = Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
     return _site(node, window, shape, kernel[2:], dtype, weight, bool(opened), around)
+
+
+def _misfit(
+    node: Node, shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...], count: int
+) -> str:
+    """Why images, kernel and output do not go together; '' if they do."""
+    backwards = node.op == "ConvTranspose"
+    if len(shape) < 3 or len(kernel) != len(shape) or len(out) != len(shape):
+        return f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}"
+    if not all((*shape, *kernel, *out)):
+        return "it is empty"
+    if min(node.attributes.get("pads") or (0,)) < 0:
+        return "its pads are negative"
+    if shape[1] % count or kernel[0] % count or shape[1] != (kernel[0] if backwards else kernel[1] * count):
+        return f"its operands do not fit: {shape[1]} channels, a kernel of {list(kernel)}, {count} groups"
+    return ""
 
 
 def grouped(
