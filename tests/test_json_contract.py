@@ -121,6 +121,7 @@ SITE = document_of(
     M=COUNT,
     K=COUNT,
     N=COUNT,
+    batch=THREE,
     tile=listed(THREE, minItems=3, maxItems=3),
     grid=listed(THREE, minItems=3, maxItems=3),
     products={"type": "integer", "minimum": 1},
@@ -130,6 +131,11 @@ SITE = document_of(
     output=TEXT,
     weight=TEXT,
     bias=FLAG,
+    dtype=TEXT,
+    accumulator=TEXT,
+    dynamic=listed({"enum": ["batch", "M", "K", "N"]}),
+    place=listed(TEXT),
+    calls=COUNT_OR_NULL,
 )
 PLAN = document_of(
     tile=listed(THREE, minItems=3, maxItems=3),
@@ -139,8 +145,10 @@ PLAN = document_of(
     products={"type": "integer", "minimum": 1},
     macs=COUNT,
     macs_total=COUNT_OR_NULL,
-    skipped=listed(document_of(name=TEXT, op=TEXT, reason=TEXT)),
+    skipped=listed(document_of(name=TEXT, op=TEXT, reason=TEXT, macs=COUNT_OR_NULL)),
     dims={"type": "object", "additionalProperties": COUNT},
+    free=listed(TEXT),
+    decomposed=listed(TEXT),
 )
 OUTPUT_PROOF = document_of(
     name=TEXT,

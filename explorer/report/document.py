@@ -74,6 +74,7 @@ _SITE = (
     "M",
     "K",
     "N",
+    "batch",
     "tile",
     "grid",
     "products",
@@ -83,6 +84,11 @@ _SITE = (
     "output",
     "weight",
     "bias",
+    "dtype",
+    "accumulator",
+    "dynamic",
+    "place",
+    "calls",
 )
 _LAYER = (
     "id",
@@ -314,6 +320,8 @@ def plan(fact: Plan) -> Document:
         "macs_total": fact.macs_total,
         "skipped": to_json(fact.skipped),
         "dims": to_json(fact.dims),
+        "free": list(fact.free),
+        "decomposed": list(fact.decomposed),
     }
 
 
