@@ -59,6 +59,7 @@ SWEEP = document_of(
     **ENVELOPE,
     machine={"type": "object"},
     made=COUNT,
+    kept=COUNT,
     proved=COUNT,
     workers=COUNT,
     seconds=MEASURED,
@@ -183,6 +184,7 @@ def test_a_model_that_is_broken_does_not_stop_the_others(sample: Sample, tmp_pat
     broken.write_bytes(b"no model")
     fact = sweep_files(broken, sample("lenet"), spec=SweepSpec(((64, 64, 64),)))
     assert [bool(one.error) for one in fact.rows] == [True, False]
+    assert (fact.made, fact.kept) == (1, 0)
 
 
 def test_too_many_combinations_are_refused_at_once(sample: Sample) -> None:
@@ -203,7 +205,7 @@ def test_the_same_sweep_again_makes_nothing_and_more_tiles_only_those(sample: Sa
     assert (first.made, again.made) == (2, 0)
     assert again.rows == first.rows
     third = sweep_files(sample("lenet"), spec=more, hardware=NPU, output=kept)
-    assert (third.made, len(third.rows)) == (2, 3)
+    assert (third.made, third.kept, len(third.rows)) == (2, 1, 3)
     assert sweep_files(sample("lenet"), spec=few, hardware=replace(NPU, clock=2e9), output=kept).made == 2
 
 

@@ -135,7 +135,8 @@ class Sweep(Struct, frozen=True):
         rows: Models in the order in which they were named, each with its tilings in the order of the
             combinations; or as `ordered` by a figure.
         layers: The products of the models, for programs that simulate them.
-        made: Rows that were computed now; the others were kept.
+        made: Rows that were computed now.
+        kept: Rows that were known before.
         proved: Proofs that were made now.
         output: The file that keeps the rows; '' for none.
         workers: Processes that worked at it; 0 where it was done in this one.
@@ -146,6 +147,7 @@ class Sweep(Struct, frozen=True):
     hardware: Hardware
     layers: tuple[SweepLayer, ...] = ()
     made: int = 0
+    kept: int = 0
     proved: int = 0
     output: str = ""
     workers: int = 0

@@ -215,7 +215,7 @@ def sweep(fact: Sweep, tool: str) -> Document:
     return {
         **_envelope(tool),
         "machine": _record(fact.hardware),
-        **_picked(fact, ("made", "proved", "workers", "seconds", "notes")),
+        **_picked(fact, ("made", "kept", "proved", "workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": rows,
     }

@@ -56,13 +56,12 @@ def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
 
 def _told(fact: Sweep) -> Iterator[str | Span]:
     """What was done now, and where it is kept."""
-    known = len(fact.rows) - fact.made
     if fact.made or fact.seconds:
         how = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
         proofs = f", {fact.proved:,} proved" if fact.proved else ""
         yield f"{fact.made:,} computed{proofs}{how} in {seconds_text(fact.seconds)}"
     if fact.output:
-        yield Span(f"   {known:,} known before" if fact.seconds and known else "", DIM)
+        yield Span(f"   {fact.kept:,} known before" if fact.seconds and fact.kept else "", DIM)
         yield Span("   kept in ", DIM)
         yield Span(printable(fact.output), STRONG)
     else:

@@ -139,6 +139,7 @@ def sweep(
         hardware=machine,
         layers=tuple(layer for work in works for layer in _layers(work, specs)) if layers else (),
         made=run.made,
+        kept=run.kept,
         proved=run.proved,
         output=output or "",
         workers=count,
@@ -167,7 +168,8 @@ def kept(path: str) -> Sweep:
         Misuse: It is no such file.
     """
     with Store(path, changed=False) as store:
-        return Sweep(rows=with_front(list(store.rows())), hardware=Hardware(), output=path)
+        rows = with_front(list(store.rows()))
+    return Sweep(rows=rows, hardware=Hardware(), kept=len(rows), output=path)
 
 
 class _Run:
@@ -185,7 +187,7 @@ class _Run:
     ) -> None:
         self.store, self.specs, self.hardware, self.order = store, specs, hardware, order
         self.proof, self.on_progress, self.cancel = proof, on_progress, cancel
-        self.made = self.proved = self.done = self.total = 0
+        self.made = self.kept = self.proved = self.done = self.total = 0
 
     # what is known
 
@@ -218,6 +220,7 @@ class _Run:
             if row is None or row.error or self._unproved(row):
                 work.open.append(at)
         self.total += len(work.open)
+        self.kept += sum(row.products is not None for row in work.rows)
         return work
 
     def _blank(self, work: _Work, spec: TileSpec, key: str) -> SweepRow:
