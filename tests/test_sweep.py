@@ -125,6 +125,8 @@ def test_rows_sort_best_first_and_unknown_last() -> None:
     assert [one.key for one in ordered(rows, "cycles")] == ["k2", "k0", "k1"]
     assert [one.key for one in ordered(rows, "cycles", reverse=True)] == ["k0", "k2", "k1"]
     assert ordered(rows, "utilisation")[0].key == "k2"
+    marked = [row(0, 9, 1, 1), row(1, 3, 2, 1, pareto=True), row(2, 1, 1, 1, pareto=True)]
+    assert [one.key for one in ordered(marked, "pareto")] == ["k2", "k1", "k0"]
     for by in SORTS:
         assert len(ordered(rows, by)) == 3
 

@@ -266,7 +266,8 @@ def ordered(rows: Iterable[SweepRow], by: str, *, reverse: bool = False) -> tupl
     name, largest = SORTS[by]
     if not name:
         return tuple(rows)[::-1] if reverse else tuple(rows)
-    listed = list(rows)
+    # the front itself goes by what its machine, or without one its memory, does best
+    listed = list(ordered(ordered(rows, "traffic"), "cycles")) if by == "pareto" else list(rows)
     known = [row for row in listed if getattr(row, name) is not None]
     unknown = [row for row in listed if getattr(row, name) is None]
     known.sort(key=lambda row: getattr(row, name), reverse=largest != reverse)
