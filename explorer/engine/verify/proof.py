@@ -375,9 +375,17 @@ def _taken_apart(before: Model, plan: Plan | None, sizes: Mapping[str, int], giv
     own = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
     here = {name: size for name, size in sizes.items() if name in own}
     fixed = {name: size for name, size in here.items() if name not in plan.free}
-    shapes = Inference(before, here, given).main.values
-    declared = Inference(before, fixed, given).main.values if plan.free else None
+    shapes = Inference(before, here, _bound(given, here)).main.values
+    declared = Inference(before, fixed, _bound(given, fixed)).main.values if plan.free else None
     return decompose(before, shapes, declared, plan.decomposed)[0]
+
+
+def _bound(given: InputShapes, sizes: Mapping[str, int]) -> InputShapes:
+    """Given shapes with the dimensions in them that have a size: what is given goes before `sizes`."""
+    return {
+        name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
+        for name, (dtype, shape) in given.items()
+    }
 
 
 def _key(site: SitePlan) -> str:
@@ -404,10 +412,10 @@ def _site_evidence(
     fault = structure or unrunnable or (ran.reason if ran is not None else "")
     ratio = ran.bound_ratio if ran is not None else None
     limit = ran.limit if ran is not None else LIMIT
-    reason = fault or (
-        f"{tiles:,} product{'' if tiles == 1 else 's'} bit for bit;"
-        f" error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
-    )
+    shown = f"error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
+    if ran is not None and ran.exact:
+        shown = "its output is that of exact integer arithmetic" + (f"; {ran.note}" if ran.note else "")
+    reason = fault or f"{tiles:,} product{'' if tiles == 1 else 's'} bit for bit; {shown}"
     return SiteEvidence(
         name=site.name,
         M=site.M,

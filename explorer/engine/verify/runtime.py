@@ -42,6 +42,12 @@ _TYPES = {
 }
 """Element types by onnxruntime's name of the tensor type."""
 
+_SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"
+"""What 'x64quantprecision' switches on. It leaves a product of signed bytes that gives signed bytes without a
+kernel, and fails where two nodes share a zero point; these have exact kernels anyway."""
+
+_ITS_FAULTS = ("Failed to find kernel", "Attempt to replace the existing tensor")
+
 _PREFIX = re.compile(r"^\s*\[ONNXRuntimeError\]\s*:\s*\d+\s*:\s*([A-Z_]+)\s*:\s*")
 _SOURCE_PLACE = re.compile(r"(/[\w./-]+\.(cc|h|cpp):\d+\s*)|(\bonnxruntime::\S+\s*)")
 
@@ -80,12 +86,18 @@ class Session:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.add_session_config_entry("session.disable_prepacking", "1")
         self.outputs = tuple(v.name for v in model.graph.outputs)
-        try:
-            self._session = onnxruntime.InferenceSession(
-                skeleton(model, folder=folder), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime's own classes share no base below Exception
-            raise BadModel(f"onnxruntime cannot load {what}: {one_line(error)}") from None
+        made = skeleton(model, folder=folder)
+        for left_out in ([], [_SIGNED_TO_UNSIGNED]):
+            try:
+                self._session = onnxruntime.InferenceSession(
+                    made, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+                )
+                return
+            except Exception as error:  # onnxruntime's own classes share no base below Exception
+                reason = one_line(error)
+                if not any(said in str(error) for said in _ITS_FAULTS):
+                    break
+        raise BadModel(f"onnxruntime cannot load {what}: {reason}")
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Outputs by name.

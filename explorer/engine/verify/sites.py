@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph import Function, Graph, Model, Node, Value
 from explorer.engine.verify.compare import Comparison, unit_roundoff, widened
+from explorer.engine.verify.exact import compare_exact, dense_integers
 from explorer.engine.verify.float64 import product
 from explorer.engine.verify.interpret import needed, reads
 from explorer.engine.verify.meanings import Meaning, Original
@@ -58,6 +59,8 @@ class SiteRun(Struct, frozen=True):
         limit: What it may be for that element.
         rows: Rows of input that were tried.
         reason: '' if the site passes.
+        note: What is to be said of the original.
+        exact: Whether it was compared with exact integer arithmetic, bit for bit.
     """
 
     comparison: Comparison
@@ -65,6 +68,8 @@ class SiteRun(Struct, frozen=True):
     limit: float
     rows: int
     reason: str
+    note: str = ""
+    exact: bool = False
 
 
 def chain_length(site: SitePlan) -> int:
@@ -101,7 +106,8 @@ def run_site(
         BadModel: onnxruntime cannot load or run the site.
         Cancelled: `cancel` said so.
     """
-    dense = [_dense(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
+    fill = _dense if meaning.integers is None else dense_integers
+    dense = [fill(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
     outputs = _Runner(after, site, original, cancel).run(draws)
     comparison = Comparison(unit_roundoff(str(y.dtype)))
@@ -109,6 +115,10 @@ def run_site(
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
+    rows = 2 * meaning.batch * meaning.M
+    if meaning.integers is not None:
+        found = compare_exact(meaning, draws, outputs, y)
+        return SiteRun(found.comparison, None, LIMIT, rows, found.reason, found.note, True)
     ratio, limit = 0.0, LIMIT
     references = _references(meaning, draws)
     comparison.add(meaning.out(y), meaning.out(outputs[0]), references[0].exact.astype(np.float64))
@@ -117,7 +127,6 @@ def run_site(
         here = _ratio(meaning.out(got), reference, unit_roundoff(str(y.dtype)), chain_length(site))
         if here[0] / here[1] >= ratio / limit:
             ratio, limit = here
-    rows = 2 * meaning.batch * meaning.M
     return SiteRun(comparison, ratio, limit, rows, _verdict(comparison, ratio, limit))
 
 

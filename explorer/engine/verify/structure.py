@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from explorer.engine.graph import Model
 from explorer.engine.verify.blocks import Given, Ledger, NotTiled, Product, Symbol, Total
+from explorer.engine.verify.integers import IntegerRules, sums_behind
 from explorer.engine.verify.interpret import Interpreter, needed
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.runtime import Array
@@ -63,6 +64,8 @@ def walk(
     symbols = Symbols(dtype)
     ledger = symbols.ledger
     given = [ledger.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
+    if meaning.integers is not None:
+        symbols.override = IntegerRules(meaning.integers, given, ledger.next).apply
     values: dict[str, Any] = dict(zip(original.inputs, given, strict=True))
     graph = after.graph
     nodes, ends = needed(graph.nodes, [site.output], stop=values, known=graph.initializers)
@@ -85,7 +88,8 @@ def walk(
     if math.prod(result.shape) != elements:
         raise NotTiled(f"its output has shape {list(result.shape)} for {elements:,} elements")
     check = _Check(given, meaning, site)
-    codes = meaning.out(result.codes.reshape(meaning.shape)).reshape(-1)
+    codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
+    codes = meaning.out(codes.reshape(meaning.shape)).reshape(-1)
     seen = np.arange(codes.size)
     if meaning.shown is not None:
         seen = np.flatnonzero(meaning.shown)
@@ -474,7 +478,8 @@ def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
     height, width = part.shape
     if not height or not width or not np.array_equal(codes[:height, :width], part):
         return False
-    return not (codes[height:].any() or codes[:, width:].any())
+    # where numbers are integers, code -1 is a zero that is not the zero point
+    return bool((codes[height:] <= 0).all() and (codes[:, width:] <= 0).all())
 
 
 def _bits(array: Array, kind: np.dtype[Any]) -> Array:

@@ -23,6 +23,13 @@ from explorer.engine.verify.runtime import Array
 __all__ = ["Symbols"]
 
 
+Override = Callable[
+    [Node, Mapping[str, Any], Sequence[Any], Callable[[Value, Value], Sequence[Value]]],
+    Sequence[Value] | None,
+]
+"""The outputs of a node, or None where the rules here say them; it is handed the rule of a product."""
+
+
 class Symbols:
     """The domain of symbols.
 
@@ -33,6 +40,8 @@ class Symbols:
     def __init__(self, dtype: str) -> None:
         self.bits = _bits(dtype)
         self.interpreter: Interpreter | None = None
+        self.override: Override | None = None
+        """What understands some operators otherwise, where the site is one of integers."""
         self.ledger = Ledger()
 
     # the domain's side of the interpreter
@@ -48,10 +57,16 @@ class Symbols:
             NotTiled: The operator is no part of a tiled product, or is used in a way that is none.
         """
         rule = None if node.domain else _RULES.get(node.op)
-        if rule is None:
+        if rule is None and self.override is None:
             kind = f"{node.domain}.{node.op}" if node.domain else node.op
             raise NotTiled(f"{self.place(node)} ({kind}) is no part of a tiled product")
         try:
+            if self.override is not None:
+                made = self.override(node, attributes, args, lambda a, b: _matmul(self, node, {}, (a, b)))
+                if made is not None:
+                    return made
+            if rule is None:
+                raise ValueError("it is no part of a tiled product")
             return rule(self, node, attributes, args)
         except (ValueError, IndexError, TypeError, KeyError) as error:
             detail = " ".join(str(error).split())
@@ -394,6 +409,31 @@ def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
     return Symbol(numbered(first, symbols.ledger.next - first).reshape(shape))
 
 
+def _dequantize(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    """Stored integers as the floats that they stand for."""
+    x, scale = args[0], args[1]
+    zero = args[2] if len(args) > 2 and args[2] is not None else np.zeros((), np.int8)
+    if any(isinstance(value, Symbol) for value in (x, scale, zero)):
+        raise ValueError("it depends on the data")
+    if scale.ndim == x.ndim and attributes.get("block_size"):
+        axis = int(attributes.get("axis", 1))
+        block = int(attributes["block_size"])
+        each = [
+            np.repeat(v, block, axis).take(range(x.shape[axis]), axis) if v.ndim else v for v in (scale, zero)
+        ]
+    elif scale.ndim == 1 and scale.size > 1:
+        shape = [1] * x.ndim
+        shape[int(attributes.get("axis", 1))] = -1
+        each = [v.reshape(shape) if v.size > 1 else v.reshape(()) for v in (scale, zero)]
+    else:
+        each = [scale.reshape(()), zero.reshape(())]
+    return [
+        ((x.astype(np.int32) - each[1].astype(np.int32)).astype(scale.dtype) * each[0]).astype(scale.dtype)
+    ]
+
+
 _RULES: Mapping[str, Rule] = {
     "Add": _sum,
     "Cast": _cast,
@@ -405,6 +445,7 @@ _RULES: Mapping[str, Rule] = {
     "Gather": _gather,
     "Gemm": _gemm,
     "Identity": _identity,
+    "DequantizeLinear": _dequantize,
     "MatMul": _matmul,
     "Mod": _reckoned(np.mod),
     "Mul": _mul,

@@ -156,13 +156,13 @@ def _reckoned(
     sums: Array | None = None
     if isinstance(right, Weight) and not (isinstance(a, int) and a == 0):
         sums = column_sums(right)
-        if isinstance(a, int):
+        if isinstance(a, int) and not terms.given:
             added = added - a * sums
     if added.any():
         z = region.add("Add", (z, _whole(region, spread(added), "bias")), "biased")
     if terms.given:
         z = region.add("Add", (z, inputs[at[terms.given]]), "bias_added")
-    worth = not (sums is not None and isinstance(a, int))
+    worth = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.given)))
     some = not (isinstance(b, int) and b == 0)
     zero = _zero_value(region, a, inputs, at, "x_zero", column=True) if worth or some else ""
     if zero and worth:

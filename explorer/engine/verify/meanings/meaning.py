@@ -15,10 +15,29 @@ from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.symbols import Symbols
 from explorer.facts import SitePlan
 
-__all__ = ["Look", "Meaning", "Original"]
+__all__ = ["Integers", "Look", "Meaning", "Original"]
 
 Arrange = Callable[[Sequence[Array]], Array]
 """Takes the arrays of `Original.inputs`, whatever they hold: numbers, or codes of which 0 is a zero."""
+
+
+class Integers(Struct, frozen=True):
+    """What a product of integers gives, which is no question of rounding.
+
+    Attributes:
+        exact: Y arranged as (batch, M, N), of its own type, and |x| |W| of the same shape, for these inputs.
+        zero: The zero point of X; None if it is computed, or there are several.
+        given: Which of the inputs it is; -1 if it is stored.
+        saturates: Whether onnxruntime's own kernel for these types is exact on some processors only.
+        scale: What Y, in floats, is of the sum in integers, arranged; None if Y is of integers, or is defined
+            by integers.
+    """
+
+    exact: Callable[[Sequence[Array]], tuple[Array, Array]]
+    zero: int | None
+    given: int
+    saturates: Callable[[Sequence[Array]], bool]
+    scale: Callable[[Callable[[Array], Array]], Array] | None = None
 
 
 class Meaning(Struct, frozen=True):
@@ -33,6 +52,8 @@ class Meaning(Struct, frozen=True):
         shape: Of Y.
         spread: C in the shape of Y; None where it broadcasts by itself.
         shown: Which elements of the products Y shows, (batch, M, N); None for all.
+        integers: Of a product of integers: W and C are then numbers as they are stored, before zero points
+            are taken off.
     """
 
     batch: int
@@ -48,6 +69,7 @@ class Meaning(Struct, frozen=True):
     bias: Array | int | None = None
     spread: Callable[[Array], Array] | None = None
     shown: Array | None = None
+    integers: Integers | None = None
 
     def added(self, bias: Array) -> Array:
         """C, or anything of its shape, for every element of the products, (batch, M, N)."""
