@@ -396,8 +396,9 @@ def _change(session: Session, written: str, line: ProgressLine) -> tuple[Diff | 
 
 
 def _sweep(given: Given, line: ProgressLine) -> Answer:
-    from explorer import machines, sweeping
+    from explorer import machines
     from explorer.report import sweep as text
+    from explorer.session import sweeping
 
     if len(given.models) == 1 and sweeping.is_results(given.models[0]):
         if given.scalesim is not None:
@@ -443,7 +444,7 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
 
 def _swept(given: Given, **how: Any) -> Sweep:
     """A sweep; one that is stopped says what became of what was done."""
-    from explorer.sweeping import sweep_files
+    from explorer.session.sweeping import sweep_files
 
     try:
         return sweep_files(*given.models, **how)
@@ -491,8 +492,8 @@ def _history(given: Given, line: ProgressLine) -> Answer:
 
     from msgspec.structs import asdict
 
-    from explorer import resuming, scripts, targets
-    from explorer.session import Session
+    from explorer import resuming, targets
+    from explorer.session import Session, scripts
 
     output = given.output and os.path.abspath(given.output)
     model = given.models[0] if given.models else None

@@ -168,7 +168,10 @@ def test_a_model_that_came_out_different_is_exit_code_1_and_nothing_is_written(
         # before it is opened: a pair that does not exist needs no framework and no whole file
         (["broken.safetensors", "-o", "b.onnx"], "safetensors cannot be converted to '.onnx'"),
         ([".", "-o", "b.pt"], "a.safetensors"),
-        (["lenet.onnx", "-o", "b.safetensors"], "onnx cannot be converted to '.safetensors'; it can become Torch"),
+        (
+            ["lenet.onnx", "-o", "b.safetensors"],
+            "onnx cannot be converted to '.safetensors'; it can become Torch",
+        ),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x"], "'x' names no input; write x:0=batch"),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x:batch"], "'x:batch' names no axis"),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x:0=1"], "'1' is no name for a dimension"),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import explorer
 from explorer import Misuse, Session, TileSpec, cli
 from explorer.facts import History, HistoryEntry, TileRule
-from explorer.scripts import tiling_words
+from explorer.session.scripts import tiling_words
 from explorer.tiling_file import spec_of
 
 Sample = Callable[[str], Path]

@@ -31,7 +31,7 @@ from explorer.engine.sweep.fingerprint import files_of
 from explorer.errors import Cancelled, MissingExtra, Misuse
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of, with_front
-from explorer.sweeping import sweep_files
+from explorer.session.sweeping import sweep_files
 from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, document_of, listed
 from tests.test_json_contract import ENVELOPE
 
@@ -463,7 +463,8 @@ def test_without_dask_a_cluster_is_a_line_and_the_rest_goes_on(
 
 def test_dask_is_imported_only_where_it_is_needed(sample: Sample) -> None:
     code = (
-        "import sys; from explorer.sweeping import sweep_files; from explorer.facts.sweep import SweepSpec;"
+        "import sys; from explorer.session.sweeping import sweep_files;"
+        "from explorer.facts.sweep import SweepSpec;"
         "sweep_files(sys.argv[1], spec=SweepSpec(((8, 8, 8), (16, 16, 16))), verify=True, draws=1);"
         "sys.exit('distributed' in sys.modules or 'dask' in sys.modules)"
     )

@@ -2,8 +2,8 @@
 
 Each axis is padded to whole tiles, by as much as it takes in that run, and the blocks are gone through by
 Scans: over the matrices of a stack, over blocks of rows, over columns of tiles, and, where the depth is open
-too, over the depth with the sum carried along. The body holds exact tiles, so one graph serves every batch and
-length.
+too, over the depth with the sum carried along. The body holds exact tiles, so one graph serves every batch
+and length.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from explorer.engine.sweep import cluster
 from explorer.engine.sweep.measure import SCRATCH, Task, clear_left
 from explorer.errors import Cancelled, EngineDied, Misuse
 from explorer.facts.sweep import SweepSpec
-from explorer.sweeping import sweep_files
+from explorer.session.sweeping import sweep_files
 
 ROOT = Path(__file__).parent.parent.parent.parent
 TILES = tuple((m, k, 32) for m in (8, 16) for k in (8, 16, 32))

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.arguments import opening_words
-from explorer.comparing import without_origins
 from explorer.errors import Misuse
 from explorer.facts import HistoryEntry, TileResult, TileSpec, Verification
-from explorer.keeping import Keeping
-from explorer.pairs import blame_files, compare_files, diff_files, verify_files
-from explorer.states import Cancel, OnProgress
+from explorer.session.comparing import without_origins
+from explorer.session.keeping import Keeping
+from explorer.session.pairs import blame_files, compare_files, diff_files, verify_files
+from explorer.session.states import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion
@@ -158,7 +158,7 @@ class Session(Keeping):
             MissingExtra: `scheduler` or `workers` need Dask, which is not installed.
             Cancelled: `cancel` said so.
         """
-        from explorer.sweeping import sweep_session
+        from explorer.session.sweeping import sweep_session
 
         return sweep_session(
             self,

@@ -1,6 +1,6 @@
 """Two models or more side by side: their totals, what changed, whether they compute the same.
 
-Each is opened as a session opens it, so these functions know `explorer.states.States` from inside.
+Each is opened as a session opens it, so these functions know `explorer.session.states.States` from inside.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from explorer.errors import Misuse
 from explorer.facts import Diff, Verification
-from explorer.states import Cancel, OnProgress, States
+from explorer.session.states import Cancel, OnProgress, States
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer import scripts
 from explorer.arguments import dynamic_words, opening_words
 from explorer.errors import ExplorerError, Misuse
 from explorer.facts import Plan, TileResult, TileSpec
-from explorer.looking import Looking
-from explorer.states import Cancel, OnProgress
+from explorer.session import scripts
+from explorer.session.looking import Looking
+from explorer.session.states import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from torch import nn

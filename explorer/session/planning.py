@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.facts import Plan, TileSpec
-from explorer.module_tiling import ModuleTiling
-from explorer.states import OnProgress
+from explorer.session.module_tiling import ModuleTiling
+from explorer.session.states import OnProgress
 
 if TYPE_CHECKING:
     from explorer.engine.transforms.products import Products

@@ -20,7 +20,7 @@ from explorer.errors import BadModel, ExplorerError
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepSpec, ordered
 from explorer.session import Session
-from explorer.states import Cancel, OnProgress
+from explorer.session.states import Cancel, OnProgress
 
 __all__ = ["is_results", "reopen", "results", "sorted_by", "sweep_files", "sweep_session"]
 

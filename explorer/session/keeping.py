@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer import scripts
 from explorer.arguments import opening_words
-from explorer.comparing import Comparing
 from explorer.errors import Misuse
 from explorer.facts import TileSpec
-from explorer.states import OnProgress, stem
+from explorer.session import scripts
+from explorer.session.comparing import Comparing
+from explorer.session.states import OnProgress, stem
 
 __all__ = ["Keeping"]
 

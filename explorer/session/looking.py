@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from explorer.errors import Misuse
 from explorer.facts import Analysis, Info, OpStat
-from explorer.states import Cancel, OnProgress, States
+from explorer.session.states import Cancel, OnProgress, States
 
 if TYPE_CHECKING:
     from explorer.engine.formats.outline import Outline

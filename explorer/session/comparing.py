@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.facts import Diff, Plan, TileSpec, Verification
-from explorer.planning import Planning
-from explorer.states import Cancel, OnProgress
+from explorer.session.planning import Planning
+from explorer.session.states import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.engine.graph import Model
