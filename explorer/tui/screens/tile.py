@@ -26,7 +26,7 @@ from explorer.tui.sites import operands_of, sites_of
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import Options
 
-__all__ = ["AskCost", "AskPlan", "Made", "TileDialog"]
+__all__ = ["AskCost", "AskPlan", "Figures", "Made", "TileDialog"]
 
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
