@@ -136,6 +136,7 @@ SITE = document_of(
     dynamic=listed({"enum": ["batch", "M", "K", "N"]}),
     place=listed(TEXT),
     calls=COUNT_OR_NULL,
+    macs=COUNT_OR_NULL,
 )
 PLAN = document_of(
     tile=listed(THREE, minItems=3, maxItems=3),

@@ -131,7 +131,7 @@ class SiteCost(Struct, frozen=True):
 
     Attributes:
         name, op, M, K, N, batch, tile, grid, edges, dtype, accumulator, calls: As in `SitePlan`.
-        macs: batch M K N.
+        macs: batch M K N, less the zeros between packed groups.
         products: batch m k n.
         utilisation: Of the arithmetic of all tile products, the share that the product needs.
         padded_share: Of the bytes of both operands and the output, each counted once, the share that fills up

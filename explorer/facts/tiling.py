@@ -76,8 +76,7 @@ class SitePlan(Struct, frozen=True):
             before it, where it stands in a branch, a loop or a function.
         grid: (m, k, n) = ceil of M/TM, K/TK, N/TN, of one product.
         products: batch x m x k x n tile products.
-        utilisation: MACs of the operator / (products x TM TK TN); these are batch M K N unless groups are
-            packed: the zeros of a pack are no use.
+        utilisation: `macs` / (products x TM TK TN).
         form: The form chosen for this site ('auto' resolved).
         output: Name of the site's output value in the graph, the same before and after.
         weight: Name of the initializer that holds the weight; '' where both operands are activations.
@@ -90,6 +89,8 @@ class SitePlan(Struct, frozen=True):
             the figures hold for the plan's `dims`.
         place: Names of the nodes or functions whose graph holds the site, outermost first; empty for the main
             graph.
+        macs: That the operator needs, in one run: fewer than batch M K N where groups are packed, with zeros
+            between them; None for batch M K N.
         calls: How often the site runs in one pass: the trips of its loops, the calls of its function;
             None where that depends on the data. `products` are of one run.
     """
@@ -114,6 +115,7 @@ class SitePlan(Struct, frozen=True):
     dynamic: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
     calls: int | None = 1
+    macs: int | None = None
 
 
 class SkippedSite(Struct, frozen=True):

@@ -206,7 +206,7 @@ def _filled(shape: Shape) -> int:
 def _figures(shape: Shape, machine: Hardware) -> _Figures:
     m, k, n = grid = grid_of(shape)
     products = shape.batch * m * k * n
-    macs = shape.batch * shape.M * shape.K * shape.N
+    macs = shape.macs
     slots = products * math.prod(shape.tile)
     compulsory, filled = shape.batch * sum(operand_bytes(shape, shape[:3])), _filled(shape)
     a, b, c = operand_bytes(shape, moved(shape))

@@ -50,6 +50,7 @@ class Shape(NamedTuple):
     padded: bool
     width: int
     sum_width: int
+    macs: int
 
 
 def shape_of(site: SitePlan | SiteCost) -> Shape:
@@ -64,7 +65,8 @@ def shape_of(site: SitePlan | SiteCost) -> Shape:
             raise Misuse(f"the size of a '{dtype}' is not known", where=site.name)
         widths.append(_BITS[dtype])
     padded = site.edges == "padded"
-    return Shape(site.M, site.K, site.N, site.batch, site.tile, padded, widths[0], widths[1])
+    macs = site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
+    return Shape(site.M, site.K, site.N, site.batch, site.tile, padded, widths[0], widths[1], macs)
 
 
 def grid_of(shape: Shape) -> tuple[int, int, int]:

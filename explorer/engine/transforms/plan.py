@@ -188,6 +188,7 @@ def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
         dynamic=site.dynamic,
         place=site.place,
         calls=site.calls,
+        macs=_useful(site),
     )
 
 

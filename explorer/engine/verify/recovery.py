@@ -31,7 +31,7 @@ def recover_plan(model: Model) -> Plan | None:
             form=str(said["form"]),
             sites=sites,
             products=sum(s.products for s in sites),
-            macs=sum(s.batch * s.M * s.K * s.N for s in sites),
+            macs=sum(s.batch * s.M * s.K * s.N if s.macs is None else s.macs for s in sites),
             macs_total=None,
             dims={str(k): int(v) for k, v in said.get("dims", {}).items()},
             free=tuple(str(name) for name in said.get("free", ())),
@@ -70,4 +70,5 @@ def _site_plan(said: Mapping[str, Any], tile: tuple[int, int, int]) -> SitePlan:
         accumulator=str(said.get("accumulator", "float32")),
         dynamic=tuple(str(axis) for axis in said.get("dynamic", ())),
         place=tuple(str(name) for name in said.get("place", ())),
+        macs=int(said["macs"]) if said.get("macs") is not None else None,
     )

@@ -17,6 +17,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from explorer import Misuse, Session, TileSpec
+from explorer.engine.transforms.cost import plan_cost
 from tests.engine.transforms.convolutions import CASES, FIXED, Case, save
 
 FORMS = ("lab", "scan", "unrolled", "batched")
@@ -192,6 +193,8 @@ def test_as_many_groups_as_a_tile_holds_are_packed(
     assert session.plan(TileSpec(tile, grouped="pack")).macs == macs
     # the zeros of a pack are no use
     assert site.utilisation == macs / (site.products * tile[0] * tile[1] * tile[2])
+    assert site.macs == macs
+    assert plan_cost(session.plan(TileSpec(tile, grouped="pack"))).utilisation == site.utilisation
 
 
 def test_rows_are_positions_and_columns_are_output_channels(tmp_path: Path) -> None:
