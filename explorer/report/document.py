@@ -78,6 +78,7 @@ _SITE = (
     "tile",
     "grid",
     "products",
+    "macs",
     "utilisation",
     "form",
     "edges",
