@@ -73,6 +73,7 @@ class Site(Struct, frozen=True):
         place: Names of the nodes or functions that hold it, outermost first.
         calls: How often it runs in one pass; None where the data decides.
         macs: Of the operator; None where every element of X and W counts: a pack of groups holds zeros.
+        absorbed: Nodes before `node` whose place it takes, too, as far as nobody else uses them.
         other: Element type of W where it is not that of X: unsigned activations meet signed weights.
     """
 
@@ -94,6 +95,7 @@ class Site(Struct, frozen=True):
     calls: int | None = 1
     macs: int | None = None
     other: str = ""
+    absorbed: tuple[Node, ...] = ()
 
     @property
     def name(self) -> str:

@@ -39,6 +39,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
     bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
+    bypassed |= {id(n) for s in sites for n in s.absorbed}
     graph = model.graph
     nodes, used = _prune(
         _replaced(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
@@ -67,7 +68,8 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         graph=new_graph,
         opsets={**model.opsets, DOMAIN: 1},
         ir_version=max(model.ir_version, 8),  # local functions came with IR version 8
-        functions={**own, **{f.key: f for f in emission.functions.values()}},
+        # what is called stands before what calls it, which onnx's own evaluator wants
+        functions={**{f.key: f for f in emission.functions.values()}, **own},
         metadata={**model.metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))},
         path="",
     )

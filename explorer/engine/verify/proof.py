@@ -494,13 +494,16 @@ def verdict_of(
     count = "1 output" if len(whole) == 1 else f"{len(whole)} outputs"
     identical = all(e.equal for e in whole)
     parts = []
+    exact = all(s.bound_ratio is None for s in sites)  # products of integers
     if sites:
         products = sum(s.tiles for s in sites)
         worst = max(sites, key=lambda s: (s.bound_ratio or 0.0) / s.limit)
         named = "1 site" if len(sites) == 1 else f"{len(sites)} sites"
+        error = f"worst error {worst.bound_ratio or 0.0:.2g} of the 1 u scale ({worst.limit:.3g} allowed)"
+        if exact:
+            error = "their sums are exact"
         parts.append(
-            f"{named}, {products:,} product{'' if products == 1 else 's'} checked bit for bit;"
-            f" worst error {worst.bound_ratio or 0.0:.2g} of the 1 u scale ({worst.limit:.3g} allowed)"
+            f"{named}, {products:,} product{'' if products == 1 else 's'} checked bit for bit; {error}"
         )
     if len(sites) < planned:
         parts.append(f"{planned - len(sites)} sites of the plan are no products in the first model")
@@ -514,7 +517,7 @@ def verdict_of(
     if torch:
         gap = max((e.max_abs or 0.0 for e in torch), default=0.0)
         parts.append(f"torch's own outputs within {gap:.1e}")
-    head = "equal bit for bit" if identical and not sites else "equal within rounding"
+    head = "equal bit for bit" if identical and exact else "equal within rounding"
     return f"{head}: {'; '.join(parts)}"
 
 

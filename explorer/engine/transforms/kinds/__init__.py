@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from explorer.engine.graph import Node
-from explorer.engine.transforms.kinds import conv, einsum, integer, left_alone, linear
+from explorer.engine.transforms.kinds import conv, dequantized, einsum, integer, left_alone, linear
 from explorer.engine.transforms.sites import Look, Site
 
 __all__ = ["KINDS", "Kind"]
@@ -22,5 +22,6 @@ KINDS: Mapping[tuple[str, str], Kind] = {
     **conv.KINDS,
     **einsum.KINDS,
     **integer.KINDS,
+    **dequantized.KINDS,
 }
 """(domain, operator) to its kind."""

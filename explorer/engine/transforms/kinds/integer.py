@@ -26,7 +26,19 @@ from explorer.engine.transforms.region import Region
 from explorer.engine.transforms.sites import Look, Make, Site, Weight
 from explorer.engine.transforms.weights import column_sums
 
-__all__ = ["BYTES", "KINDS", "Tail", "Terms", "Zero", "integral", "numbers", "rescaled"]
+__all__ = [
+    "BYTES",
+    "KINDS",
+    "Spread",
+    "Tail",
+    "Terms",
+    "Zero",
+    "integral",
+    "matrix",
+    "numbers",
+    "rescaled",
+    "slid",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -254,7 +266,7 @@ def _checked(node: Node, look: Look, at: tuple[int, int]) -> tuple[Zero, Zero] |
     return zeros[0], zeros[1]
 
 
-def _matrix(node: Node, look: Look, x: str, w: str, op: str = "MatMul") -> Site | str:
+def matrix(node: Node, look: Look, x: str, w: str, op: str = "MatMul") -> Site | str:
     """The product of the same operands in floats."""
     if x in look.constants and w not in look.constants:
         return "the weight stands on the left of an integer product: left as it was"
@@ -262,7 +274,7 @@ def _matrix(node: Node, look: Look, x: str, w: str, op: str = "MatMul") -> Site 
     return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), look, BYTES)
 
 
-def _slid(node: Node, look: Look, x: str, w: str, zero: Zero) -> Site | str:
+def slid(node: Node, look: Look, x: str, w: str, zero: Zero) -> Site | str:
     """The convolution of the same operands in floats, its images surrounded by their zero point."""
     if isinstance(zero, np.ndarray):
         return "more than one zero point of its images: left as it was"
@@ -286,7 +298,7 @@ def _matmul_integer(node: Node, look: Look) -> Site | str:
     zeros = _checked(node, look, (2, 3))
     if isinstance(zeros, str):
         return zeros
-    base = _matrix(node, look, node.inputs[0], node.inputs[1])
+    base = matrix(node, look, node.inputs[0], node.inputs[1])
     return integral(node, look, base, Terms(*zeros), None)
 
 
@@ -294,7 +306,7 @@ def _conv_integer(node: Node, look: Look) -> Site | str:
     zeros = _checked(node, look, (2, 3))
     if isinstance(zeros, str):
         return zeros
-    base = _slid(node, look, node.inputs[0], node.inputs[1], zeros[0])
+    base = slid(node, look, node.inputs[0], node.inputs[1], zeros[0])
     return integral(node, look, base, Terms(*zeros), None)
 
 
@@ -335,12 +347,12 @@ def _quantized(node: Node, look: Look, base: Callable[[Zero], Site | str], bias:
 
 def _qlinear_matmul(node: Node, look: Look) -> Site | str:
     x, w = node.inputs[0], node.inputs[3]
-    return _quantized(node, look, lambda zero: _matrix(node, look, x, w), "")
+    return _quantized(node, look, lambda zero: matrix(node, look, x, w), "")
 
 
 def _qlinear_conv(node: Node, look: Look) -> Site | str:
     x, w = node.inputs[0], node.inputs[3]
-    return _quantized(node, look, lambda zero: _slid(node, look, x, w, zero), _input(node, 8))
+    return _quantized(node, look, lambda zero: slid(node, look, x, w, zero), _input(node, 8))
 
 
 def _qgemm(node: Node, look: Look) -> Site | str:
@@ -362,7 +374,7 @@ def _qgemm(node: Node, look: Look) -> Site | str:
     bias = _input(node, 6)
     stored = numbers(look, bias) if bias else None
     terms = Terms(*zeros, bias=stored, given=bias if bias and stored is None else "")
-    return integral(node, look, _matrix(node, look, node.inputs[0], node.inputs[3], "Gemm"), terms, tail)
+    return integral(node, look, matrix(node, look, node.inputs[0], node.inputs[3], "Gemm"), terms, tail)
 
 
 MS = "com.microsoft"

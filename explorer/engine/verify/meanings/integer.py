@@ -46,6 +46,7 @@ def _integral(
     zeros: tuple[str, str],
     bias: str | Array,
     tail: Tail,
+    scale: Array | None = None,
 ) -> Original:
     """The meaning of an operator on integers.
 
@@ -58,6 +59,7 @@ def _integral(
         zeros: Of their zero points; '' for zero.
         bias: Value name of what is added in int32, or the numbers; '' for nothing.
         tail: What comes behind.
+        scale: What one is worth in a sum, where the original multiplies the floats.
     """
     inputs = list(base.inputs)
 
@@ -111,11 +113,19 @@ def _integral(
             added = c.at
         point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
 
+        def worth(spread: Callable[[Array], Array]) -> Array:
+            assert scale is not None
+            return spread(scale if scale.size > 1 else scale.reshape(()))
+
         def saturates(values: Sequence[Array]) -> bool:
             right = plain.right if isinstance(plain.right, np.ndarray) else values[count - 1]
             return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
 
-        return replace(plain, bias=added, integers=Integers(exact, point, a.at, saturates))
+        return replace(
+            plain,
+            bias=added,
+            integers=Integers(exact, point, a.at, saturates, worth if scale is not None else None),
+        )
 
     return replace(base, node=node, inputs=tuple(inputs), at=at)
 
@@ -202,9 +212,47 @@ def _turns(node: Node) -> dict[str, Any]:
     return {key: value for key, value in node.attributes.items() if key in ("transA", "transB")}
 
 
+def _between(op: str) -> Callable[[Node, Look], Original]:
+    """A float operator behind DequantizeLinear nodes, where the plan takes it for one of integers."""
+    plain: Callable[[Node, Look], Original] = (conv if op == "Conv" else linear).MEANINGS[("", op)]
+
+    def mean(node: Node, look: Look) -> Original:
+        if look.planned is None or look.planned.dtype not in ("uint8", "int8"):
+            return plain(node, look)
+        makers = {o: n for n in look.model.graph.nodes for o in n.outputs if o}
+        x, w = (makers.get(name) for name in node.inputs[:2])
+        if x is None or w is None or {x.op, w.op} != {"DequantizeLinear"}:
+            raise NotTiled(f"the operands of '{node.label}' were not quantised")
+        scale = np.asarray(_stored(look, x, 1).reshape(()) * _stored(look, w, 1).reshape(-1), np.float32)
+        bias: str | Array = ""
+        floats: Array | None = None
+        if _name(node, 2):
+            maker = makers.get(node.inputs[2])
+            if maker is not None and maker.op == "DequantizeLinear":
+                own = np.broadcast_to(_stored(look, maker, 1), scale.shape)
+                zero = look.number(_name(maker, 2)) if _name(maker, 2) else None
+                if np.array_equal(own, scale) and (zero is None or not zero.any()):
+                    bias = maker.inputs[0]
+            if not bias:
+                floats = _stored(look, node, 2).astype(np.float32)
+        base = _as(op, node, x.inputs[0], w.inputs[0], look)
+
+        def tail(sums: Array, spread: Callable[[Array], Array]) -> Array:
+            y = _scaled(scale, None)(sums, spread)
+            return y if floats is None else y + spread(floats)
+
+        zeros = _name(x, 2), _name(w, 2)
+        return _integral(node, look, base, x.inputs[0], w.inputs[0], zeros, bias, tail, scale)
+
+    return mean
+
+
 _MS = "com.microsoft"
 
 MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+    ("", "MatMul"): _between("MatMul"),
+    ("", "Gemm"): _between("Gemm"),
+    ("", "Conv"): _between("Conv"),
     ("", "MatMulInteger"): _integer("MatMul"),
     ("", "ConvInteger"): _integer("Conv"),
     ("", "QLinearMatMul"): _quantized("MatMul", 0, 6),
