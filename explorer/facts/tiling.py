@@ -132,7 +132,7 @@ class Plan(Struct, frozen=True):
 
     Attributes:
         tile, edges, form: As asked for; a site may have its own.
-        products, macs: Of all sites.
+        products, macs: Of all sites, in all their runs.
         macs_total: Of the whole model; None unless every one is known.
         skipped: What is left as it was.
         dims: The sizes of symbolic dimensions that the figures are for.

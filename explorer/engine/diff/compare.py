@@ -83,7 +83,7 @@ def diff(
     inputs = _paired_values(one.inputs, other.inputs)
     outputs = _paired_values(one.outputs, other.outputs)
     joined = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
-    joined += [site.tie for site in sites]
+    joined += [tie for site in sites for tie in site.ties]
     ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
     closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
     matching = match(one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=tell)

@@ -1,7 +1,9 @@
 """A tiled site as one thing: the product that it was, and the many nodes that it is now.
 
 Without this a diff of AlexNet before and after tiling lists thousands of added nodes. The nodes of a
-site carry its name as metadata; what they hold is counted through local functions and Scan bodies.
+site carry its name as metadata; what they hold is counted through local functions and Scan bodies. An
+operator that was taken apart so that its products could be tiled, an LSTM, is one thing as well: the plan in
+the file names it, and its parts are named after it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -26,18 +29,26 @@ _PRODUCT = "2DMM_"
 
 
 class SitePair(Struct, frozen=True):
-    """A site that differs: its nodes on each side, the value that both give, and its row."""
+    """A site that differs: its nodes on each side, the values that both give, and its row."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
-    tie: tuple[str, str]
+    ties: tuple[tuple[str, str], ...]
     row: NodeDiff
 
 
 def pair_sites(before: Side, after: Side, forms: Forms) -> list[SitePair]:
     """The sites that are tiled on one side only, or on both but differently."""
-    left, right = _groups(before), _groups(after)
-    pairs: list[SitePair] = []
+    pairs = [
+        _row("tiled", before.nodes[whole].label, before, [whole], after, parts)
+        for whole, parts in _taken_apart(before, after)
+    ]
+    pairs += [
+        _row("merged", after.nodes[whole].label, before, parts, after, [whole])
+        for whole, parts in _taken_apart(after, before)
+    ]
+    left = _groups(before, {i for pair in pairs for i in pair.before})
+    right = _groups(after, {i for pair in pairs for i in pair.after})
     for site in dict.fromkeys((*left, *right)):
         if site in left and site in right:
             if _signature(before, left[site], forms) != _signature(after, right[site], forms):
@@ -53,13 +64,36 @@ def pair_sites(before: Side, after: Side, forms: Forms) -> list[SitePair]:
     return pairs
 
 
-def _groups(side: Side) -> dict[str, list[int]]:
+def _groups(side: Side, closed: set[int]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for i, node in enumerate(side.nodes):
         site = node.metadata.get(SITE_KEY) if node.metadata else None
-        if site:
+        if site and i not in closed:
             groups.setdefault(site, []).append(i)
     return groups
+
+
+def _taken_apart(whole: Side, parts: Side) -> list[tuple[int, list[int]]]:
+    """Nodes of `whole` that stand in `parts` as what they were taken apart into, and the nodes of that.
+
+    Only where the parts give every value that the operator gave: names alone could deceive.
+    """
+    names = [name for name in _plan(parts.model).get("decomposed") or () if isinstance(name, str)]
+    if not names:
+        return []
+    own: dict[str, list[int]] = {}
+    for i, node in enumerate(whole.nodes):
+        own.setdefault(node.label, []).append(i)
+    found: list[tuple[int, list[int]]] = []
+    free = [i for i, node in enumerate(parts.nodes) if node.label not in own]
+    for name in sorted(dict.fromkeys(names), key=len, reverse=True):
+        members = [i for i in free if parts.nodes[i].label.startswith(f"{name}/")]
+        given = {out for i in members for out in parts.nodes[i].outputs}
+        places = own.get(name, [])
+        if len(places) == 1 and given.issuperset(filter(None, whole.nodes[places[0]].outputs)):
+            found.append((places[0], members))
+            free = [i for i in free if i not in set(members)]
+    return sorted(found)
 
 
 def _origin(side: Side, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
@@ -115,7 +149,17 @@ def _row(
         confidence=1.0 if named == named_after else 0.95,
         children=tuple((one_inside if status == "merged" else other_inside).most_common()),
     )
-    return SitePair(tuple(left), tuple(right), (_output(before, left), _output(after, right)), row)
+    return SitePair(tuple(left), tuple(right), _ties(before, left, after, right), row)
+
+
+def _ties(
+    before: Side, left: Sequence[int], after: Side, right: Sequence[int]
+) -> tuple[tuple[str, str], ...]:
+    """Values that a site gives on both sides: those of one operator have the same names on the other."""
+    single = before.nodes[left[0]] if len(left) == 1 else after.nodes[right[0]] if len(right) == 1 else None
+    if single is not None and sum(map(bool, single.outputs)) > 1:
+        return tuple((name, name) for name in single.outputs if name)
+    return ((_output(before, left), _output(after, right)),)
 
 
 def _side_text(side: Side, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
@@ -130,16 +174,34 @@ def _side_text(side: Side, site: str, members: Sequence[int]) -> tuple[str, str,
     op = operators[0] if operators else next(marked, first.op)
     if products is None:
         return f"products by {op}", op, inside
-    return f"{products:,} product{'' if products == 1 else 's'}", op, inside
+    # what such a loop holds is counted once
+    loops = "" if exact else ", in loops of open length"
+    return f"{products:,} product{'' if products == 1 else 's'}{loops}", op, inside
 
 
 def _planned(model: Model, site: str) -> int | None:
-    """Products of a site as the plan in the model's metadata has it; None if it says nothing sound."""
+    """Products of a site, or of the parts of an operator, as the plan in the model's metadata has them.
+
+    None if it says nothing sound.
+    """
     try:
-        sites = json.loads(model.metadata.get(PLAN_KEY, "null"))["sites"]
-        return next(int(entry["products"]) for entry in sites if entry["name"] == site)
-    except (ValueError, TypeError, KeyError, StopIteration):
+        counts = [
+            int(entry["products"]) * int(entry.get("calls") or 1)
+            for entry in _plan(model)["sites"]
+            if entry["name"] == site or entry["name"].startswith(f"{site}/")
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    return sum(counts) if counts else None
+
+
+def _plan(model: Model) -> dict[str, Any]:
+    """The plan in a tiled model's metadata; empty where there is none that can be read."""
+    try:
+        plan = json.loads(model.metadata.get(PLAN_KEY, "null"))
+    except (ValueError, RecursionError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
 
 
 def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], bool]:

@@ -117,7 +117,7 @@ def make_plan(
         edges=spec.edges,
         form=spec.form,
         sites=tuple(plans),
-        products=sum(p.products for p in plans),
+        products=sum(p.products * (p.calls or 1) for p in plans),
         macs=sum(_macs(site) for site in chosen),
         macs_total=macs_total,
         skipped=tuple(left),

@@ -207,9 +207,9 @@ def _matched(
     forms = Forms()
     sites = pair_sites(one, other, forms)
     closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
-    ties = [*inputs.items(), *(site.tie for site in sites), *ends.items()]
+    ties = [*inputs.items(), *(tie for site in sites for tie in site.ties), *ends.items()]
     found = match(one, other, forms, closed=closed, ties=ties)
-    pairs = [site.tie for site in sites]
+    pairs = [tie for site in sites for tie in site.ties]
     for a, b in enumerate(found.before):
         if b is not None and one.nodes[a].key == other.nodes[b].key:
             pairs += [

@@ -453,6 +453,25 @@ def test_a_scan_over_a_symbolic_axis_is_symbolic(build: Build, rows: Rows) -> No
     assert analyse(model, dims={"steps": 7}).info.totals.macs == 7 * 18
 
 
+@pytest.mark.parametrize(("axis", "shape"), [(0, (5, 2, 3)), (1, (2, 5, 3)), (-1, (2, 3, 5))])
+def test_what_a_scan_stacks_up_has_the_sizes_that_its_body_really_makes(
+    build: Build, axis: int, shape: Any
+) -> None:
+    """A body may declare an open size and get a known one."""
+    body = Graph(
+        "body",
+        (Node("Add", ["h", "part"], ["h2"], name="add"), Node("Relu", ["h2"], ["out"], name="act")),
+        (Value("h", "float32", (None, 3)), Value("part", "float32", (None, 3))),
+        (Value("h2", "float32", (None, 3)), Value("out", "float32", (None, 3))),
+        {},
+    )
+    options = {"body": body, "num_scan_inputs": 1, "scan_input_axes": (1,), "scan_output_axes": (axis,)}
+    node = Node("Scan", ["x", "stack"], ["last", "all"], name="scan", attributes=options)
+    model = build([node], inputs={"x": (2, 3), "stack": (2, 5, 3)}, outputs=["last", "all"])
+    found = {v.name: v.shape for v in analyse(model).info.model.outputs}
+    assert found == {"last": (2, 3), "all": shape}
+
+
 def test_loops_within_loops_multiply(build: Build) -> None:
     inner = loop(build, stops=False).graph.nodes[0]
     body = Graph(

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from explorer import Session, TileSpec, verify_files
+from explorer import Session, TileSpec, diff_files, verify_files
 from tests.engine.transforms.test_tile import run, weight
 
 T, B, F, H = 5, 3, 7, 6
@@ -64,6 +64,7 @@ def check(source: str, target: str, spec: TileSpec) -> Any:
         result = session.tile(spec, output=target)
     assert result.verification is not None
     assert result.verification.passed, result.verification.verdict
+    assert len(result.verification.sites) == len(result.plan.sites), "a site was not proved by itself"
     assert result.plan.decomposed == ("cell",)
     assert not result.plan.skipped
     onnx.checker.check_model(target, full_check=True)
@@ -129,6 +130,20 @@ def test_the_file_alone_says_enough_to_be_proved_again(tmp_path: Path) -> None:
     evidence = verify_files(source, target)
     assert evidence.passed, evidence.verdict
     assert {site.name for site in evidence.sites} == {"cell/0/input", "cell/0/steps.body/cell/0/step/hidden"}
+
+
+@pytest.mark.parametrize("batch", [B, "n"])
+def test_a_diff_shows_the_operator_and_its_products_as_one_row(tmp_path: Path, batch: Any) -> None:
+    source, target = recurrent(tmp_path / "a.onnx", "LSTM", batch=batch), str(tmp_path / "b.onnx")
+    with Session(source) as session:
+        plan = session.tile(TileSpec((2, 3, 4)), output=target, verify=False).plan
+    rows = {
+        (row.status, row.before, row.after, row.op_before, row.what.split(", in loops")[0])
+        for row in diff_files(source, target).nodes
+    }
+    assert rows == {("tiled", "cell", "cell", "LSTM", f"LSTM -> {plan.products:,} products")}
+    back = diff_files(target, source).nodes
+    assert [(row.status, row.after, row.op_after) for row in back] == [("merged", "cell", "LSTM")]
 
 
 def test_what_holds_no_chosen_site_stays_whole(tmp_path: Path) -> None:

@@ -599,10 +599,42 @@ class Inference:
         elif not node.domain and node.op == "Loop" and isinstance(node.attributes.get("body"), Graph):
             kinds = [types.get(name) if name else None for name in node.inputs[2:]]
             answer = self._carried(node, kinds, types, table.contents, opsets)
+        elif not node.domain and node.op == "Scan" and opsets.get("", 0) >= 9:
+            answer = self._scanned(node, table, opsets)
         for name, kind in zip(node.outputs, answer, strict=False):
             if name and kind is not None:
                 types[name] = better(types[name], kind) if name in types else kind
         return complete_all(node.outputs, types)
+
+    def _scanned(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+        """States as they came in, then rows as the body makes them, as many as are scanned.
+
+        onnx infers the body with the sizes that it declares: one that it leaves open stays open outside.
+        """
+        body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
+        if not isinstance(body, Graph) or not isinstance(count, int) or not 0 < count <= len(node.inputs):
+            return ()
+        states = len(node.inputs) - count
+        kinds = [table.types.get(name) for name in node.inputs]
+        taken = node.attributes.get("scan_input_axes") or (0,) * count
+        put = node.attributes.get("scan_output_axes") or (0,) * (len(body.outputs) - states)
+        trips: Dim = None
+        for at, axis in zip(range(states, len(kinds)), taken, strict=False):
+            dtype, shape = kinds[at] or (None, None)
+            if shape is None or not -len(shape) <= axis < len(shape):
+                return ()
+            axis %= len(shape)
+            trips = shape[axis] if trips is None else trips
+            kinds[at] = dtype, shape[:axis] + shape[axis + 1 :]
+        inside = self._body(body, kinds, table.types, table.contents, opsets).types
+        made: list[Type | None] = [*kinds[:states]]
+        for value, axis in zip(body.outputs[states:], put, strict=False):
+            dtype, shape = inside.get(value.name, (None, None))
+            if shape is not None:
+                place = axis % (len(shape) + 1)
+                shape = (*shape[:place], trips, *shape[place:])
+            made.append((dtype, shape))
+        return made
 
     def _branches(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """What both branches agree on, or what the one gives that is known to be taken."""
