@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -109,30 +110,6 @@ def stall(models: Models, rounds: int) -> Iterator[Row]:
             yield Row(f"longest stall, {phase} {Path(case).name}", ms(longest), "", 50, longest * 1000, "ms")
 
 
-def tile(models: Models, rounds: int) -> Iterator[Row]:
-    source, copy, out = models("alexnet"), models.folder / "copy.onnx", models.folder / "tiled.onnx"
-    theirs, ours, proof = alternately(
-        rounds,
-        lambda: measured("load_save", source, copy),
-        lambda: measured("tile_save", source, out),
-        lambda: measured("tile_prove", source, out),
-    )
-    a, b, c = best(theirs), best(ours), best(proof)
-    yield Row("AlexNet: tile + save / load + save", ms(b), ms(a), 0.5, b / a)
-    held, other = best(ours, "megabytes"), best(theirs, "megabytes")
-    yield Row(
-        "AlexNet: tile + save, peak above start", f"{held:,.0f} MB", f"{other:,.0f} MB", 300, held, "MB"
-    )
-    yield Row("AlexNet: tile + proof 1, 2 / load + save", ms(c), ms(a), 5, c / a)
-    first, second = alternately(
-        rounds,
-        lambda: measured("session_creation", source),
-        lambda: measured("session_creation", out),
-    )
-    a, b = best(first), best(second)
-    yield Row("AlexNet: session, default form / original", ms(b), ms(a), 1.5, b / a)
-
-
 def layers(models: Models, rounds: int) -> Iterator[Row]:
     source = models("vgg16")
     theirs, ours = alternately(
@@ -186,8 +163,9 @@ def scale(models: Models, rounds: int) -> Iterator[Row]:
     yield from (Row(*line) for line in scales.cases(models.folder))
 
 
-def tiling(models: Models, rounds: int) -> Iterator[Row]:
-    yield from (Row(*line) for line in tilings.cases(models, measured, rounds))
+def tile(models: Models, rounds: int) -> Iterator[Row]:
+    encoder = functools.partial(analyses.encoder, models.folder)
+    yield from (Row(*line) for line in tilings.cases(models, encoder, measured, rounds, models.folder))
 
 
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
@@ -196,7 +174,6 @@ GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "line": line,
     "stall": stall,
     "tile": tile,
-    "tiling": tiling,
     "layers": layers,
     "module": module,
     "analysis": analysis,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONVENTIONS", "PEERS", "large_graph", "onnx_files", "onnx_large", "process", "torch_models"]
+__all__ = ["CONVENTIONS", "PEERS", "encoder", "large_graph", "onnx_files", "onnx_large", "process", "torch_models"]
 
 ROOT = Path(__file__).parent.parent.parent
 MODELS = ("resnet50", "vit_b_16", "resnet152", "deeplabv3_resnet50", "mobilenet_v2")
@@ -349,19 +349,24 @@ def _fastest(work: Callable[[], Any], again: int) -> float:
     return min(seconds[1:])
 
 
+def encoder(folder: Path) -> Path:
+    """A BERT-like encoder of 12 layers, 768 wide, at 128 tokens, exported when it is first asked for."""
+    source, made = folder / "encoder_shape.py", folder / "encoder.onnx"
+    source.write_text(BERT)
+    if not made.exists():
+        code = "import sys; from explorer import Session; Session(sys.argv[1]).save(sys.argv[2])"
+        subprocess.run([sys.executable, "-c", code, f"{source}:bert", str(made)], check=True, cwd=ROOT)
+    return made
+
+
 def onnx_files(models: Callable[[str], Path], folder: Path, rounds: int) -> Iterator[Line]:
     """Every file against onnx-tool."""
     if importlib.util.find_spec("onnx_tool") is None:
         print("onnx-tool is not installed (pip install 'explorer-nn[bench]')", file=sys.stderr)
         return
-    source, encoder = folder / "encoder_shape.py", folder / "encoder.onnx"
-    source.write_text(BERT)
-    if not encoder.exists():
-        code = "import sys; from explorer import Session; Session(sys.argv[1]).save(sys.argv[2])"
-        subprocess.run([sys.executable, "-c", code, f"{source}:bert", str(encoder)], check=True, cwd=ROOT)
     names = ("alexnet", "resnet18", *MODELS) if importlib.util.find_spec("torchvision") is not None else ()
     files = [models(name) for name in names]
-    for path in (*files, encoder, *sorted((ROOT / "sample_models").glob("*.onnx"))):
+    for path in (*files, encoder(folder), *sorted((ROOT / "sample_models").glob("*.onnx"))):
         try:
             theirs, own = _turns(("onnx_tool", "onnx_ours"), path, rounds)
         except RuntimeError as error:
