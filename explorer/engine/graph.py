@@ -160,7 +160,27 @@ class Computed(Struct, frozen=True):
         return self.make()
 
 
-Payload = Span | Inline | Computed
+class Derived(Struct, frozen=True):
+    """Bytes that are reckoned from those of another tensor when they are asked for; the last are kept."""
+
+    size: int
+    make: Callable[[], bytes]
+
+    def view(self) -> memoryview:
+        """All bytes at once."""
+        if not _DERIVED or _DERIVED[0][0] is not self:
+            _DERIVED.clear()  # before there are others beside them
+            _DERIVED.append((self, self.make()))
+        return memoryview(_DERIVED[0][1])
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes as one piece."""
+        yield self.view()
+
+
+_DERIVED: list[tuple[Derived, bytes]] = []
+
+Payload = Span | Inline | Computed | Derived
 
 
 class Tensor(Struct, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from explorer.engine.graph import Tensor, Value
+from explorer.engine.graph import Derived, Tensor, Value
 from explorer.engine.transforms import weights
 from explorer.engine.transforms.operators import cut
 from explorer.engine.transforms.region import Region
@@ -111,7 +111,8 @@ class _Stored:
         lies = not weight.transposed and weight.cut is None
         if same_size and lies and self.at in (None, 0) and weight.tensor.shape == shape:
             # it lies as it is needed: the stored tensor serves
-            if not weight.chain or weight.chain[-1].op != "Constant":
+            of_file = not isinstance(weight.tensor.payload, Derived)
+            if of_file and (not weight.chain or weight.chain[-1].op != "Constant"):
                 # an initializer, however many Identity nodes lead to it: other sites share it
                 return weight.name
             stored = weight.tensor

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph import AttributeRef, Graph, Model, Node, Tensor
+from explorer.engine.transforms.dequantize import dequantized
 from explorer.engine.transforms.region import SITE_KEY, Region
 from explorer.facts import Dim, Shape, SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
@@ -198,29 +199,49 @@ class Constants:
     def __init__(self, graph: Graph) -> None:
         self.initializers = graph.initializers
         self.producers = {o: n for n in graph.nodes for o in n.outputs if o}
+        self.derived: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+        """Weights that are reckoned from stored ones, and their axes, by a name."""
 
     def resolve(self, name: str) -> tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]] | None:
         """(tensor, its name, axes of the tensor in the order of the value, nodes between)."""
         chain: list[Node] = []
         perms: list[tuple[int, ...] | None] = []
         while name not in self.initializers:
+            if name in self.derived:
+                tensor, turned = self.derived[name]
+                chain += [self.producers[name]] if name in self.producers else []
+                return tensor, name, tuple(turned[a] for a in _axes(len(turned), perms)), tuple(chain)
             node = self.producers.get(name)
             if node is None or node.domain or len(chain) > 64:
                 return None
             chain.append(node)
             if node.op == "Constant":
-                tensor = node.attributes.get("value")
-                if not isinstance(tensor, Tensor):
+                value = node.attributes.get("value")
+                if not isinstance(value, Tensor):
                     return None
-                return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
+                return value, name, _axes(len(value.shape), perms), tuple(chain)
             if node.op == "Transpose":
                 perm = node.attributes.get("perm")
                 perms.append(tuple(perm) if perm else None)
+            elif node.op == "DequantizeLinear":
+                floats = dequantized(node, self._stored)
+                if floats is None:
+                    return None
+                self.derived[name] = floats, tuple(range(len(floats.shape)))
+                chain.pop()  # the next look finds it above
+                continue
             elif node.op != "Identity":
                 return None
             name = node.inputs[0]
         tensor = self.initializers[name]
         return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
+
+    def _stored(self, name: str) -> Tensor | None:
+        """A stored tensor that no Transpose stands behind."""
+        found = self.resolve(name)
+        if found is None or found[2] != tuple(range(len(found[2]))) or found[0].payload is None:
+            return None
+        return found[0]
 
     def __contains__(self, name: str) -> bool:
         return self.resolve(name) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from explorer.engine.graph import Node
-from explorer.engine.transforms.kinds import conv, dequantized, einsum, integer, left_alone, linear
+from explorer.engine.transforms.kinds import conv, dequantized, einsum, integer, left_alone, linear, packed
 from explorer.engine.transforms.sites import Look, Site
 
 __all__ = ["KINDS", "Kind"]
@@ -23,5 +23,6 @@ KINDS: Mapping[tuple[str, str], Kind] = {
     **einsum.KINDS,
     **integer.KINDS,
     **dequantized.KINDS,
+    **packed.KINDS,
 }
 """(domain, operator) to its kind."""

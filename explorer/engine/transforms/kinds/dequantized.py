@@ -119,12 +119,12 @@ def _one(zero: Array) -> int | Array:
 
 def _bias(look: Look, name: str, scale: Array) -> tuple[Array, Node | None] | None:
     """The bias in the integers of the sum if it was quantised so, else in floats; None if it is computed."""
-    plain = numbers(look, name)
-    if plain is not None:
-        return plain.astype(np.float32), None
     found = _quantised(look, name)
-    stored = numbers(look, found.name) if found is not None else None
-    if found is None or stored is None:
+    if found is None:
+        plain = numbers(look, name)
+        return None if plain is None else (plain.astype(np.float32), None)
+    stored = numbers(look, found.name)
+    if stored is None:
         return None
     same = np.array_equal(np.broadcast_to(found.scale, scale.shape), scale) if found.scale.ndim < 2 else False
     if stored.dtype == np.int32 and same and not found.zero.any():

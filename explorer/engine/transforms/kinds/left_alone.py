@@ -13,7 +13,6 @@ NOT_MATRIX: Mapping[str, str] = {
     "DeformConv": "a deformable convolution",
     "FusedConv": "a convolution fused with its activation",
     "NhwcFusedConv": "a convolution fused with its activation",
-    "MatMulNBits": "a product with packed weights",
     "Attention": "a fused attention",
     "LSTM": "a recurrent layer",
     "GRU": "a recurrent layer",

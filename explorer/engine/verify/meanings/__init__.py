@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from explorer.engine.graph import Node
-from explorer.engine.verify.meanings import conv, einsum, integer, linear
+from explorer.engine.verify.meanings import conv, einsum, integer, linear, packed
 from explorer.engine.verify.meanings.meaning import Look, Meaning, Original
 
 __all__ = ["MEANINGS", "Look", "Meaning", "Original"]
@@ -19,5 +19,6 @@ MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
     **conv.MEANINGS,
     **einsum.MEANINGS,
     **integer.MEANINGS,
+    **packed.MEANINGS,
 }
 """(domain, operator) to what it means; raises NotTiled for a node that is no product."""
