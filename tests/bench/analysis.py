@@ -26,7 +26,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONVENTIONS", "PEERS", "encoder", "large_graph", "onnx_files", "onnx_large", "process", "torch_models"]
+__all__ = [
+    "CONVENTIONS",
+    "PEERS",
+    "encoder",
+    "large_graph",
+    "onnx_files",
+    "onnx_large",
+    "process",
+    "torch_models",
+]
 
 ROOT = Path(__file__).parent.parent.parent
 MODELS = ("resnet50", "vit_b_16", "resnet152", "deeplabv3_resnet50", "mobilenet_v2")
