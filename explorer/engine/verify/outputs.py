@@ -140,7 +140,7 @@ def run_all(
     return Run(run.names, run.draws, moved)
 
 
-_QUANTISES = ("QuantizeLinear", "DynamicQuantizeLinear")
+_QUANTISES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
 
 
 def run_each(

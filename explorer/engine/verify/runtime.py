@@ -82,6 +82,8 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # without it sums of two 8-bit products saturate at 16 bits on a processor without VNNI
         options.add_session_config_entry("session.x64quantprecision", "1")
+        # without it the activation that meets a weight behind a DequantizeLinear is rounded to 8 bits
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         if not optimise or len(model.graph.nodes) > _MOST_OPTIMISED:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.add_session_config_entry("session.disable_prepacking", "1")
