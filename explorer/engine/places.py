@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph import Graph, Model, Node, subgraphs
+from explorer.engine.graph import Function, Graph, Model, Node, subgraphs
 from explorer.facts import Dim, TensorInfo
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["Place", "places", "view"]
 
 Types = list[TensorInfo | None]
+
+_TILES = "tile_hw"
+"""Domain of the functions that tiling writes, which are no places of the model."""
 
 
 class Place(Struct, frozen=True):
@@ -47,7 +50,7 @@ def view(model: Model, path: Sequence[str]) -> Model | None:
     """The model as it is seen from a place (see `Place.view`); None if there is no such place."""
     graph = model.graph
     for name in path:
-        function = next((f for f in model.functions.values() if _call(f.name) == name), None)
+        function = next((f for f in model.functions.values() if _call(model, f) == name), None)
         if function is not None:
             graph = Graph(name, function.nodes, (), (), {})
             continue
@@ -63,8 +66,14 @@ def _body(node: Node, attribute: str) -> str:
     return f"{node.label}.{attribute}"
 
 
-def _call(name: str) -> str:
-    return f"{name}()"
+def _call(model: Model, function: Function) -> str:
+    """What a function is called in paths: its name, with its domain where several share it."""
+    if function.domain == _TILES:
+        return ""
+    alike = sum(f.name == function.name and f.domain != _TILES for f in model.functions.values())
+    if alike == 1:
+        return f"{function.name}()"
+    return ":".join(filter(None, (function.domain, function.name, function.overload))) + "()"
 
 
 def _inside(around: Graph, holder: Node, body: Graph) -> Graph:
@@ -120,8 +129,8 @@ def _below(
             types = [place.shapes.get(name) if name else None for name in node.inputs]
             _, inner = inference.of_function(function, node, types, shapes.constants)
             graph = Graph(function.name, function.nodes, (), (), {})
-            seen = replace(model, graph=graph)
-            named = (_call(function.name),)
+            seen = replace(model, graph=graph, opsets={**model.opsets, **function.opsets})
+            named = (_call(model, function),)
             inside = Place(named, function.nodes, seen, inner.values, inner.values, place.calls)
             functions.setdefault(node.key, []).append(inside)
             within = {**opsets, **function.opsets}

@@ -14,12 +14,11 @@ what the site's kind does with the sum: scale, bias, the shape of the original o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from explorer.engine.graph import Function, Node, Tensor, Value, tensor_from_array
+from explorer.engine.graph import Function, Node, Value, tensor_from_array
 from explorer.engine.transforms.open_forms import emit_open
 from explorer.engine.transforms.operands import Operand, flowing, stored
 from explorer.engine.transforms.operators import concat2d, cut, multiplied, tile_operator
@@ -83,7 +82,7 @@ def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
         Nodes whose last one gives the site's output.
     """
     geometry = _Geometry.of(plan)
-    region = Region(emission, emission.unique(f"{site.output}/tiled") + "/", site.name)
+    region = Region(emission, emission.prefix(f"{site.output}/tiled"), site.name)
     if plan.form == "lab":
         _emit_lab(region, site, geometry)
         return region.nodes
@@ -368,27 +367,9 @@ def _emit_lab(region: Region, site: Site, geometry: _Geometry) -> None:
     body.nodes[-1].outputs = ("Y",)
     by = str(tm) if tm == tk == tn else f"{tm}x{tk}x{tn}"
     stack = f"{site.batch}x" if site.stacked else ""
-    name = _lab_name(f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{by}", body.nodes, emission)
+    name = f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{by}"
     opsets = {"": emission.opset, DOMAIN: 1}
-    inputs = tuple(formal)
-    emission.function(name, lambda name: Function(DOMAIN, name, inputs, ("Y",), tuple(body.nodes), opsets))
+    # sites of one size may differ in what stands before and behind the products
+    name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), tuple(body.nodes), opsets))
     region.add(name, given, "lab", outputs=(site.output,), domain=DOMAIN)
     region.nodes[-1].name = site.name
-
-
-def _lab_name(wanted: str, nodes: Sequence[Node], emission: Emission) -> str:
-    """`wanted`, or a numbered variant when that name already stands for another body."""
-    signature = _signature(nodes)
-    name, number = wanted, 2
-    while name in emission.functions and _signature(emission.functions[name].nodes) != signature:
-        name, number = f"{wanted}_{number}", number + 1
-    return name
-
-
-def _signature(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
-    def plain(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.payload is not None:
-            return value.dtype, value.shape, bytes(value.payload.view())
-        return value
-
-    return [(n.op, n.inputs, n.outputs, [(k, plain(v)) for k, v in n.attributes.items()]) for n in nodes]

@@ -100,6 +100,10 @@ def find_products(
             place=place.path,
             calls=place.calls,
         )
+        if place.view.opset != model.opset:
+            # functions of one name serve the whole model, and are written for one operator set
+            why = f"its function is of opset {place.view.opset}, the model of opset {model.opset}"
+            found = [], [*found[1], *(SkippedSite(s.name, s.node.op, why) for s in found[0])]
         sites += found[0]
         skipped += found[1]
     skipped = [replace(s, reason=refused.get(s.name, s.reason)) for s in skipped]

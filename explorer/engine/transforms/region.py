@@ -11,8 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from explorer.engine.graph import Function, Graph, Node, Tensor, Value, int64_tensor
+from explorer.engine.graph import (
+    Function,
+    Graph,
+    Node,
+    Tensor,
+    Value,
+    dtype_code,
+    int64_tensor,
+    tensor_from_array,
+)
 
 __all__ = ["DOMAIN", "MNK_KEY", "SITE_KEY", "Emission", "Region", "Size"]
 
@@ -32,6 +42,9 @@ class Emission(Struct):
     Attributes:
         opset: Version of the default operator set.
         taken: Every name in use; new names avoid it.
+        functions: Those of the domain, by name: the model's own, and what tiling adds.
+        named: Names of functions that were asked for, and what these are called.
+        roots: What stands before a slash in names that were taken at the beginning.
     """
 
     opset: int
@@ -39,9 +52,22 @@ class Emission(Struct):
     initializers: dict[str, Tensor] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    named: dict[str, str] = field(default_factory=dict)
+    roots: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.roots |= {name[:at] for name in self.taken for at, c in enumerate(name) if c == "/"}
+
+    def prefix(self, wanted: str) -> str:
+        """`wanted` and a slash, or with a number before it when a name in use begins so."""
+        name, number = wanted, 2
+        while name in self.taken or name in self.roots:
+            name, number = f"{wanted}_{number}", number + 1
+        self.taken.add(name)
+        return f"{name}/"
 
     def unique(self, wanted: str) -> str:
-        """`wanted`, or with a number behind it when a name in use equals or extends it."""
+        """`wanted`, or with a number behind it when it is in use."""
         name, number = wanted, 2
         while name in self.taken:
             name, number = f"{wanted}_{number}", number + 1
@@ -57,15 +83,49 @@ class Emission(Struct):
         return self.stored[key]
 
     def function(self, name: str, make: Any) -> str:
-        """Registers the function `name` unless it is there; returns the name."""
+        """Registers the function `name` unless it is there; returns what it is called (see `define`)."""
+        if name not in self.named:
+            self.named[name] = self.define(make(name))
+        return self.named[name]
+
+    def define(self, made: Function) -> str:
+        """Registers a function; returns what it is called.
+
+        Another function of its name, which the model or a site has already, gives it a number.
+        """
+        name, number = made.name, 2
+        while name in self.functions and not _same(self.functions[name], made):
+            name, number = f"{made.name}_{number}", number + 1
         if name not in self.functions:
-            self.functions[name] = make(name)
+            self.functions[name] = replace(made, name=name)
         return name
 
     @property
     def opsets(self) -> dict[str, int]:
         """What a function that calls no other function imports."""
         return {"": self.opset}
+
+
+def _same(one: Function, other: Function) -> bool:
+    """Whether two functions do the same."""
+    opsets = one.opsets.get(""), other.opsets.get("")
+    if (one.inputs, one.outputs, len(one.nodes)) != (other.inputs, other.outputs, len(other.nodes)):
+        return False
+    return opsets[0] == opsets[1] and all(map(_same_node, one.nodes, other.nodes))
+
+
+def _same_node(one: Node, other: Node) -> bool:
+    key = one.domain, one.op, one.inputs, one.outputs, one.attributes.keys()
+    if key != (other.domain, other.op, other.inputs, other.outputs, other.attributes.keys()):
+        return False
+    pairs = ((value, other.attributes[name]) for name, value in one.attributes.items())
+    return all(_plain(a) == _plain(b) for a, b in pairs)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.payload is not None:
+        return value.dtype, value.shape, bytes(value.payload.view())
+    return tuple(value) if isinstance(value, list) else value
 
 
 class Region:
@@ -110,7 +170,12 @@ class Region:
 
     def constant(self, tensor: Tensor, label: str) -> str:
         """A Constant node: shapes and sizes are no weights and must not count as such."""
-        return self.add("Constant", (), label, attributes={"value": tensor})
+        if self.emission.opset >= 9 or "float" in tensor.dtype:
+            return self.add("Constant", (), label, attributes={"value": tensor})
+        # a Constant held floats only; float64 holds every size
+        number = tensor_from_array("", tensor.array().astype("float64"))
+        given = self.add("Constant", (), f"{label}_number", attributes={"value": number})
+        return self.add("Cast", (given,), label, attributes={"to": dtype_code(tensor.dtype)})
 
     def integers(self, values: Sequence[int], label: str) -> str:
         """A Constant node of int64 values."""

@@ -81,16 +81,28 @@ Planned = Mapping[int, tuple[Site, SitePlan]]
 def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission) -> list[Node]:
     """The nodes of one graph with the planned ones written as tile products, in its bodies too."""
     out: list[Node] = []
+    names = {node.name for node in nodes if id(node) not in planned}
     for node in nodes:
         if id(node) in planned:
             site, site_plan = planned[id(node)]
             made = emit(site, site_plan, emission)
             # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
             made[0].metadata = {**_origin(node), **made[0].metadata}
+            for one in made:
+                one.name = _free(one.name, names)
             out += made
         else:
             out.append(_with_bodies(node, planned, bypassed, emission))
     return out
+
+
+def _free(wanted: str, names: set[str]) -> str:
+    """A name that no other node of the graph has, which a runtime asks for; `names` grows by it."""
+    name, number = wanted, 2
+    while name in names:
+        name, number = f"{wanted}_{number}", number + 1
+    names.add(name)
+    return name
 
 
 def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
@@ -128,7 +140,12 @@ def _function(function: Function, planned: Planned, bypassed: set[int], emission
     if not any(id(node) in planned for top in nodes for node in (top, *_held(top))):
         return function
     names = {*function.inputs, *(o for n in nodes for node in (n, *_held(n)) for o in node.outputs)}
-    inner = Emission(function.opsets.get("", emission.opset), names, functions=emission.functions)
+    inner = Emission(
+        function.opsets.get("", emission.opset),
+        names,
+        functions=emission.functions,
+        named=emission.named,
+    )
     made, _ = _prune(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
     stored = [
         Node("Constant", (), (name,), name=name, attributes={"value": _materialised(tensor)})

@@ -55,7 +55,7 @@ def decompose(
         if take is None or node.key in model.functions or (only is not None and node.label not in only):
             nodes.append(node)
             continue
-        region = Region(emission, emission.unique(f"{node.label}/parts") + "/", "", f"{node.label}/")
+        region = Region(emission, emission.prefix(f"{node.label}/parts"), "", f"{node.label}/")
         why = take(region, node, look)
         if why:
             refused[node.label] = why

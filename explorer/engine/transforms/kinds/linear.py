@@ -195,7 +195,7 @@ def _two_activations(node: Node, look: Look, shape: tuple[int, ...], dtype: str)
         return "it is empty"
     open_batch = any(len(side.shape) + axis in side.opened for side, axis in lead)
     # every matrix of the left meets the same right: rows of one product
-    shared = all(side is a for side, _ in lead) and math.prod(b.shape[:-2]) == 1 and not _any_lead(b)
+    shared = math.prod(b.shape[:-2]) == 1 and not _any_lead(b)
     stack, heap = (1, math.prod(batch)) if shared else (math.prod(batch), 1)
     dynamic = []
     if open_batch and not shared:
@@ -269,20 +269,24 @@ def _any_lead(side: _Side) -> bool:
 
 def _has(side: _Side, gives: _Side, axis: int) -> bool:
     """Whether a side has the whole length of an axis of the batch by itself."""
-    if len(side.shape) < -axis:
+    if len(side.shape) < -axis or _is_open(side, axis) != _is_open(gives, axis):
         return False
-    return _is_open(side, axis) or (not _is_open(gives, axis) and side.shape[axis] == gives.shape[axis])
+    return _is_open(side, axis) or side.shape[axis] == gives.shape[axis]
 
 
 def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
     """For each axis of the broadcast batch the side that gives its length, and the axis from behind.
 
-    A length of 1 is broadcast; of two open lengths it is taken that they are the same.
+    A length of 1 is broadcast, and an open one beside a length that is not 1; of two open lengths it is taken
+    that they are the same.
     """
     lead = []
     for axis in range(-max(len(a.shape), len(b.shape)), -2):
         gives = a
-        if len(a.shape) < -axis or (a.shape[axis] == 1 and not _is_open(a, axis) and len(b.shape) >= -axis):
+        if len(a.shape) < -axis or (
+            len(b.shape) >= -axis
+            and (not _is_open(b, axis) and b.shape[axis] != 1 if _is_open(a, axis) else a.shape[axis] == 1)
+        ):
             gives = b
         lead.append((gives, axis))
     return lead

@@ -36,7 +36,9 @@ def _product(node: Node, look: Look) -> Original:
         if left is not None:
             return _weight_on_the_left(left, turns, shapes[0], out, alpha, beta, added)
         second = right if right is not None else inputs.index(node.inputs[1])
-        return _plain(second, turns, shapes, out, alpha, beta, added)
+        planned = look.planned
+        apart = planned is not None and (planned.batch != 1 or "batch" in planned.dynamic)
+        return _plain(second, turns, shapes, out, alpha, beta, added, apart)
 
     return Original(node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", at)
 
@@ -62,11 +64,13 @@ def _plain(
     alpha: float,
     beta: float,
     bias: Array | int | None,
+    apart: bool,
 ) -> Meaning:
+    """`apart`: the matrices are multiplied one by one, although they may all meet one on the right."""
     a = _matrix(shapes[0], turns[0], False)
     b = _matrix(shapes[second] if isinstance(second, int) else second.shape, turns[1], True)
     batch = np.broadcast_shapes(a[:-2], b[:-2])
-    one = math.prod(b[:-2]) == 1
+    one = math.prod(b[:-2]) == 1 and not apart
     M, K, N = a[-2], a[-1], b[-1]
     stack = 1 if one else math.prod(batch)
     rows = M * math.prod(batch) if one else M
