@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from explorer.facts import Layer, SitePlan
 
-__all__ = ["operands_of", "sites_of"]
+__all__ = ["operands_of", "sites_of", "within"]
 
 
 def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
@@ -26,10 +26,15 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
     for site in sites:
         scope = _scope(site.name)
         if site.output in made or any(
-            scope == p or scope.startswith(p + ".") or site.name == p for p in paths
+            scope == p or scope.startswith(p + ".") or site.name == p or within(site, p) for p in paths
         ):
             found.append(site)
     return found
+
+
+def within(site: SitePlan, node: str) -> bool:
+    """Whether a site is a part of a node: of an LSTM that is taken apart, of a loop that holds it."""
+    return site.name.startswith((f"{node}/", f"{node}."))
 
 
 def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from explorer import units
-from explorer.facts import Layer, OpStat, Progress, Range, SitePlan, TensorInfo, TileSpec
+from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, SitePlan, TensorInfo, TileSpec
 from explorer.tui.commands import COMMANDS, TABS, key_table
 from explorer.tui.lines import bar, fit, line_text, line_width, middle, text, wrap
 from explorer.tui.pages.diff import diff_entries, diff_headline
@@ -182,6 +182,15 @@ def test_a_plan_says_how_many_products_where_and_what_is_left_alone_why() -> Non
         assert words in text
 
 
+def test_the_products_of_an_lstm_lie_in_it() -> None:
+    lstm = Layer(0, None, "/l/LSTM", "LSTM", "LSTM", 0, False)
+    part, nested, other = (
+        replace(plan(TileSpec()).sites[0], name=name, output=name)
+        for name in ("/l/LSTM/0/input", "/l/LSTM/0/steps.body//l/LSTM/0/step/hidden", "/l/LSTM_1/0/input")
+    )
+    assert sites_of([lstm], [part, nested, other]) == [part, nested]
+
+
 def test_a_verdict_is_words_first_and_figures_after() -> None:
     text = said(verdict_lines(proof(), 76))
     assert text.startswith("Equal:")
@@ -196,6 +205,19 @@ def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
     assert row.body is not None
     assert "2DMM_64x64x64" in said(row.body(90))
     assert diff_headline(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
+
+
+@pytest.mark.parametrize("width", [40, 60, 90])
+def test_tiled_convolutions_are_told_apart_in_the_narrowest_diff(width: int) -> None:
+    names = [f"/layer{i}/layer{i}.{j}/conv{k}/Conv" for i in (1, 2, 3) for j in (0, 1) for k in (1, 2)]
+    nodes = tuple(
+        NodeDiff("tiled", n, n, "Conv -> 441 products", "Conv", "2DMM_64x64x64", "name", 1.0) for n in names
+    )
+    entries = diff_entries(replace(ScriptedEngine()._diff(), nodes=nodes), exact=False)
+    rows = [
+        line_text(entry.head(width)) for entry in entries if "441 products" in line_text(entry.head(width))
+    ]
+    assert len(set(rows)) == len(names)
 
 
 def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown() -> None:

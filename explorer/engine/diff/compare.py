@@ -132,14 +132,19 @@ class _Tally:
         self.add(op, status)
 
     def summary(self) -> tuple[OpDiff, ...]:
-        """Operators with the most nodes first, the graph's own rows last."""
+        """What differs first, then operators with the most nodes, the graph's own rows last."""
         found = []
         for op, fates in self.counts.items():
             changed, unchanged, removed = fates["changed"], fates["unchanged"], fates["removed"]
             total = changed + unchanged + removed
             found.append(OpDiff(op, total, changed, unchanged, fates["added"], removed))
         own = (_INPUT, _OUTPUT, _OPSET, _FUNCTION)
-        found.sort(key=lambda o: (own.index(o.op) if o.op in own else -1, -(o.total + o.added), o.op))
+
+        def place(row: OpDiff) -> tuple[int, bool, int, str]:
+            same = not (row.changed or row.added or row.removed)
+            return (own.index(row.op) if row.op in own else -1), same, -(row.total + row.added), row.op
+
+        found.sort(key=place)
         return tuple(found)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from explorer.tui.lines import BLANK, Line, bytes_figure, count_figure, fit, head, middle, safe, wrap
+from explorer.tui.lines import BLANK, Line, bytes_figure, count_figure, ending, fit, head, safe, wrap
 from explorer.tui.widgets.fold_list import Entry
 
 if TYPE_CHECKING:
@@ -186,16 +186,25 @@ def _change(before: int, after: int, room: int) -> str:
 
 def _node_row(node: NodeDiff, width: int) -> Line:
     mark, role = _MARKS.get(node.status, ("?", "text"))
-    name = safe(node.after or node.before or "")
     what = safe(node.what)
     room = width - 5
-    what_width = min(len(what), max(14, room - min(len(name), 10)))
+    full = safe(node.after or node.before or "")
+    what_width = min(len(what), max(14, room - min(len(full), max(10, 4 * room // 9))))
+    name = full if len(full) <= room - what_width else safe(_place(node))
     return (
         (mark + " ", role),
-        (fit(middle(name, max(8, room - what_width)), max(8, room - what_width)), "text"),
+        (fit(ending(name, max(8, room - what_width)), max(8, room - what_width)), "text"),
         ("  ", "text"),
         (fit(what, what_width).rstrip(), role),
     )
+
+
+def _place(node: NodeDiff) -> str:
+    """A node's name, without the operator where that stands beside it: /conv1/Conv is /conv1."""
+    name = node.after or node.before or ""
+    tiled = node.status in ("tiled", "merged")
+    scope, _, last = name.rpartition("/")
+    return scope if tiled and scope and last in (node.op_before, node.op_after) else name
 
 
 def _node_body(node: NodeDiff, width: int) -> list[Line]:

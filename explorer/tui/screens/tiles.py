@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.tui.screens.remembering import Remembering
-from explorer.tui.sites import operands_of, sites_of
+from explorer.tui.sites import operands_of, sites_of, within
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.layer_tree import LayerTree
 
@@ -51,7 +51,7 @@ class Tiles(Remembering):
         assert self.analysis is not None
         by_value = self.analysis.info.model.format == "onnx"
         found = (
-            [site for site in sites if named in (site.name, site.output)]
+            [site for site in sites if named in (site.name, site.output) or within(site, named)]
             if named
             else sites_of(chosen, sites, by_value=by_value)
         )
@@ -63,7 +63,7 @@ class Tiles(Remembering):
             return
         names = {named} if named else {layer.path for layer in chosen}
         why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
-        self.say(why or "no matrix product here that can be tiled")
+        self.say(why or "no matrix product here that can be tiled; t, then i shows all that can")
 
     async def _tiled_sites(self) -> tuple[list[SitePlan], Sequence[SkippedSite]]:
         """The sites as they are tiled; those of a model that is not, as they would become."""
