@@ -299,12 +299,12 @@ class _Runner:
             users.setdefault(id(node), set()).update((-1, -2))  # never a column's own
         columns: list[list[Node]] = [[] for _ in parts]
         shared: list[Node] = []
-        behind = {id(n) for n in tail}
         for node in self.nodes:
             owners = users.get(id(node), set())
             if len(owners) == 1:
                 columns[next(iter(owners))].append(node)
-            elif owners and id(node) not in behind:
+            elif owners - {-1, -2}:
+                # what comes behind the columns may need it, too, and makes it again
                 shared.append(node)
         moving = _reached(shared, self.given)
         outside = {name for nodes in (*columns, tail) for n in nodes for name in reads(n)}
