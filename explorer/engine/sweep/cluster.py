@@ -231,6 +231,8 @@ def _there(distributed: Any, scheduler: str, cancel: Callable[[], bool] | None) 
     """A cluster that runs already, and goes on running; and what sees whether it has workers."""
     hint = "start one with: dask scheduler, and on every machine: dask worker SCHEDULER --nthreads 1"
     try:
+        # a Client that cannot read its address is left half made, and complains once more when it is dropped
+        distributed.comm.get_address_host_port(scheduler)
         client = distributed.Client(scheduler, timeout=_ANSWER, set_as_default=False)
     except (OSError, TimeoutError, ValueError, TypeError, ImportError) as error:
         said = " ".join(str(error).split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import re
@@ -193,9 +194,13 @@ def test_an_address_where_nobody_is_is_one_line(
 ) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "_ANSWER", 1.0)
-    for address in ("tcp://127.0.0.1:1", "nonsense://x:1"):
+    dropped: list[object] = []  # what objects say that cannot be taken down
+    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
+    for address in ("tcp://127.0.0.1:1", "nonsense://x:1", "nowhere"):
         with pytest.raises(Misuse, match="dask scheduler"):
             sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), scheduler=address)
+    gc.collect()
+    assert not dropped
 
 
 @pytest.fixture
