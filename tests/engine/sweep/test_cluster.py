@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import pickle
 import re
@@ -194,13 +193,20 @@ def test_an_address_where_nobody_is_is_one_line(
 ) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "_ANSWER", 1.0)
-    dropped: list[object] = []  # what objects say that cannot be taken down
-    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
     for address in ("tcp://127.0.0.1:1", "nonsense://x:1", "nowhere"):
         with pytest.raises(Misuse, match="dask scheduler"):
             sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), scheduler=address)
-    gc.collect()
-    assert not dropped
+
+
+def test_an_address_that_cannot_be_read_is_one_line_to_the_end(sample: Callable[[str], Path]) -> None:
+    pytest.importorskip("distributed")
+    command = [sys.executable, "-m", "explorer", "sweep", str(sample("lenet")), "--scheduler", "nowhere"]
+    done = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("explorer: nowhere: no scheduler answers there")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.fixture
