@@ -413,6 +413,48 @@ def test_a_plan_says_at_which_sizes_it_holds() -> None:
     assert "batch = 8" in report.splitlines()[0]
 
 
+def test_a_product_that_runs_often_or_stands_beside_others_counts_each() -> None:
+    often = replace(SITE, name="step", calls=35)
+    beside = replace(SITE, name="heads", batch=12, grid=(1, 1, 1), products=12)
+    report = text(tiling.plan(replace(PLAN, sites=(often, beside)), "m.onnx"))
+    assert "35 runs" in row_with("step", report)
+    assert "322,560" in row_with("step", report)
+    assert "12 of 1 x 1 x 1" in row_with("heads", report)
+
+
+def test_sizes_that_stay_open_are_named_beside_those_that_the_figures_are_for() -> None:
+    fact = replace(PLAN, dims={"batch": 1, "sequence": 64}, free=("batch", "sequence"))
+    report = text(tiling.plan(fact, "m.onnx"))
+    assert "counted for batch = 1, sequence = 64" in report
+    assert "takes every size of batch and sequence" in report
+
+
+@pytest.mark.parametrize(("count", "folded"), [(23, False), (25, True)])
+def test_many_products_that_are_alike_share_a_row_and_few_do_not(count: int, folded: bool) -> None:
+    sites = tuple(replace(SITE, name=f"layer{i}.fc", output=f"y{i}", weight=f"w{i}") for i in range(count))
+    other = replace(SITE, name="head", N=1000)
+    report = text(tiling.plan(replace(PLAN, sites=(*sites[1:], other, sites[0])), "m.onnx"))
+    assert ("layer1.fc and 24 more" in report) == folded
+    assert ("layer7.fc" in report) != folded
+    assert "head" in report
+    assert f"{25 * 9216:,}" in row_with("layer1.fc", report) or not folded
+    assert ("--json" in report) == folded
+    rows = [replace(CHANGE.nodes[0], before=site.name, after=site.name) for site in sites]
+    changed = text(changes.diff(replace(CHANGE, nodes=(*rows, *CHANGE.nodes[1:]))))
+    # three rows of other kinds make them many
+    assert f"layer0.fc and {count - 1} more" in changed
+    assert all(name in changed for name in ("act", "conv", "extra"))
+
+
+def test_of_many_proofs_that_are_alike_the_worst_is_shown_and_every_failure() -> None:
+    sites = [replace(SITE_PROOF, name=f"layer{i}.fc", bound_ratio=i / 10) for i in range(30)]
+    sites[3] = replace(sites[3], passed=False, reason="tile (0, 1, 2) is that of (0, 2, 1)")
+    report = text(evidence.evidence(replace(PROOF, passed=False, verdict="different: x", sites=tuple(sites))))
+    assert "2.90 of 8" in row_with("layer29.fc and 28 more", report)
+    assert "DIFFERENT" in row_with("layer3.fc", report)
+    assert "tile (0, 1, 2) is that of (0, 2, 1)" in report
+
+
 def test_identical_models_list_nothing() -> None:
     same = replace(CHANGE, equal=True, nodes=(), summary=(OpDiff("Gemm", 3, 0, 3, 0, 0),))
     report = text(changes.diff(same))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from explorer.facts import Diff, Totals
+from explorer.facts import Diff, NodeDiff, Totals
+from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block
 from explorer.units import bytes_text, exact_text
@@ -60,8 +61,9 @@ def _count(value: int, style: str) -> Span:
 
 def _rows(fact: Diff) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
-    for row in fact.nodes:
-        name = row.before or row.after or ""
+    for group in alike(fact.nodes, _sort):
+        row = group[0]
+        name = and_more([one.before or one.after or "" for one in group])
         if row.before and row.after and row.before != row.after and row.status not in ("tiled", "merged"):
             name = f"{row.before} -> {row.after}"
         how = ""
@@ -73,6 +75,13 @@ def _rows(fact: Diff) -> list[Block]:
     return (
         [Table((Column(""), Column("", shrink=True), Column(""), Column("", drop=1)), rows)] if rows else []
     )
+
+
+def _sort(row: NodeDiff) -> Hashable:
+    """What tiled rows have in common; every other row is one of a kind."""
+    tiled = row.status in ("tiled", "merged")
+    same = row.status, row.what, row.op_before, row.op_after, row.children
+    return same if tiled else id(row)
 
 
 def _inside(children: Sequence[tuple[str, int]]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from explorer.facts import SiteEvidence, Verification
+from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block
 from explorer.units import exact_text, seconds_text, shape_text
@@ -82,11 +83,19 @@ def _how(fact: Verification) -> list[str]:
 
 
 def _site_table(sites: Sequence[SiteEvidence]) -> Table:
+    def sort(site: SiteEvidence) -> tuple[object, ...]:
+        # what failed is always shown by itself
+        fault = site.name if not site.passed or site.nonfinite else ""
+        return site.M, site.K, site.N, site.tiles, site.rows, site.bound_ratio is None, fault
+
+    def worst(group: Sequence[SiteEvidence]) -> SiteEvidence:
+        return max(group, key=lambda site: (site.bound_ratio or 0.0) / site.limit)
+
     rows: list[tuple[Cell, ...]] = [
         (
-            site.name,
-            exact_text(site.tiles) if not site.structure else Span("wrong", BAD),
-            exact_text(site.rows),
+            and_more([site.name, *(one.name for one in group if one is not site)]),
+            exact_text(sum(one.tiles for one in group)) if not site.structure else Span("wrong", BAD),
+            exact_text(sum(one.rows for one in group)),
             _float_text(site.max_abs),
             _float_text(site.mse),
             _cosine_text(site.cosine),
@@ -94,10 +103,11 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
             _pair(site.rms_before, site.rms_after),
             _verdict(site.passed, site.nonfinite),
         )
-        for site in sites
+        for group in alike(sites, sort)
+        for site in [worst(group)]
     ]
     columns = (
-        Column("site", shrink=True),
+        Column("site" if len(rows) == len(sites) else "site, the worst of those alike", shrink=True),
         Column("tiles bit-equal", "right"),
         Column("rows run", "right", drop=4),
         Column("max error", "right"),
@@ -159,7 +169,7 @@ def _cosine_text(value: float | None) -> Cell:
 def _ratio(value: float | None, limit: float) -> Cell:
     if value is None or not math.isfinite(value):
         return _float_text(value)
-    return f"{value:.2f} of {limit:g}"
+    return f"{value:.2f} of {limit:.3g}"
 
 
 def _pair(before: float | None, after: float | None) -> Cell:

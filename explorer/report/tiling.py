@@ -6,7 +6,10 @@ import shlex
 from collections.abc import Sequence
 from itertools import groupby
 
-from explorer.facts import Diff, Plan, SkippedSite, TileResult
+from msgspec.structs import replace
+
+from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
+from explorer.report.alike import alike, and_more
 from explorer.report.changes import changes
 from explorer.report.evidence import evidence, to_blame
 from explorer.report.layout import BAD, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
@@ -19,7 +22,8 @@ __all__ = ["plan", "tile"]
 def plan(fact: Plan, source: str) -> list[Block]:
     """What would be tiled and how: one row a site, what is left as it was, and why."""
     sizes = [f"{name} = {size:,}" for name, size in fact.dims.items()]
-    how = [f"{'x'.join(map(str, fact.tile))} tiles", f"{fact.edges} edges", f"form {fact.form}", *sizes]
+    how = [f"{'x'.join(map(str, fact.tile))} tiles", f"{fact.edges} edges", f"form {fact.form}"]
+    how += [f"counted for {', '.join(sizes)}"] if fact.free else sizes
     share = "the model's own total is not known"
     if fact.macs_total is not None:
         share = f"{share_text(fact.macs, fact.macs_total)} of the model's"
@@ -38,20 +42,22 @@ def plan(fact: Plan, source: str) -> list[Block]:
             getattr(site, title) != asked for site in fact.sites if title == "tile" or site.form != "batched"
         )
     ]
+    groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
     rows: list[tuple[Cell, ...]] = [
         (
-            site.name,
-            Span(site.op + (" + bias" if site.bias else ""), DIM),
+            and_more([site.name for site in group]),
+            Span(_operator(site), DIM),
             exact_text(site.M),
             exact_text(site.K),
             exact_text(site.N),
             *(shown(site) for _, shown in own),
-            " x ".join(f"{size:,}" for size in site.grid),
-            Span(exact_text(site.products), STRONG),
+            _grid(site),
+            Span(exact_text(site.products * (site.calls or 1) * len(group)), STRONG),
             f"{100 * site.utilisation:.1f} %",
             Span(site.form, DIM),
         )
-        for site in fact.sites
+        for group in groups
+        for site in group[:1]
     ]
     if len(fact.sites) > 1:
         rows.append(
@@ -72,6 +78,12 @@ def plan(fact: Plan, source: str) -> list[Block]:
     if fact.sites:
         blocks.append(Table(columns, rows))
         blocks.append(Line())
+        if len(groups) < len(fact.sites):
+            many = f"{len(fact.sites):,} sites in {len(groups):,} rows: those that are alike share one"
+            blocks.append(Prose(f"{many}; --json lists each.", DIM))
+        if fact.free:
+            free = " and ".join(fact.free)
+            blocks.append(Prose(f"The tiled graph takes every size of {free}.", DIM))
         blocks.append(
             Prose(
                 f"{count_text(fact.macs)} MACs are tiled, {share}. 'Tiles used' is the share "
@@ -80,11 +92,23 @@ def plan(fact: Plan, source: str) -> list[Block]:
             )
         )
     else:
-        blocks.append(Prose("Nothing to tile: no Gemm or MatMul here can be tiled.", NOTE))
+        blocks.append(Prose("Nothing to tile: no matrix product here can be tiled.", NOTE))
     if fact.skipped:
         head = (Column("", "right"), Column("left as it was"), Column("", shrink=True, drop=1), Column(""))
         blocks += [Line(), Table(head, _skipped_rows(fact.skipped))]
     return blocks
+
+
+def _operator(site: SitePlan) -> str:
+    """What the site is, and how often it runs in one pass of the model."""
+    runs = "" if site.calls == 1 else f", {exact_text(site.calls)} runs"
+    return site.op + (" + bias" if site.bias else "") + runs
+
+
+def _grid(site: SitePlan) -> str:
+    """Tiles along each axis, of as many products as there are side by side."""
+    grid = " x ".join(f"{size:,}" for size in site.grid)
+    return grid if site.batch == 1 else f"{site.batch:,} of {grid}"
 
 
 def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[str] = ()) -> list[Block]:
@@ -138,6 +162,6 @@ def _skipped_rows(skipped: Sequence[SkippedSite]) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for (op, reason), group in groupby(sorted(skipped, key=alike), key=alike):
         names = [skip.name for skip in group]
-        which = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
+        which = and_more(names)
         rows.append((exact_text(len(names)), op, Span(which, DIM), Span(reason, NOTE)))
     return rows
