@@ -341,6 +341,9 @@ class _Check:
 
     def _misplaced(self, codes: Array, area: _Rectangle, done: int, where: tuple[int, int, int]) -> str:
         """What block a product takes instead of the one that is due, in words."""
+        due = self.left[area.b][area.m : area.m + codes.shape[0], done : done + codes.shape[1]]
+        if np.any((codes[: due.shape[0], : due.shape[1]] < 0) & (due == 0)):
+            return f"product {where} takes the number 0 where the zero point is due"
         if codes.size == 0 or codes[0, 0] == 0 != self.left[area.b][area.m, min(done, self.sizes[1] - 1)]:
             return "a product takes a block that begins with zeros instead of the input"
         found = np.argwhere(self.left == codes[0, 0])

@@ -60,7 +60,7 @@ def without(label: str) -> Callable[[Model], Model]:
     """A hand that lets an elementwise node pass its first input on."""
 
     def changed(node: Node) -> Node:
-        if not node.outputs[0].endswith(label) or node.op == "Constant":
+        if not node.name.endswith(label) or node.op == "Constant":
             return node
         return node_like(node, op="Identity", inputs=node.inputs[:1], attributes={})
 
@@ -73,7 +73,7 @@ def wrapped(made: Model) -> Model:
     def changed(node: Node) -> Node:
         if node.op != "QuantizeLinear":
             return node
-        return node_like(node, op="Cast", inputs=node.inputs[:1], attributes={"to": dtype_code("int8")})
+        return node_like(node, op="Cast", inputs=node.inputs[:1], attributes={"to": dtype_code("uint8")})
 
     return with_nodes(made, changed)
 
@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[str, Callable[[Model], Model], str]] = {
     "images surrounded by 0 instead of the zero point": (
         "QLinearConv, padded",
         with_constant("x_around_value", lambda v: np.zeros_like(v)),
-        "zero",
+        "the number 0 where the zero point is due",
     ),
     "images surrounded by another number": (
         "QLinearConv, padded",
