@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,27 @@ def test_products_in_slabs_are_exact_in_either_memory_order() -> None:
     for weight in (t.weight(4000, 1500), t.weight(1500, 4000).T):
         exact, bound = float64.product(x, weight)
         np.testing.assert_allclose(exact, x @ weight.astype(np.float64), rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(bound, np.abs(x) @ np.abs(weight.astype(np.float64)), rtol=1e-12)
+        np.testing.assert_allclose(bound, np.abs(x) @ np.abs(weight.astype(np.float64)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [(1e-30, 1e-30), (1e-40, 1.0), (1e25, 1e25), (1.0, 1.0)])
+def test_the_scale_of_a_product_is_right_at_the_ends_of_float32(scale: tuple[float, float]) -> None:
+    x = np.maximum(t.weight(40, 300, dtype=np.float64), 0) * scale[0]
+    x[3] = 0  # a row that a ReLU has emptied
+    weight = (t.weight(300, 50) * scale[1]).astype(np.float32)
+    weight[:, 4] = 0
+    _, bound = float64.product(x, weight)
+    np.testing.assert_allclose(bound, x @ np.abs(weight.astype(np.float64)), rtol=1e-5)
+
+
+def test_erf_is_as_the_c_library_has_it(tmp_path: Path) -> None:
+    special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-300, 5.999, 6.0, -7.0, 0.5 / 256]
+    x = np.concatenate([np.linspace(-8, 8, 40_001), special])
+    source = t.model(tmp_path / "m.onnx", [helper.make_node("Erf", ["x"], ["y"])], {"x": x.shape}, {})
+    got = float64.run(source, {"x": x})["y"]
+    want = np.array([math.erf(v) for v in x])
+    np.testing.assert_allclose(got, want, rtol=1e-15)
+    assert np.array_equal(np.signbit(got[:-10]), np.signbit(want[:-10]))
 
 
 def test_random_operators_have_no_truth(tmp_path: Path) -> None:
