@@ -101,7 +101,7 @@ class Comparison(Struct):
         both = good_old & good_new
         if true is not None:
             both &= rescued
-        if both.all():
+        if both.size and both.all():
             self._finite(old, new, true)
         elif both.any():
             self._finite(old[both], new[both], None if true is None else true[both])
