@@ -455,6 +455,16 @@ def test_of_many_proofs_that_are_alike_the_worst_is_shown_and_every_failure() ->
     assert "tile (0, 1, 2) is that of (0, 2, 1)" in report
 
 
+def test_exact_sums_are_called_exact_and_what_was_not_measured_says_why() -> None:
+    exact = replace(SITE_PROOF, bound_ratio=None, rms_after=0.0)
+    unknown = replace(SITE_PROOF, name="other", bound_ratio=None, rms_after=None)
+    output = replace(OUTPUT_PROOF, rms_before=None, rms_after=None, reason="float64 none: no such operator")
+    report = text(evidence.evidence(replace(PROOF, sites=(exact, unknown), outputs=(output,))))
+    assert " exact " in row_with("classifier.1", report)
+    assert " ? " in row_with("other", report)
+    assert "float64 none: no such operator" in report
+
+
 def test_identical_models_list_nothing() -> None:
     same = replace(CHANGE, equal=True, nodes=(), summary=(OpDiff("Gemm", 3, 0, 3, 0, 0),))
     report = text(changes.diff(same))

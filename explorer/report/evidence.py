@@ -55,6 +55,10 @@ def evidence(fact: Verification) -> list[Block]:
     if failed:
         rows = [(Span(name, BAD), reason) for name, reason in failed]
         blocks += [Line(), Table((Column("why", shrink=True), Column("")), rows)]
+    unknown = [out for out in fact.outputs if out.passed and not out.equal and out.rms_before is None]
+    if unknown:
+        rows = [(out.name, Span(out.reason, NOTE)) for out in unknown]
+        blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), rows)]
     return [*blocks, Line(), Prose("; ".join(_how(fact)), DIM)]
 
 
@@ -99,7 +103,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
             _float_text(site.max_abs),
             _float_text(site.mse),
             _cosine_text(site.cosine),
-            _ratio(site.bound_ratio, site.limit),
+            Span("exact", GOOD) if _exact(site) else _ratio(site.bound_ratio, site.limit),
             _pair(site.rms_before, site.rms_after),
             _verdict(site.passed, site.nonfinite),
         )
@@ -150,6 +154,11 @@ def _output_table(fact: Verification) -> Table:
         Column(""),
     )
     return Table(columns, rows)
+
+
+def _exact(site: SiteEvidence) -> bool:
+    """Whether a site was held against integer arithmetic, which has no bound on its error: there is none."""
+    return site.passed and site.bound_ratio is None and site.rows > 0 and site.rms_after == 0
 
 
 def _float_text(value: float | None) -> Cell:

@@ -70,7 +70,8 @@ def _outputs(outputs: Sequence[OutputEvidence], width: int) -> list[Line]:
 
 def _sites(sites: Sequence[SiteEvidence], width: int) -> list[Line]:
     lines: list[Line] = []
-    for site in sites[:_MOST]:
+    # what failed is seen however many there are
+    for site in sorted(sites, key=lambda site: site.passed)[:_MOST]:
         size = f"{site.M}×{site.K}×{site.N}"
         name = middle(safe(site.name), max(10, width - 2 - len(size) - 16))
         lines.append(
@@ -84,7 +85,7 @@ def _sites(sites: Sequence[SiteEvidence], width: int) -> list[Line]:
             ("max abs", site.max_abs),
             ("MSE", site.mse),
             ("error / bound", site.bound_ratio),
-            ("limit", site.limit),
+            ("limit", None if site.bound_ratio is None else site.limit),
         )
         lines.extend(_figures(figures, width))
         for said in (site.structure, site.reason):
