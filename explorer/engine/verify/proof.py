@@ -22,6 +22,7 @@ from explorer.engine.graph import DTYPES, Model
 from explorer.engine.places import Place, places, view
 from explorer.engine.verify import outputs
 from explorer.engine.verify.blocks import NotTiled
+from explorer.engine.verify.evaluator import NOTE, has_bfloat16
 from explorer.engine.verify.inputs import Drawn, InputShapes, any_values, check_names, draw, plan_inputs
 from explorer.engine.verify.lengths import bindings, both
 from explorer.engine.verify.meanings import Meaning, Original
@@ -115,7 +116,8 @@ def verify(
     passed = all(e.passed for e in sites) and all(e.passed for e in (*whole, *torch))
     return Verification(
         passed=passed,
-        verdict=verdict_of(sites, whole, torch, draws, 0 if plan is None else len(plan.sites)),
+        verdict=verdict_of(sites, whole, torch, draws, 0 if plan is None else len(plan.sites))
+        + (f"; {NOTE}" if has_bfloat16(before) else ""),
         before=before.path,
         after=after.path,
         seeds=seeds,

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from explorer.engine.formats.onnx_writer import skeleton
 from explorer.engine.graph import Model, Value
+from explorer.engine.verify.evaluator import Evaluator, has_bfloat16
 from explorer.errors import BadModel
 from explorer.units import printable
 
@@ -88,6 +89,11 @@ class Session:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.add_session_config_entry("session.disable_prepacking", "1")
         self.outputs = tuple(v.name for v in model.graph.outputs)
+        self._session: Any
+        if has_bfloat16(model):
+            self._session = Evaluator(model, folder)
+            self._declared = {v.name: v.dtype for v in model.graph.outputs}
+            return
         made = skeleton(model, folder=folder)
         for left_out in ([], [_SIGNED_TO_UNSIGNED]):
             try:
@@ -115,13 +121,18 @@ class Session:
         options = onnxruntime.RunOptions()
         options.only_execute_path_to_fetches = names is not None
         try:
-            results = self._session.run(wanted, dict(feeds), options)
+            if isinstance(self._session, Evaluator):
+                results = self._session.run(wanted, feeds)
+            else:
+                results = self._session.run(wanted, dict(feeds), options)
         except Exception as error:
             raise BadModel(f"onnxruntime cannot run {self.what}: {one_line(error)}") from None
         return dict(zip(wanted, results, strict=True))
 
     def types(self) -> dict[str, str | None]:
         """Element type of every output in numpy's spelling; None for what is no tensor of numbers."""
+        if isinstance(self._session, Evaluator):
+            return dict(self._declared)
         return {o.name: _TYPES.get(o.type) for o in self._session.get_outputs()}
 
 

@@ -198,13 +198,23 @@ def _ratio(got: Array, reference: _Reference, roundoff: float, chain: int) -> tu
     error = np.abs(got[finite].astype(true.dtype) - true[finite])
     if not np.isfinite(error).all():
         return float("inf"), LIMIT
-    tiny = np.finfo(got.dtype).smallest_subnormal
+    tiny = np.asarray(_smallest(got.dtype))
     scale = roundoff * bound[finite] + tiny.astype(true.dtype)
     ratios = error / scale
     coherence = np.abs(reference.product[finite]) * roundoff / scale
     limits = np.maximum(LIMIT, _SAME_SIGN * math.sqrt(chain) * coherence)
     worst = int(np.argmax(ratios / limits))
     return float(ratios[worst]), float(limits[worst])
+
+
+def _smallest(dtype: np.dtype[Any]) -> Any:
+    """The smallest number of a float type."""
+    if dtype.kind == "f":
+        return np.finfo(dtype).smallest_subnormal
+    import ml_dtypes
+
+    limits: Any = ml_dtypes.finfo
+    return limits(dtype).smallest_subnormal
 
 
 def _dense(x: Array, seed: tuple[int, ...]) -> Array:

@@ -163,7 +163,7 @@ def _cast(
         whole = args[0].astype(target.name)
         if np.array_equal(whole, args[0]):  # sizes, in operator sets whose constants are floats
             return [whole]
-    if not target.name.startswith("float") or target.bits < symbols.bits:
+    if "float" not in target.name or target.bits < symbols.bits:
         raise ValueError(f"it rounds to {target.name}")
     value = args[0]
     if isinstance(value, Symbol) or value.dtype.itemsize * 8 <= target.bits:

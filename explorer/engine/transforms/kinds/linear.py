@@ -9,18 +9,19 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.graph import Node, dtype_code, tensor_from_array
+from explorer.engine.transforms.operators import HALVES
 from explorer.engine.transforms.region import Region, Size
 from explorer.engine.transforms.sites import Look, Make, Site, Weight
 
 __all__ = ["FLOATS", "KINDS", "product", "scaled"]
 
-FLOATS = ("float32", "float64", "float16")
-"""Element types whose products a runtime can run."""
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+"""Element types of floats whose products are tiled."""
 
 
 def scaled(region: Region, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
     """The sum alpha z + beta bias, from the accumulator's type to that of the operands, `dtype`."""
-    wide = dtype == "float16"
+    wide = dtype in HALVES
     working = "float32" if wide else dtype
     if alpha != 1.0:
         z = region.add("Mul", (z, _scalar(region, alpha, working, "alpha")), "scaled")
@@ -31,7 +32,7 @@ def scaled(region: Region, z: str, dtype: str, alpha: float, bias: str, beta: fl
             bias = region.add("Mul", (bias, _scalar(region, beta, working, "beta")), "bias_scaled")
         z = region.add("Add", (z, bias), "biased")
     if wide:
-        z = region.add("Cast", (z,), "narrowed", attributes={"to": dtype_code("float16")})
+        z = region.add("Cast", (z,), "narrowed", attributes={"to": dtype_code(dtype)})
     return z
 
 
