@@ -353,12 +353,40 @@ def bert_tiny() -> Net:
     return net
 
 
+def lstm_tiny() -> Net:
+    """Words spotted in sound: 20 features a step, an LSTM of 32 both ways, a Linear on every step.
+
+    Batch and sequence are dynamic. LSTM wants the steps first, so the model turns its input and its output.
+    """
+    net = Net("lstm_tiny")
+    features, hidden, words = 20, 32, 12
+    x = net.input("features", ["batch", "sequence", features])
+    scope = "/lstm"
+    x = net.op("Transpose", scope, x, perm=[1, 0, 2])
+    weights = [
+        net.weight("onnx::LSTM_W", (2, 4 * hidden, features), hidden),
+        net.weight("onnx::LSTM_R", (2, 4 * hidden, hidden), hidden),
+        net.weight("onnx::LSTM_B", (2, 8 * hidden), hidden),
+    ]
+    x = net.op("LSTM", scope, x, *weights, hidden_size=hidden, direction="bidirectional")
+    x = net.op("Transpose", scope, x, perm=[0, 2, 1, 3])
+    x = net.op("Reshape", scope, x, net.constant(scope, [0, 0, -1], np.int64))
+    x = net.op("Transpose", scope, x, perm=[1, 0, 2])
+    product = net.op(
+        "MatMul", "/classifier", x, net.weight("onnx::MatMul_9", (2 * hidden, words), 2 * hidden)
+    )
+    scores = net.op("Add", "/classifier", net.weight("classifier.bias", (words,), 2 * hidden), product)
+    net.output(scores, "scores", ["batch", "sequence", words])
+    return net
+
+
 MODELS: dict[str, Callable[[], Net]] = {
     "bert_tiny": bert_tiny,
     "jsc_tiny": lambda: jsc("jsc_tiny", 1),
     "jsc_tiny_x10": lambda: jsc("jsc_tiny_x10", 10),
     "lenet": lenet,
     "linear_32x64x128": linear_32x64x128,
+    "lstm_tiny": lstm_tiny,
     "mlp_128": mlp_128,
     "mobilenet_small": mobilenet_small,
     "three_inputs": three_inputs,

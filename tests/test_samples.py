@@ -20,6 +20,7 @@ NAMES = (
     "jsc_tiny_x10",
     "lenet",
     "linear_32x64x128",
+    "lstm_tiny",
     "mlp_128",
     "mobilenet_small",
     "three_inputs",
