@@ -32,6 +32,7 @@ __all__ = [
     "AttributeRef",
     "Computed",
     "DType",
+    "Derived",
     "Function",
     "Graph",
     "Inline",
