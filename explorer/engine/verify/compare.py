@@ -31,6 +31,12 @@ not hide an error in small ones."""
 
 _BIN_ELEMENTS = 16
 
+_HALF = 2.0**-12
+"""Unit roundoff from which on a type is narrower than what its products are computed in."""
+
+_PEAK = 4.0
+"""How far the largest of many roundings lies above their RMS."""
+
 _AMPLIFIED = 64.0
 """How many times the effect of one rounding of the inputs the error of a whole run may be: every layer
 adds roundings of its own."""
@@ -229,7 +235,11 @@ class Comparison(Struct):
         slack = self.growth * _SLACK + _SAMPLE_SLACK / max(self.judged, 1)
         rounding = 2 * self.roundoff
         (_, rms_floor, max_floor), (side, rms, largest) = floor, tried
-        rms_floor, rms, scale = rms_floor or 0.0, rms or 0.0, self._rms("true") or 0.0
+        # a runtime carries float32 from one half-precision operator to the next, where no function or loop
+        # stands between: what a rounding there amounts to is known from that of the inputs
+        least = self.sensitivity if self.roundoff >= _HALF else 0.0
+        rms_floor, rms, scale = max(rms_floor or 0.0, least), rms or 0.0, self._rms("true") or 0.0
+        max_floor = max(max_floor, _PEAK * least)
         if rms > slack * rms_floor + rounding * scale:
             return f"RMS error against float64 {rms:.2e}, of the original {rms_floor:.2e}"
         if largest > slack * max_floor + rounding * self.largest:
@@ -239,6 +249,7 @@ class Comparison(Struct):
                 continue
             a, b = math.sqrt(old / count), math.sqrt(new / count)
             a, b = (a, b) if side == "after" else (b, a)
+            a = max(a, least)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
             if b > (self.growth * _SLACK + _SAMPLE_SLACK / count) * a + rounding * top:
                 return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
