@@ -90,8 +90,7 @@ def _dispatch(typed: Sequence[str]) -> int:
     if given.help:
         return _print([words.help_text(verb)])
     if verb in verbs.INSTANT:
-        instant = verbs.INSTANT[verb]
-        return _limited(lambda: _print_answer(instant(given), given), given)
+        return _limited(lambda: _print_answer(verbs.instant(verb, given), given), given)
     from explorer import guard
 
     with guard.calm_end():
@@ -138,7 +137,7 @@ def _answer(verb: str, given: Given) -> int:
     line = ProgressLine(quiet=given.quiet)
     try:
         with guard.answer_only(given.quiet):
-            answer = verbs.RUN[verb](given, line)
+            answer = verbs.run(verb, given, line)
     finally:
         line.clear()
     if answer.warning:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,13 @@ def test_every_option_of_the_issue_is_read() -> None:
     assert given.weights == "DEFAULT"
     assert given.dim == {"a": 1, "b": 2}
     assert given.input_shape == {"x": (None, (1, 3)), "y": (None, (4,))}
+
+
+def test_every_verb_that_is_declared_does_something() -> None:
+    doing = {
+        verb for verb in verbs.MODULES if verb in import_module(f"explorer.verbs.{verbs.MODULES[verb]}").RUN
+    }
+    assert {*verbs.INSTANT, *doing} == options.VERBS.keys()
 
 
 def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> None:

@@ -404,6 +404,19 @@ def test_results_are_shown_without_their_models(run: Run, sample: Sample, tmp_pa
     code, out, _ = run("sweep", "results.db")
     assert "results.db" in out
     assert "64x64x64" in out
+    assert run("sweep", "results.db", "--sort", "traffic", "--csv")[0] == 0
+
+
+@pytest.mark.parametrize("typed", [("--tile", "8"), ("--verify",), ("-o", "b.db"), ("--scalesim", "b.csv")])
+def test_what_cannot_be_asked_of_results_is_one_line(
+    run: Run, sample: Sample, tmp_path: Path, typed: tuple[str, ...]
+) -> None:
+    run("sweep", sample("lenet"), "--tile", "64", "-o", "results.db")
+    code, out, err = run("sweep", "results.db", *typed)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"explorer: {typed[0].replace('-o', '--output')}: says nothing of results")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.glob("b.*"))
 
 
 def test_products_are_written_as_scale_sim_reads_them(run: Run, sample: Sample, tmp_path: Path) -> None:

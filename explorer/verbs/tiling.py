@@ -1,0 +1,288 @@
+"""Verbs that try tilings: what one costs, one made and proved, many side by side, and what was done."""
+
+from __future__ import annotations
+
+from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
+from explorer.verbs.answer import DIFFERENT, DONE, Answer, asked, document, pages, session_options, tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from explorer.facts import Diff, TileSpec
+    from explorer.facts.sweep import Sweep, SweepSpec
+    from explorer.progress_line import ProgressLine
+    from explorer.session import Session
+    from explorer.words import Given
+
+__all__ = ["RUN"]
+
+_ASKED = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form", "grouped": "grouped"}
+"""Options of a tiling, and the fields of `TileSpec` that they are."""
+
+
+def _tile_spec(given: Given) -> TileSpec:
+    """The tiling that is asked for: by default, in the file of `--config`, by what was typed."""
+    from explorer import tiling_file
+
+    typed = {field: getattr(given, key) for key, field in _ASKED.items() if key in given.typed}
+    return tiling_file.spec_of(given.config, typed)
+
+
+def _plan(given: Given, line: ProgressLine) -> Answer:
+    from explorer import machines
+
+    spec = _tile_spec(given)
+    hardware = None if given.profile is None else machines.hardware(given.profile)
+    return asked(
+        given,
+        line,
+        lambda session, info: (
+            info,
+            session.cost(
+                spec, hardware, order=given.order, formulas=given.formulas or None, on_progress=line
+            ),
+        ),
+        "plan_cost",
+        "planning",
+        "sites",
+    )
+
+
+def _tile(given: Given, line: ProgressLine) -> Answer:
+    from explorer.arguments import opening_words
+    from explorer.facts import TileResult
+    from explorer.session import Session
+
+    if given.to == "torch":
+        return _tile_module(given, line)
+    if given.dynamic:
+        raise Misuse("says nothing of an ONNX file's own axes", where="--dynamic", hint="add --to torch")
+    spec = _tile_spec(given)
+    source, change, warning = given.models[0], None, ""
+    with Session(source, **session_options(given)) as session:
+        model = session.open(on_progress=line).model
+        digest = session.sha256() if given.json else None
+        idle = _idle_rules(session, spec)
+        if given.output is None:
+            result = TileResult(session.plan(spec, on_progress=line), "", None, 0.0, session.command(spec))
+        else:
+            try:
+                result = session.tile(
+                    spec,
+                    output=given.output,
+                    overwrite=given.force,
+                    verify=not given.no_verify,
+                    draws=given.draws,
+                    seed=given.seed,
+                    on_progress=line,
+                )
+            except BadModel as error:
+                # the runtime lacks an operator: then the model cannot be run, but it can be tiled
+                if given.no_verify or error.hint:
+                    raise
+                raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
+            if result.output and not given.json:
+                change, warning = _change(session, result.output, line)
+    differs = result.verification is not None and not result.verification.passed
+    return Answer(
+        DIFFERENT if differs else DONE,
+        lambda: document().tile(result, model, tool(), digest),
+        lambda: pages("tiling").tile(result, source, change, opening_words(session_options(given))),
+        warning="; ".join(filter(None, (idle, warning))),
+    )
+
+
+def _idle_rules(session: Session, spec: TileSpec) -> str:
+    """Which rules mean no product here: right for a file that serves several models, or a mistyped name."""
+    unused = session.settings(spec).unused if spec.rules else ()
+    if not unused:
+        return ""
+    first, more = unused[0], f", and {len(unused) - 1:,} more" if len(unused) > 1 else ""
+    near = f"; did you mean '{first.near}'?" if first.near else ""
+    return f"{first.origin}{more} means no product here: {first.says}{near}"
+
+
+def _tile_module(given: Given, line: ProgressLine) -> Answer:
+    """`--to torch`: the layers of an nn.Module are tiled, not the nodes of a graph."""
+    from explorer.arguments import opening_words
+    from explorer.facts import TileResult
+    from explorer.session import Session
+
+    spec, source = _tile_spec(given), given.models[0]
+    with Session(source, **session_options(given)) as session:
+        model = session.open(on_progress=line).model
+        if given.output is None:
+            plan = session.plan_module(spec, on_progress=line)
+            result = TileResult(plan, "", None, 0.0, session.module_command(spec, None, given.dynamic))
+        else:
+            _, result = session.tile_module(
+                spec,
+                output=given.output,
+                overwrite=given.force,
+                dynamic=given.dynamic,
+                verify=not given.no_verify,
+                draws=given.draws,
+                seed=given.seed,
+                on_progress=line,
+            )
+    differs = result.verification is not None and not result.verification.passed
+    return Answer(
+        DIFFERENT if differs else DONE,
+        lambda: document().tile(result, model, tool(), None),
+        lambda: pages("tiling").tile(result, source, None, opening_words(session_options(given))),
+    )
+
+
+_UNPROVED = "nothing was written; --no-verify tiles it without the proof"
+
+
+def _change(session: Session, written: str, line: ProgressLine) -> tuple[Diff | None, str]:
+    """What changed; from here on the file exists, so no failure may say that nothing was written."""
+    try:
+        return session.diff(on_progress=line), ""
+    except (Cancelled, KeyboardInterrupt):
+        raise Cancelled(f"stopped while comparing the graphs; {written} is written and complete") from None
+    except ExplorerError as error:
+        return None, f"what changed cannot be shown: {error}"
+
+
+def _sweep(given: Given, line: ProgressLine) -> Answer:
+    from explorer import machines
+    from explorer.report import sweep as text
+    from explorer.session import sweeping
+
+    if len(given.models) == 1 and sweeping.is_results(given.models[0]):
+        if idle := sorted(given.typed - _OF_RESULTS):
+            flag = "--" + idle[0].replace("_", "-")
+            raise Misuse("says nothing of results that are only shown", where=flag, hint="name the model")
+        fact = sweeping.results(given.models[0])
+    else:
+        if given.scalesim is not None:
+            from explorer.targets import check_target
+
+            check_target(given.scalesim, overwrite=given.force, models=given.models, weights=())
+        fact = _swept(
+            given,
+            spec=_combined(given),
+            hardware=None if given.profile is None else machines.hardware(given.profile),
+            order=given.order,
+            verify=given.verify,
+            draws=given.draws,
+            first_seed=given.seed,
+            output=given.output,
+            scheduler=given.scheduler,
+            workers=given.workers,
+            layers=given.scalesim is not None,
+            on_progress=line,
+            **session_options(given),
+        )
+    if given.sort is not None:
+        fact = sweeping.sorted_by(fact, given.sort)
+    if given.scalesim is not None:
+        from explorer.targets import replacing
+
+        with replacing(given.scalesim) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            file.write(text.scalesim(fact.layers))
+    differs = any(row.verified is False for row in fact.rows)
+    failed = sum(bool(row.error) for row in fact.rows)
+    return Answer(
+        DIFFERENT if differs else DONE,
+        lambda: document().sweep(fact, tool()),
+        lambda: text.sweep(fact),
+        "rows",
+        warning=f"{failed:,} of {len(fact.rows):,} rows have no figures" if failed else "",
+    )
+
+
+_OF_RESULTS = {"sort", "json", "csv", "quiet", "memory"}
+"""Options that mean something for the rows of an earlier sweep."""
+
+
+def _swept(given: Given, **how: Any) -> Sweep:
+    """A sweep; one that is stopped says what became of what was done."""
+    from explorer.session.sweeping import sweep_files
+
+    try:
+        return sweep_files(*given.models, **how)
+    except (Cancelled, KeyboardInterrupt):
+        if given.output is None:
+            raise Cancelled("stopped; nothing was kept", hint="with -o FILE it would be") from None
+        said = f"stopped; what was done is kept in {given.output}"
+        raise Cancelled(said, hint="the same command goes on from there") from None
+
+
+def _combined(given: Given) -> SweepSpec:
+    """What is combined: what was typed, on top of the file of `--config`."""
+    from explorer import tiling_file
+    from explorer.facts.sweep import SweepSpec, tiles_of
+
+    tiles = tiles_of(given.tile, given.tile_m, given.tile_k, given.tile_n)
+    typed = {"tile": tiles[0], "sites": given.site, "edges": given.edges[0], "form": given.form[0]}
+    kept = {name: value for name, value in typed.items() if name == "tile" or name[:4] in given.typed}
+    if "grouped" in given.typed:
+        kept["grouped"] = given.grouped
+    base = tiling_file.spec_of(given.config, kept)
+    edges, forms = (
+        values if name in given.typed else (getattr(base, name),)
+        for name, values in (("edges", given.edges), ("form", given.form))
+    )
+    return SweepSpec(tiles, edges, forms, base=base)
+
+
+def _settings(given: Given, line: ProgressLine) -> Answer:
+    spec = _tile_spec(given)
+    return asked(
+        given,
+        line,
+        lambda session, info: (info, session.settings(spec, on_progress=line)),
+        "settings",
+        "settings",
+        "sites",
+    )
+
+
+def _history(given: Given, line: ProgressLine) -> Answer:
+    """What a kept session did; nothing of the model is opened but what the session made itself."""
+    import contextlib
+    import os
+
+    from msgspec.structs import asdict
+
+    from explorer import resuming, targets
+    from explorer.session import Session, scripts
+
+    output = given.output and os.path.abspath(given.output)
+    model = given.models[0] if given.models else None
+    kept, saved = resuming.find(model, os.environ, trust=True)
+    folder = saved.cwd if os.path.isdir(saved.cwd) else os.curdir
+    try:
+        with (
+            contextlib.chdir(folder),  # where the model was named from
+            Session(saved.source, **asdict(saved.opening), workdir=kept.folder) as session,
+        ):
+            history = session.restore(saved.history) if saved.history is not None else session.history()
+            if output is not None:
+                text = session.script_text()
+                targets.check_target(output, overwrite=given.force, models=[saved.source], weights=())
+                with targets.replacing(output, overwrite=given.force) as temporary:
+                    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+                        file.write(text)
+                scripts.make_executable(output)
+    finally:
+        kept.release()
+    return Answer(
+        DONE,
+        lambda: document().history(history, saved.source, given.output, tool()),
+        lambda: pages("history").history(history, saved.source, given.output),
+    )
+
+
+RUN: dict[str, Callable[[Given, ProgressLine], Answer]] = {
+    "plan": _plan,
+    "tile": _tile,
+    "sweep": _sweep,
+    "settings": _settings,
+    "history": _history,
+}
