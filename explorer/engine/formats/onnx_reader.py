@@ -12,9 +12,11 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from explorer.engine.collecting import uncollected
@@ -55,16 +57,22 @@ _MOST_ALIKE = 256
 _MOST_REST = 320
 """Bytes of a node from its operator on up to which nodes are looked at for being of one kind."""
 
-_NODE = 1 << 3 | 2
-"""Tag of a GraphProto's nodes."""
+_NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE = (number << 3 | 2 for number in (1, 2, 5, 11, 12, 13))
+"""Tags of GraphProto's fields, all of which have a length."""
+_GRAPH_TAGS = frozenset((_NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE))
 _INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA = (
     number << 3 | 2 for number in (1, 2, 3, 4, 5, 7, 8, 9)
 )
 """Tags of NodeProto's fields, all of which have a length."""
 _NODE_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA))
+_OWN_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _METADATA))
+"""Of these what each node has for itself."""
 
-_DIM, _TYPE, _TENSOR_NAME, _RAW = 1 << 3, 2 << 3, 8 << 3 | 2, 9 << 3 | 2
-"""Tags of what stands in front of a tensor's data."""
+_FRONT = re.compile(rb"((?:\x08[\x80-\xff]{0,3}[\x00-\x7f]){0,8}\x10[\x00-\x7f])\x42[\x00-\x7f]")
+"""What an encoded tensor begins with, mostly: sizes, type, and the length of its name. A size in up to four
+bytes: of eight of these the product may be impossible, never the decoding."""
+_RAW = bytes((9 << 3 | 2,))
+"""Tag of a tensor's data."""
 
 _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
@@ -273,38 +281,37 @@ class _Reader:
         values: list[Value] = []
         tensors: dict[str, Tensor] = {}
         extra: list[Span] = []
-        data = self.data
-        # most of a graph is nodes, one behind the other
-        while start < stop - 4 and data[start] == _NODE:
-            size, first = data[start + 1], start + 2
-            if size > 127:
-                more = data[first]
-                if more > 127:
-                    size, first = varint_at(data, start + 1, stop)
-                else:
-                    size, first = size + (more << 7) - 128, first + 1
-            if first + size > stop:
-                break
-            start = first + size
-            nodes.append(self.node(first, start, depth))
-        for number, wire, begin, at, end in fields(data, start, stop):
-            if wire != 2:
-                extra.append(self.span(begin, end))
-            elif number == 1:
+        data, end = self.data, start
+        while end < stop:
+            begin, tag = end, data[end]
+            if tag in _GRAPH_TAGS and begin + 4 < stop:
+                # without a call: a graph is made of them
+                size, at = data[begin + 1], begin + 2
+                if size > 127:
+                    more = data[at]
+                    if more > 127:
+                        size, at = varint_at(data, begin + 1, stop)
+                    else:
+                        size, at = size + (more << 7) - 128, at + 1
+                end = at + size
+            if end == begin or end > stop:
+                number, wire, at, end = self.field(begin, stop)
+                tag = number << 3 | wire
+            if tag == _NODE:
                 nodes.append(self.node(at, end, depth))
-            elif number == 2:
-                name = self.text(at, end)
-            elif number == 5:
+            elif tag == _STORED:
                 tensor = self.tensor(at, end)
                 if tensor.name in tensors:
                     raise BadModel(f"initializer '{tensor.name}' is defined twice")
                 tensors[tensor.name] = tensor
-            elif number == 11:
-                inputs.append(self.value(at, end))
-            elif number == 12:
-                outputs.append(self.value(at, end))
-            elif number == 13:
+            elif tag == _VALUE:
                 values.append(self.value(at, end))
+            elif tag == _FEED:
+                inputs.append(self.value(at, end))
+            elif tag == _RESULT:
+                outputs.append(self.value(at, end))
+            elif tag == _GRAPH_NAME:
+                name = self.text(at, end)
             else:
                 extra.append(self.span(begin, end))
         return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
@@ -329,11 +336,14 @@ class _Reader:
                 if size > 127:
                     break
                 if tag == _INPUT:
-                    inputs.append(data[first : first + size].decode())
+                    at = first + size
+                    inputs.append(data[first:at].decode())
                 elif tag == _OUTPUT:
-                    outputs.append(data[first : first + size].decode())
+                    at = first + size
+                    outputs.append(data[first:at].decode())
                 elif tag == _NAME:
-                    name = data[first : first + size].decode()
+                    at = first + size
+                    name = data[first:at].decode()
                 else:
                     if tag == _OP and end - at <= _MOST_REST:
                         rest = data[at:]
@@ -344,8 +354,6 @@ class _Reader:
                                 op, inputs, outputs, name, domain, overload, None, None, record, decode, alike
                             )
                     break
-                at = first + size
-            named = len(inputs), len(outputs), name
             while at < end:
                 tag, size, first = data[at], data[at + 1], at + 2
                 at = first + size
@@ -355,6 +363,8 @@ class _Reader:
                     if wire != 2:
                         continue
                     tag = number << 3 | 2
+                if tag in _OWN_TAGS:
+                    rest = b""
                 if tag == _INPUT:
                     inputs.append(data[first:at].decode())
                 elif tag == _OUTPUT:
@@ -387,7 +397,7 @@ class _Reader:
             else:
                 spans = [(start + first, start + last) for first, last in attributes]
                 alike, decode = self.attributes(raw, spans, depth)
-        if rest and not metadata and named == (len(inputs), len(outputs), name):
+        if rest:
             self.kinds[rest] = op, domain, overload, alike, decode
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
@@ -579,40 +589,29 @@ class _Reader:
         return None
 
     def tensor(self, start: int, stop: int) -> Tensor:
+        # most are written alike; how their types and sizes are encoded is the same for many
+        data = self.data[start : min(stop, start + _HEADER)]
+        front = _FRONT.match(data)
+        if front is not None:
+            at = front.end() + data[front.end() - 1]
+            known = _kind_of(front[1])
+            if known is not None and data[at : at + 1] == _RAW:
+                size, first = varint_at(self.data, start + at + 1, stop)
+                if first + size == stop and size == known[2]:
+                    name = _text(data[front.end() : at])
+                    raw = Span(self.source, first, size)
+                    return Tensor(name, known[0], known[1], raw, Span(self.source, start, stop - start))
+        return self.any_tensor(start, stop)
+
+    def any_tensor(self, start: int, stop: int) -> Tensor:
+        """A tensor however it is written."""
         name, code, located = "", 0, 0
         dims: list[int] = []
         typed: list[tuple[int, int, int, int]] = []
         raw: Span | None = None
         external: dict[str, str] = {}
         strings = 0
-        # what stands in front of the data, for most tensors all of it, without a call for a field
-        data = self.data[start : min(stop, start + _HEADER)]
-        head, last = 0, len(data) - 6
-        while head < last and data[head] != _RAW:
-            tag, value = data[head], data[head + 1]
-            then = head + 2
-            if value > 127:
-                more, then = data[then], then + 1
-                if more > 127:
-                    break
-                value += (more << 7) - 128
-            if tag == _DIM:
-                dims.append(value)
-            elif tag == _TYPE:
-                code = value
-            elif tag == _TENSOR_NAME and then + value <= last:
-                name = _text(data[then : then + value])
-                then += value
-            else:
-                break
-            head = then
-        if head < last and data[head] == _RAW:
-            size, first = varint_at(self.data, start + head + 1, stop)
-            if first + size == stop:
-                raw = Span(self.source, first, size)
-                head = stop - start
-        # a call for each field that is left
-        for number, wire, _, at, end in fields(self.data, start + head, stop) if start + head < stop else ():
+        for number, wire, _, at, end in fields(self.data, start, stop):
             if number == 9 and wire == 2:
                 raw = self.span(at, end)
             elif number == 1:
@@ -737,6 +736,23 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         return data.decode("utf-8", "backslashreplace")
+
+
+@lru_cache(4096)
+def _kind_of(front: bytes) -> tuple[str, tuple[int, ...], int] | None:
+    """Type, shape and bytes of a tensor by how sizes and type are encoded; None: to be looked at closer."""
+    dims: list[int] = []
+    code = 0
+    for number, _, _, value, _ in fields(front, 0, len(front)):
+        if number == 1:
+            dims.append(value)
+        else:
+            code = value
+    kind = DTYPES.get(code)
+    elements = math.prod(dims)
+    if kind is None or not kind.bits or not 0 < elements <= _MAX_ELEMENTS:
+        return None
+    return kind.name, tuple(dims), (elements * kind.bits + 7) // 8
 
 
 _LONG_BYTES = bytes(range(128, 256))

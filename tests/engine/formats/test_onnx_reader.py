@@ -570,6 +570,15 @@ def test_nodes_are_read_as_onnx_reads_them_in_whatever_order_their_fields_stand(
         assert mine == parts_of(proto_)
 
 
+def test_a_name_given_twice_is_the_last_though_a_node_before_had_none(tmp_path: Path) -> None:
+    """Of the nodes of a kind only the first is read in full."""
+    kind = length_delimited(4, b"Op") + length_delimited(3, b"")
+    nodes = b"".join(length_delimited(1, front + kind) for front in (b"", length_delimited(3, b"a")))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tagged_varint(1, 8) + length_delimited(7, nodes))
+    assert [node.name for node in read(str(path)).graph.nodes] == ["", ""]
+
+
 def test_an_operator_is_not_taken_for_one_whose_name_goes_on_like_its_next_field(tmp_path: Path) -> None:
     # 'u' is also the tag of a field of four bytes, which nobody knows
     whole, cut = length_delimited(4, b"Relu\0\0\0\0"), length_delimited(4, b"Rel") + b"u\0\0\0\0"
