@@ -17,8 +17,8 @@ NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfl
 def has_bfloat16(model: Model) -> bool:
     """Whether a model multiplies, or takes, or gives bfloat16, as far as the main graph says."""
     graph = model.graph
-    declared = (*graph.inputs, *graph.outputs, *graph.initializers.values())
-    return any(value.dtype == "bfloat16" for value in declared)
+    kinds = {value.dtype for value in (*graph.inputs, *graph.outputs)}
+    return "bfloat16" in kinds or any(t.dtype == "bfloat16" for t in graph.initializers.values())
 
 
 def _scan() -> Any:
@@ -34,8 +34,9 @@ def _scan() -> Any:
 
         def __init__(self, node: Any, params: Any) -> None:
             super().__init__(node, params)
-            self.along = self.scan_output_axes or ()
-            self.scan_output_axes = None
+            here: Any = self
+            self.along = tuple(here.scan_output_axes or ())
+            here.scan_output_axes = None
 
         def _run(self, *args: Any, **options: Any) -> Any:
             options.pop("scan_output_axes", None)

@@ -17,7 +17,9 @@ from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.meanings import Meaning
 from explorer.engine.verify.runtime import Array
 
-__all__ = ["Exact", "compare_exact", "dense_integers"]
+__all__ = ["SATURATES", "Exact", "compare_exact", "dense_integers"]
+
+SATURATES = "onnxruntime saturates products of unsigned with signed bytes on this processor"
 
 _FLOAT_LIMIT = 8.0
 """What |error| / (u |x| |W|) of an original in floats may be against the exact sum."""
@@ -105,11 +107,7 @@ def _of_original(
     wrong = shown & (theirs != exact)
     if not wrong.any():
         return ""
-    why = (
-        "; onnxruntime saturates products of unsigned with signed bytes on this processor"
-        if meaning.integers.saturates(inputs)
-        else ""
-    )
+    why = f"; {SATURATES}" if meaning.integers.saturates(inputs) else ""
     return f"{int(wrong.sum()):,} elements of the original are not those of exact integer arithmetic{why}"
 
 

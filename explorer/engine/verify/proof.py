@@ -23,6 +23,7 @@ from explorer.engine.places import Place, places, view
 from explorer.engine.verify import outputs
 from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
+from explorer.engine.verify.exact import SATURATES
 from explorer.engine.verify.inputs import Drawn, InputShapes, any_values, check_names, draw, plan_inputs
 from explorer.engine.verify.lengths import bindings, both
 from explorer.engine.verify.meanings import Meaning, Original
@@ -491,7 +492,9 @@ def verdict_of(
         for one in evidence:
             if not one.passed:
                 claim = "not proved" if one.equal else "different"
-                return f"{claim}: {kind} '{printable(one.name)}': {one.reason}"
+                of_runtime = next((s.reason for s in sites if SATURATES in s.reason), "")
+                why = f"; {SATURATES}" if of_runtime else ""
+                return f"{claim}: {kind} '{printable(one.name)}': {one.reason}{why}"
     times = "1 draw" if draws == 1 else f"{draws} draws"
     count = "1 output" if len(whole) == 1 else f"{len(whole)} outputs"
     identical = all(e.equal for e in whole)

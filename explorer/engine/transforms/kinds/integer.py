@@ -115,6 +115,8 @@ def integral(node: Node, look: Look, base: Site | str, terms: Terms, tail: Tail 
         if isinstance(name, str) and name and name not in at:
             at[name] = len(given)
             given.append(name)
+    if base.node.op == "Conv" and base.batch != 1 and base.weight is None:
+        return "groups of a computed kernel of integers: left as they were"
     packed = base.batch != 1 and base.weight is not None
     if packed and not (isinstance(terms.b, int) and terms.b == 0):
         return "groups whose weights have a zero point: left as they were"
@@ -351,6 +353,8 @@ def _qlinear_matmul(node: Node, look: Look) -> Site | str:
 
 
 def _qlinear_conv(node: Node, look: Look) -> Site | str:
+    if node.attributes.get("channels_last", 0):
+        return "its channels lie last: left as it was"
     x, w = node.inputs[0], node.inputs[3]
     return _quantized(node, look, lambda zero: slid(node, look, x, w, zero), _input(node, 8))
 

@@ -11,6 +11,10 @@ __all__ = ["KINDS", "NOT_MATRIX"]
 
 NOT_MATRIX: Mapping[str, str] = {
     "DeformConv": "a deformable convolution",
+    "MatMulIntegerToFloat": "a product of integers with computed scales",
+    "DynamicQuantizeMatMul": "a product that quantises its input as it goes",
+    "QLinearConvTranspose": "a quantized transposed convolution",
+    "QAttention": "a quantized attention",
     "FusedConv": "a convolution fused with its activation",
     "NhwcFusedConv": "a convolution fused with its activation",
     "Attention": "a fused attention",
