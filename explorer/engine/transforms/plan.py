@@ -144,8 +144,12 @@ def _useful(site: Site) -> int:
 
 
 def _closed(site: Site, choice: Choice, opset: int) -> str:
-    """Why a site with open sizes cannot be tiled for every size; '' if it can, or has none."""
+    """Why a site cannot be written as it is chosen, for every size; '' if it can."""
     if not site.dynamic:
+        sizes_ = zip((site.M, site.K, site.N), choice.tile, strict=True)
+        padded = choice.edges == "padded" or choice.form == "batched"
+        if opset < MIN_OPSET and "int" in site.dtype and padded and any(s % t for s, t in sizes_):
+            return f"opset {opset} pads no integers: leave its edges ragged, in another form than batched"
         return ""
     sizes = " and ".join(site.dynamic)
     if opset < MIN_OPSET:
