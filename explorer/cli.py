@@ -134,12 +134,17 @@ def _answer(verb: str, given: Given) -> int:
     from explorer import guard
     from explorer.progress_line import ProgressLine
 
-    line = ProgressLine(quiet=given.quiet)
-    try:
-        with guard.answer_only(given.quiet):
-            answer = verbs.run(verb, given, line)
-    finally:
-        line.clear()
+    with guard.heard() as pressed:
+        line = ProgressLine(quiet=given.quiet, stopped=pressed)
+        try:
+            with guard.answer_only(given.quiet):
+                answer = verbs.run(verb, given, line)
+        except Exception as error:
+            if pressed() and not isinstance(error, Cancelled):
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            line.clear()
     if answer.warning:
         _fail(answer.warning, answer.code)
     return _print_answer(answer, given)

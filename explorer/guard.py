@@ -9,10 +9,10 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TextIO
 
-__all__ = ["answer_only", "calm_end"]
+__all__ = ["answer_only", "calm_end", "heard"]
 
 
 @contextlib.contextmanager
@@ -35,6 +35,33 @@ def calm_end() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[Callable[[], bool]]:
+    """Ctrl+C as ever, and remembered: native libraries swallow it, or fail with something else, as they load.
+
+    Yields:
+        Whether it was pressed.
+    """
+    pressed = False
+
+    def stop(_: int, __: object) -> NoReturn:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    try:
+        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if ours:
+            signal.signal(signal.SIGINT, stop)
+    except ValueError:  # not in the main thread, where signals cannot be handled
+        ours = False
+    try:
+        yield lambda: pressed
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from explorer import arguments, cli, options, verbs, words
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import Progress
 from explorer.progress_line import ProgressLine
+from explorer.session import Session
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -629,3 +630,22 @@ def test_progress_is_drawn_on_a_terminal_only_and_never_when_quiet(
     line(Progress("reading", 1, 2))
     line.clear()
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("made_of_it", ["an error", "nothing"])
+def test_ctrl_c_that_a_library_swallows_stops_all_the_same(
+    run: Run, sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, made_of_it: str
+) -> None:
+    def swallowed(self: Any, *_: Any, on_progress: Any, **__: Any) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            if made_of_it == "an error":
+                raise ImportError("initialization failed") from error
+        on_progress(Progress("working", 1, 2))
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(Session, "weights", swallowed)
+    code, out, err = run("weights", sample("lenet"))
+    assert (code, out, err) == (130, "", "explorer: stopped; nothing was written\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

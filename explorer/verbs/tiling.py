@@ -165,6 +165,7 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
             check_target(given.scalesim, overwrite=given.force, models=given.models, weights=())
         fact = _swept(
             given,
+            line,
             spec=_combined(given),
             hardware=None if given.profile is None else machines.hardware(given.profile),
             order=given.order,
@@ -175,7 +176,6 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
             scheduler=given.scheduler,
             workers=given.workers,
             layers=given.scalesim is not None,
-            on_progress=line,
             **session_options(given),
         )
     if given.sort is not None:
@@ -200,13 +200,15 @@ _OF_RESULTS = {"sort", "json", "csv", "quiet", "memory"}
 """Options that mean something for the rows of an earlier sweep."""
 
 
-def _swept(given: Given, **how: Any) -> Sweep:
+def _swept(given: Given, line: ProgressLine, **how: Any) -> Sweep:
     """A sweep; one that is stopped says what became of what was done."""
     from explorer.session.sweeping import sweep_files
 
     try:
-        return sweep_files(*given.models, **how)
-    except (Cancelled, KeyboardInterrupt):
+        return sweep_files(*given.models, on_progress=line, **how)
+    except (Exception, KeyboardInterrupt) as error:
+        if not isinstance(error, (Cancelled, KeyboardInterrupt)) and not line.stopped():
+            raise
         if given.output is None:
             raise Cancelled("stopped; nothing was kept", hint="with -o FILE it would be") from None
         said = f"stopped; what was done is kept in {given.output}"
