@@ -209,18 +209,21 @@ class Tensor(Struct, frozen=True):
     @property
     def elements(self) -> int:
         """Number of elements that are stored."""
-        if self.held is not None:
-            return self.held
-        return math.prod(self.shape)
+        return math.prod(self.shape) if self.held is None else self.held
 
     @property
     def nbytes(self) -> int:
         """Bytes as stored: packed types count their packed bytes, strings what is in the file."""
-        bits = _BITS[self.dtype]
-        if bits == 0:
-            return self.payload.size if self.payload is not None else 0
+        return self.extent[1]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """`elements` and `nbytes`."""
         count = math.prod(self.shape) if self.held is None else self.held
-        return (count * bits + 7) // 8
+        bits = _BITS[self.dtype]
+        if bits:
+            return count, (count * bits + 7) // 8
+        return count, self.payload.size if self.payload is not None else 0
 
     def array(self) -> np.ndarray[Any, Any]:
         """The values, mapped where they lie in a file (read-only); 4-bit types are unpacked.
@@ -366,7 +369,7 @@ class Graph(Struct, frozen=True):
     """Nodes in topological order, with what is declared around them."""
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: Sequence[Node]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     initializers: Mapping[str, Tensor]
@@ -387,7 +390,7 @@ class Function(Struct, frozen=True):
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    nodes: Sequence[Node]
     opsets: Mapping[str, int]
     attributes: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -39,7 +39,7 @@ class Place(Struct, frozen=True):
     """
 
     path: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    nodes: Sequence[Node]
     view: Model
     shapes: Mapping[str, TensorInfo]
     example: Mapping[str, TensorInfo]

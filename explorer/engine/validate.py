@@ -133,13 +133,13 @@ def _graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> 
 
 
 def _body(
-    nodes: tuple[Node, ...],
+    nodes: Sequence[Node],
     sources: set[str],
     results: Sequence[str],
     outer: list[set[str]],
     where: str,
     census: _Census,
-) -> tuple[tuple[Node, ...], set[str]]:
+) -> tuple[Sequence[Node], set[str]]:
     """The nodes in order, and the names that they take from the scopes in `outer`."""
     if not census.functions and _plain(nodes, sources, results, census.opsets):
         census.nodes += len(nodes)

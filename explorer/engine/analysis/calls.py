@@ -120,7 +120,7 @@ def _sum_up(
     node: Node,
     spot: Place,
     function: Function,
-    body: tuple[tuple[Node, ...], Shapes],
+    body: tuple[Sequence[Node], Shapes],
     out: Walk,
 ) -> None:
     """A call that is not opened: one leaf with the figures of its whole body."""

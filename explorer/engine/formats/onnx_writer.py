@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from explorer.engine.bulk import Bundle, Run, Tensors, held
 from explorer.engine.graph import (
     AttributeRef,
+    Computed,
     Function,
     Graph,
     Model,
@@ -112,14 +114,59 @@ class _Encoder:
         for number, values in ((11, graph.inputs), (12, graph.outputs), (13, graph.values)):
             for value in values:
                 parts.add(length_delimited(number, _value(value)))
-        for tensor in graph.initializers.values():
+        stored = graph.initializers
+        if isinstance(stored, Tensors) and self.refer is _keep:
+            for bundle in stored.bundles:
+                parts.add(self.bundle(5, bundle))
+            stored = stored.single
+        for tensor in stored.values():
             parts.message(5, self.tensor(tensor))
         return parts
 
-    def nodes(self, parts: _Parts, number: int, nodes: Iterable[Node]) -> None:
+    def bundle(self, number: int, bundle: Bundle) -> Computed:
+        """Tensors as the repeated field `number`, put together while they are written."""
+        known: dict[tuple[int, ...], tuple[bytes, bytes, int]] = {}
+        heads, total = [], 0
+        for name, shape in zip(bundle.names, bundle.shapes, strict=True):
+            if shape not in known:
+                size = Tensor("", bundle.dtype, shape, None).nbytes
+                known[shape] = self.kind(shape, bundle.dtype), varint(9 << 3 | 2) + varint(size), size
+            kind, raw, size = known[shape]
+            body = kind + length_delimited(8, name.encode()) + raw
+            head = varint(number << 3 | 2) + varint(len(body) + size) + body
+            heads.append(head)
+            total += len(head) + size
+
+        def make() -> Iterator[memoryview]:
+            pieces: list[bytes | memoryview] = []
+            size = 0
+            for head, data in zip(heads, bundle.data(), strict=True):
+                pieces += (head, data)
+                size += len(data)
+                if size >= _LARGE:
+                    yield memoryview(b"".join(pieces))
+                    pieces, size = [], 0
+            if pieces:
+                yield memoryview(b"".join(pieces))
+
+        return Computed(total, make)
+
+    def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
+        """Shape and type of a tensor."""
+        kind = shape, dtype
+        if kind not in self.kinds:
+            dims = b"".join(tagged_varint(1, dim) for dim in shape)
+            self.kinds[kind] = dims + tagged_varint(2, dtype_code(dtype))
+        return self.kinds[kind]
+
+    def nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
         """Adds nodes as the repeated field `number`; runs of plain ones as one piece."""
         run: list[bytes] = []
-        for node in nodes:
+        for node in held(nodes):
+            if isinstance(node, Run):
+                many = _many(number, node)
+                run += [many] if many is not None else self.each(number, node.singly())
+                continue
             body = None if node.record is not None else _plain(node)
             if body is None:
                 if run:
@@ -130,6 +177,11 @@ class _Encoder:
                 run.append(length_delimited(number, body))
         if run:
             parts.add(b"".join(run))
+
+    def each(self, number: int, nodes: Iterable[Node]) -> Iterator[bytes]:
+        """Nodes without attributes as the repeated field `number`, one by one."""
+        for node in nodes:
+            yield length_delimited(number, _join(self.node(node)))
 
     def node(self, node: Node) -> _Parts:
         record = node.record
@@ -189,11 +241,7 @@ class _Encoder:
         place = self.refer(tensor) if large else None
         if place is None and tensor.record is not None and not tensor.external:
             return _Parts([tensor.record])
-        kind = tensor.shape, tensor.dtype
-        if kind not in self.kinds:
-            dims = b"".join(tagged_varint(1, dim) for dim in tensor.shape)
-            self.kinds[kind] = dims + tagged_varint(2, dtype_code(tensor.dtype))
-        body = self.kinds[kind] + length_delimited(8, tensor.name.encode())
+        body = self.kind(tensor.shape, tensor.dtype) + length_delimited(8, tensor.name.encode())
         if place is not None:
             location, offset = place
             if location:
@@ -249,6 +297,35 @@ def _plain(node: Node) -> bytes | None:
         text.append(f"{_NODE_FIELDS[9]}{chr(len(pair))}{pair}")
     whole = "".join(text)
     return whole.encode("ascii") if whole.isascii() else None
+
+
+def _many(number: int, run: Run) -> bytes | None:
+    """The nodes of a run as the repeated field `number`, as text; None if a name is long or not ASCII."""
+    pairs = [_pair_text(key, value) for key, value in run.metadata.items()]
+    labelled = [_pair_text(run.label_key, label) for label in run.labels]
+    fields = [(1, wire) for wire in run.wires]
+    fields += [(2, run.outputs), (3, run.names), (9, labelled)]
+    shared = [(4, run.op), (7, run.domain), *((9, pair) for pair in pairs)]
+    longest = max(max(max(map(len, column)) for _, column in fields), *(len(word) for _, word in shared))
+    if longest > 127:
+        return None
+    columns = [
+        [f"{tag}{chr(len(word))}{word}" for word in column]
+        for tag, column in ((_NODE_FIELDS[at], column) for at, column in fields)
+    ]
+    end = "".join(f"{_NODE_FIELDS[at]}{chr(len(word))}{word}" for at, word in shared)
+    texts = ["".join(row) + end for row in zip(*columns, strict=True)]
+    if not all(map(str.isascii, texts)):
+        return None
+    # the length in front of a node is two bytes, which as text are two letters
+    heads = {
+        size: (varint(number << 3 | 2) + varint(size)).decode("latin-1") for size in set(map(len, texts))
+    }
+    return "".join(f"{heads[len(text)]}{text}" for text in texts).encode("latin-1")
+
+
+def _pair_text(key: str, value: str) -> str:
+    return f"{_NODE_FIELDS[1]}{chr(len(key))}{key}{_NODE_FIELDS[2]}{chr(len(value))}{value}"
 
 
 def _attribute_kind(value: Any) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from explorer.engine.bulk import gathered
 from explorer.engine.graph import Function, Node, Value, tensor_from_array
 from explorer.engine.transforms.open_forms import emit_open
 from explorer.engine.transforms.operands import Operand, flowing, stored
@@ -27,6 +28,9 @@ from explorer.engine.transforms.sites import Site
 from explorer.facts import SitePlan
 
 __all__ = ["emit"]
+
+_RUN = 8
+"""Products of one sum that are held as one from here on."""
 
 _SMALL = 64
 """Products that one Scan body may hold side by side; with more, it is looked for a smaller one."""
@@ -155,12 +159,16 @@ def _products(
     for i, row in enumerate(xs):
         line = []
         for j, column in enumerate(columns):
-            terms = []
             tag = "" if column == "*" else f"_{column}"
-            for k, block in enumerate(row):
-                label = f"p_{i}{tag}_{k}"
-                term = region.add(operator, (block, ws[k][j]), label, domain=DOMAIN, mnk=f"{i},{column},{k}")
-                terms.append(term)
+            tiles = [of_depth[j] for of_depth in ws]
+            labels = [f"p_{i}{tag}_{k}" for k in range(len(row))]
+            mnk = [f"{i},{column},{k}" for k in range(len(row))]
+            terms: Sequence[str]
+            if len(row) >= _RUN:
+                terms = region.add_run(operator, (row, tiles), labels, DOMAIN, mnk)
+            else:
+                each = zip(row, tiles, labels, mnk, strict=True)
+                terms = [region.add(operator, (x, w), a, domain=DOMAIN, mnk=b) for x, w, a, b in each]
             line.append(region.total(terms, f"c_{i}{tag}", site.accumulator))
         out.append(line)
     return out
@@ -370,6 +378,6 @@ def _emit_lab(region: Region, site: Site, geometry: _Geometry) -> None:
     name = f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{by}"
     opsets = {"": emission.opset, DOMAIN: 1}
     # sites of one size may differ in what stands before and behind the products
-    name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), tuple(body.nodes), opsets))
+    name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), gathered(body.nodes), opsets))
     region.add(name, given, "lab", outputs=(site.output,), domain=DOMAIN)
     region.nodes[-1].name = site.name

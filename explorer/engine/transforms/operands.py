@@ -7,7 +7,6 @@ is cut by nodes. The forms need not know which of them they have.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Protocol
 
 from explorer.engine.graph import Derived, Tensor, Value
@@ -90,19 +89,17 @@ class _Stored:
         self, region: Region, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
         assert self.at is not None
-        cut_ = weights.Tiles(self.weight, tile, self.at, self.fill)
-        names = [[""] * len(ns) for _ in ks]
-        places = ((k, n) for k in range(len(ks)) for n in range(len(ns)))
+        grid = len(ks), len(ns)
+        key = (*self.key, "tiles", tile, tuple(ks), tuple(ns))
+        bundles = region.emission.bundles
+        if key not in bundles:
+            tiles = weights.Tiles(self.weight, tile, (ks, ns), self.at, self.fill)
+            names = [region.emission.unique(f"{self.named}/tile_{k}_{n}") for k, n in tiles.places]
+            bundles[key] = tiles.bundle(names)
+        found = bundles[key].names
         if self.weight.transposed:
-            # written in the order in which the weight is stored
-            places = ((k, n) for n in range(len(ns)) for k in range(len(ks)))
-        for k, n in places:
-            names[k][n] = region.emission.store(
-                (*self.key, "tile", tile, ks[k], ns[n], k, n),
-                f"{self.named}/tile_{k}_{n}",
-                partial(cut_.tensor, k=k, n=n, height=ks[k], width=ns[n]),
-            )
-        return names
+            return [list(found[k :: grid[0]]) for k in range(grid[0])]
+        return [list(found[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
     def matrix(self, region: Region, first: int, width: int) -> str:
         weight = self.weight

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from explorer.engine.bulk import Bundle, Run, gathered
 from explorer.engine.graph import (
     Function,
     Graph,
@@ -45,6 +46,7 @@ class Emission(Struct):
         functions: Those of the domain, by name: the model's own, and what tiling adds.
         named: Names of functions that were asked for, and what these are called.
         roots: What stands before a slash in names that were taken at the beginning.
+        bundles: Weights that are held together, by what they are cut from.
     """
 
     opset: int
@@ -54,6 +56,7 @@ class Emission(Struct):
     stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)
     roots: set[str] = field(default_factory=set)
+    bundles: dict[tuple[Any, ...], Bundle] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.roots |= {name[:at] for name in self.taken for at, c in enumerate(name) if c == "/"}
@@ -167,6 +170,25 @@ class Region:
             Node(op, inputs, names, name=name, domain=domain, attributes=attributes, metadata=metadata)
         )
         return names[0]
+
+    def add_run(
+        self, op: str, wires: Sequence[Sequence[str]], labels: Sequence[str], domain: str, mnk: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Adds nodes that differ by their names only; returns their outputs.
+
+        Args:
+            op: Their operator.
+            wires: For every input the value names, one a node.
+            labels: What their outputs are called after.
+            domain: Of the operator.
+            mnk: Which products they are.
+        """
+        place = f"{self.site}/{self.place}" if self.site else self.place
+        made = tuple(f"{self.prefix}{label}" for label in labels)
+        names = [f"{place}{label}" for label in labels]
+        metadata = {SITE_KEY: self.site} if self.site else {}
+        self.nodes.append(Run(op, domain, wires, made, names, metadata, MNK_KEY, mnk))
+        return made
 
     def constant(self, tensor: Tensor, label: str) -> str:
         """A Constant node: shapes and sizes are no weights and must not count as such."""
@@ -313,7 +335,11 @@ class Region:
             backward: From the end to the beginning; the outputs lie as the values do.
         """
         graph = Graph(
-            name=label, nodes=tuple(body.nodes), inputs=tuple(inputs), outputs=tuple(outputs), initializers={}
+            name=label,
+            nodes=gathered(body.nodes),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            initializers={},
         )
         attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(over)}
         collected = len(outputs) - len(state)

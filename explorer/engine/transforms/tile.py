@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from explorer.engine.bulk import Run, Tensors, gathered, held
 from explorer.engine.graph import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
 from explorer.engine.transforms.forms import emit
 from explorer.engine.transforms.region import DOMAIN, Emission
@@ -51,14 +52,10 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     }
     new_graph = Graph(
         name=graph.name,
-        nodes=tuple(nodes),
+        nodes=gathered(nodes),
         inputs=tuple(v for v in graph.inputs if v.name in used or v.name not in graph.initializers),
         outputs=graph.outputs,
-        initializers={
-            name: tensor
-            for name, tensor in {**graph.initializers, **emission.initializers}.items()
-            if name in used
-        },
+        initializers=_stored({**graph.initializers, **emission.initializers}, emission, used),
         # what was declared about values that stay is still true
         values=graph.values,
         extra=graph.extra,
@@ -75,6 +72,13 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     )
 
 
+def _stored(single: Mapping[str, Tensor], emission: Emission, used: set[str]) -> Mapping[str, Tensor]:
+    """The weights that are used."""
+    kept = {name: tensor for name, tensor in single.items() if name in used}
+    bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used]
+    return Tensors(kept, bundles) if bundles else kept
+
+
 Planned = Mapping[int, tuple[Site, SitePlan]]
 
 
@@ -89,7 +93,10 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
             # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
             made[0].metadata = {**_origin(node), **made[0].metadata}
             for one in made:
-                one.name = _free(one.name, names)
+                if isinstance(one, Run):
+                    one.names = [_free(name, names) for name in one.names]
+                else:
+                    one.name = _free(one.name, names)
             out += made
         else:
             out.append(_with_bodies(node, planned, bypassed, emission))
@@ -115,7 +122,7 @@ def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
         made = _replaced(body.nodes, planned, bypassed, emission)
         kept, used = _prune(made, [v.name for v in body.outputs], bypassed)
         stored = {n: t for n, t in body.initializers.items() if n in used}
-        attributes[name] = replace(body, nodes=tuple(kept), initializers=stored)
+        attributes[name] = replace(body, nodes=gathered(kept), initializers=stored)
         changed = True
     if not changed:
         return node
@@ -149,10 +156,10 @@ def _function(function: Function, planned: Planned, bypassed: set[int], emission
     made, _ = _prune(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
     stored = [
         Node("Constant", (), (name,), name=name, attributes={"value": _materialised(tensor)})
-        for name, tensor in inner.initializers.items()
+        for name, tensor in Tensors(inner.initializers, list(inner.bundles.values())).items()
     ]
     opsets = {**function.opsets, DOMAIN: 1}
-    return replace(function, nodes=(*stored, *made), opsets=opsets, record=None)
+    return replace(function, nodes=gathered((*stored, *made)), opsets=opsets, record=None)
 
 
 def _materialised(tensor: Tensor) -> Tensor:
@@ -183,7 +190,7 @@ def _names(graph: Graph) -> Iterator[str]:
     yield from graph.initializers
     for value in (*graph.inputs, *graph.outputs, *graph.values):
         yield value.name
-    for node in graph.nodes:
+    for node in held(graph.nodes):
         yield from node.outputs
         for _, inner in subgraphs(node):
             yield from _names(inner)
@@ -195,7 +202,7 @@ def _uses(node: Node) -> Iterator[str]:
     for _, graph in subgraphs(node):
         for value in graph.outputs:
             yield value.name
-        for inner in graph.nodes:
+        for inner in held(graph.nodes):
             yield from _uses(inner)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import numpy as np
 
+from explorer.engine.bulk import Bundle
 from explorer.engine.graph import Computed, Span, Tensor
 from explorer.engine.transforms.sites import Weight
 
@@ -197,44 +197,67 @@ def column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64
 class Tiles:
     """The tiles of one matrix, an initializer each.
 
-    Asked for in the order in which the weight is stored they are cut a band at a time, one copy for all tiles
-    along it: a copy for each of 14,000 tiles takes longer than the copying.
+    In the order in which the weight is stored they are cut a band at a time, one copy for all tiles along it:
+    a copy for each of 14,000 tiles takes longer than the copying.
 
     Args:
         weight: The weight.
         tile: (TK, TN).
+        sizes: Of the tiles along K, and along N.
         at: Which matrix of a stack.
         fill: What it is padded with.
+
+    Attributes:
+        places: (k, n) of every tile, in the order in which the weight is stored.
     """
 
-    def __init__(self, weight: Weight, tile: tuple[int, int], at: int = 0, fill: int = 0) -> None:
+    def __init__(
+        self,
+        weight: Weight,
+        tile: tuple[int, int],
+        sizes: tuple[Sequence[int], Sequence[int]],
+        at: int = 0,
+        fill: int = 0,
+    ) -> None:
         self._weight = weight
         self._tile = tile
+        self._sizes = sizes
         self._at = at
         self._fill = fill
         self._matrix: Array | None = None
         self._band: tuple[int, Array] | None = None
         self._itemsize = weight.tensor.nbytes // max(weight.tensor.elements, 1)
+        ks, ns = (range(len(of_axis)) for of_axis in sizes)
+        self.places = (
+            [(k, n) for n in ns for k in ks] if weight.transposed else list(itertools.product(ks, ns))
+        )
 
-    def tensor(self, name: str, k: int, n: int, height: int, width: int) -> Tensor:
-        """The tile (k, n), as large as it is at an edge."""
-        payload = Computed(height * width * self._itemsize, partial(self._made, k, n, height, width))
-        return Tensor(name, self._weight.tensor.dtype, (height, width), payload)
+    def bundle(self, names: Sequence[str]) -> Bundle:
+        """The tiles under these names, in the order of `places`."""
+        ks, ns = self._sizes
+        dtype = self._weight.tensor.dtype
+        shapes = [(ks[k], ns[n]) for k, n in self.places]
 
-    def _made(self, k: int, n: int, height: int, width: int) -> Iterator[memoryview]:
+        def single(at: int) -> Tensor:
+            payload = Computed(math.prod(shapes[at]) * self._itemsize, lambda: iter((self._made(at),)))
+            return Tensor(names[at], dtype, shapes[at], payload)
+
+        return Bundle(dtype, names, shapes, single, lambda: map(self._made, range(len(names))))
+
+    def _made(self, at: int) -> memoryview:
         tk, tn = self._tile
+        k, n = self.places[at]
+        height, width = self._sizes[0][k], self._sizes[1][n]
         if self._weight.cut is not None:
-            yield _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width, self._fill))
-            return
+            return _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width, self._fill))
         if self._matrix is None:
             self._matrix = _matrix(self._weight, self._at)
         along, across = (n, k) if self._weight.transposed else (k, n)
         inside = (k + 1) * tk <= self._weight.K and (n + 1) * tn <= self._weight.N
         if not inside or not self._in_band(along, across):
-            yield _bytes(_block(self._matrix, k * tk, n * tn, height, width, self._fill))
-            return
+            return _bytes(_block(self._matrix, k * tk, n * tn, height, width, self._fill))
         assert self._band is not None
-        yield _bytes(self._band[1][across])
+        return _bytes(self._band[1][across])
 
     def _in_band(self, along: int, across: int) -> bool:
         """Whether the band with a tile is at hand; the first of a band makes it."""

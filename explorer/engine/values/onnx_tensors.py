@@ -7,7 +7,7 @@ mapped file, looked at, and given back to the kernel.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
 
 
 def _of_nodes(
-    nodes: tuple[Node, ...], prefix: str, users: Mapping[str, str] | None = None
+    nodes: Sequence[Node], prefix: str, users: Mapping[str, str] | None = None
 ) -> Iterator[Numbers]:
     for node in nodes:
         if node.op == "Constant" and not node.domain and node.outputs:

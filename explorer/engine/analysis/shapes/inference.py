@@ -136,7 +136,7 @@ class Inference:
         self._answers: dict[Hashable, Answer] = {}
         self._alike: dict[int, Answer] = {}
         self._pool: dict[Type, Type] = {}
-        self._bodies: dict[Any, tuple[Any, tuple[Node, ...], Table]] = {}
+        self._bodies: dict[Any, tuple[Any, Sequence[Node], Table]] = {}
         self._finished: dict[int, Shapes] = {}
         self._open: set[Any] = set()
         self._full = False
@@ -165,7 +165,7 @@ class Inference:
         call: Node,
         types: Sequence[TensorInfo | None],
         constants: Constants,
-    ) -> tuple[tuple[Node, ...], Shapes]:
+    ) -> tuple[Sequence[Node], Shapes]:
         """Shapes inside a function for one call.
 
         Args:
@@ -193,7 +193,7 @@ class Inference:
         kinds: Sequence[Type | None],
         contents: Contents,
         doubtful: frozenset[str] = frozenset(),
-    ) -> tuple[tuple[Node, ...], Table]:
+    ) -> tuple[Sequence[Node], Table]:
         given = [contents.array(name) if name else None for name in call.inputs]
         bare = not function.attributes and not function.defaults
         attributes = "" if bare else repr(sorted(call.attributes.items(), key=lambda item: item[0]))

@@ -82,7 +82,7 @@ class FileShapes(Inference):
 
     def of_function(
         self, function: Function, call: Node, types: Sequence[TensorInfo | None], constants: Constants
-    ) -> tuple[tuple[Node, ...], Shapes]:
+    ) -> tuple[Sequence[Node], Shapes]:
         """See `Inference`."""
         graph = self._read.bodies[function.key]
         given = [constants.get(name) if name else None for name in call.inputs]
