@@ -48,8 +48,8 @@ class Run(Struct, frozen=True):
         names: Of the outputs.
         draws: For each draw, the outputs in the order of `names`.
         sensitivity: RMS change of each output when the first draw's inputs move by one unit in the last
-            place, or, of a model that quantises, when it is run without optimisation; empty if that was not
-            tried.
+            place, or, of a model that quantises, by enough that integers become others, or when it is run
+            without optimisation; empty if that was not tried.
     """
 
     names: tuple[str, ...]
@@ -129,15 +129,27 @@ def run_all(
         results = session.run(one)
         return tuple(results[name] for name in session.outputs)
 
-    run = run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
-    if not shake or not any(node.op in _QUANTISES for node in model.graph.nodes):
-        return run
+    quantises = shake and any(node.op in _QUANTISES for node in model.graph.nodes)
+    if not quantises:
+        return run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
     # a rounding of 1e-7 decides between two integers, now and then; moving the input by as much hardly ever
-    # passes the first quantiser, so that another order of additions is tried instead: that without optimiser
+    # passes the first quantiser: it is moved by more, and another order of additions is tried
+    run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
     plain = Session(model, what=what, optimise=False).run(feeds[0])
     changes = (_change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
     moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
     return Run(run.names, run.draws, moved)
+
+
+_LITTLE = 2.0**-14
+"""By how much of itself an input is moved where a quantiser reads it: some of its integers become others."""
+
+
+def _by_a_little(feeds: Feeds) -> Feeds:
+    return {
+        name: value if value.dtype.kind != "f" else (value * (1 + _LITTLE)).astype(value.dtype)
+        for name, value in feeds.items()
+    }
 
 
 _QUANTISES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
