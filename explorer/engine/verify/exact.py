@@ -87,13 +87,13 @@ def _of_original(
     inputs: Sequence[Array],
     theirs: Array,
     exact: Array,
-    bound: Array,
+    bound: Array | None,
     shown: Array,
     floats: bool,
 ) -> str:
     """In which way the original's own output is not the exact one."""
     assert meaning.integers is not None
-    if floats and meaning.integers.scale is not None:
+    if floats and meaning.integers.scale is not None and bound is not None:
         allowed = (
             _FLOAT_LIMIT
             * unit_roundoff(str(theirs.dtype))

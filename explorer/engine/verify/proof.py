@@ -515,7 +515,8 @@ def verdict_of(
     if identical:
         parts.append(f"{count} bit for bit the same over {times}")
     else:
-        parts.append(f"{count} over {times}: {_accuracy(whole)}")
+        own = ", which is what its quantisers make of rounding" if sites and exact else ""
+        parts.append(f"{count} over {times}: {_accuracy(whole)}{own}")
     undefined = sum(e.undefined for e in whole)
     if undefined:
         parts.append(f"{undefined:,} elements of the outputs are NaN or Inf in both")

@@ -83,21 +83,20 @@ def _integral(
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> Meaning:
         plain = base.at(shapes[:count], out)
 
-        def exact(values: Sequence[Array]) -> tuple[Array, Array]:
+        def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
             lefts, rights = list(values[:count]), list(values[:count])
             lefts[0] = _off(lefts[0], a.value(values), row=True)
             if isinstance(plain.right, np.ndarray):
-                zero = b.value(values).reshape(-1)
-                weight = plain.right.astype(np.int64)
+                zero = b.value(values).reshape(-1).astype(np.int16)
                 # what stands off the blocks of packed groups is no weight
-                weight = weight - zero if zero.any() else weight
+                weight = plain.right.astype(np.int16) - zero if zero.any() else plain.right
             else:
                 rights[-1] = _off(rights[-1], b.value(values), row=False)
                 weight = plain.weight(rights)
-            # float64 holds every sum of products of bytes, and has a BLAS
-            left, right = plain.left(lefts).astype(np.float64), weight.astype(np.float64)
-            sums = (left @ right).astype(np.int64) + plain.added(c.value(values))
-            return tail(sums.astype(np.int32), plain.added), np.abs(left) @ np.abs(right)
+            left = plain.left(lefts)
+            sums = _sums(left, weight) + plain.added(c.value(values))
+            bound = None if scale is None else _sums(np.abs(left), np.abs(weight.astype(np.int16)))
+            return tail(sums.astype(np.int32), plain.added), bound
 
         stored = a.stored is not None and isinstance(plain.right, np.ndarray)
         added: Array | int | None = None
@@ -137,8 +136,25 @@ def _columns(plain: Meaning, out: tuple[int, ...]) -> int:
 
 def _off(values: Array, zero: Array, *, row: bool) -> Array:
     """Without the zero point: one number, or one for each row of a matrix or for each column."""
+    zero = zero.astype(np.int16)
     zero = zero.reshape(()) if zero.size == 1 else (zero.reshape(-1, 1) if row else zero)
-    made: Array = values.astype(np.int64) - zero
+    made: Array = values.astype(np.int16) - zero
+    return made
+
+
+_ROWS = 1 << 21
+"""Elements of the left operand that are widened at a time."""
+
+
+def _sums(left: Array, right: Array) -> Array:
+    """The sums of products in int64: float64 holds every sum of products of bytes, and has a BLAS."""
+    made = np.empty((*left.shape[:2], right.shape[2]), np.int64)
+    step = max(1, _ROWS // max(left.shape[2], 1))
+    for b in range(left.shape[0]):
+        wide = right[b].astype(np.float64)
+        for first in range(0, left.shape[1], step):
+            rows = slice(first, first + step)
+            made[b, rows] = left[b, rows].astype(np.float64) @ wide
     return made
 
 

@@ -25,7 +25,8 @@ class Integers(Struct, frozen=True):
     """What a product of integers gives, which is no question of rounding.
 
     Attributes:
-        exact: Y arranged as (batch, M, N), of its own type, and |x| |W| of the same shape, for these inputs.
+        exact: Y arranged as (batch, M, N), of its own type, for these inputs; and |x| |W| of the same shape
+            where there is a `scale`.
         zero: The zero point of X; None if it is computed, or there are several.
         given: Which of the inputs it is; -1 if it is stored.
         saturates: Whether onnxruntime's own kernel for these types is exact on some processors only.
@@ -33,7 +34,7 @@ class Integers(Struct, frozen=True):
             by integers.
     """
 
-    exact: Callable[[Sequence[Array]], tuple[Array, Array]]
+    exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
     zero: int | None
     given: int
     saturates: Callable[[Sequence[Array]], bool]
