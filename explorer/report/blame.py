@@ -67,12 +67,10 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
         blocks += [Line(), Prose(_unpaired(fact), NOTE)]
     if plotted:
         blocks += [Line(), Line((Span("written  ", DIM), Span(plotted, STRONG)))]
-    return [
-        *blocks,
-        Line(),
-        Prose(f"{fact.criterion[:1].upper()}{fact.criterion[1:]}.", DIM),
-        Prose(how(fact), DIM),
-    ]
+    if fact.kind != "unlike":
+        blocks += [Line(), Prose(f"{fact.criterion[:1].upper()}{fact.criterion[1:]}.", DIM)]
+        blocks.append(Prose(how(fact), DIM))
+    return blocks
 
 
 def claim(fact: Blame) -> str:

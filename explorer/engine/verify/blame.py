@@ -13,6 +13,8 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from explorer.engine.graph import Model
 from explorer.engine.verify.inputs import InputShapes, check_names, draw, plan_inputs
 from explorer.engine.verify.judging import Judge
@@ -20,6 +22,7 @@ from explorer.engine.verify.outputs import Mismatch, pair_inputs
 from explorer.engine.verify.probes import Pair, Region, Wiring
 from explorer.engine.verify.probing import BUDGET, Cancel, OnProgress, Probing
 from explorer.engine.verify.recovery import recover_plan
+from explorer.engine.verify.trials import FLOATS, as_given
 from explorer.errors import Misuse
 from explorer.facts.blame import Blame, BlameKind, Probe
 from explorer.units import printable
@@ -84,13 +87,17 @@ def blame(
         check_names(before, dims or {}, input_shapes or {})
     seeds = tuple(seed + i for i in range(draws))
     try:
-        inputs, ends = pair_inputs(before, after), _ends(before, after)
+        inputs, ends = pair_inputs(before, after, FLOATS), _ends(before, after)
     except Mismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
     fixed = {**(plan.dims if plan is not None else {}), **_fixed(before, after, inputs)}
     drawn = plan_inputs(before, {**fixed, **(dims or {})}, input_shapes)
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
-    feeds = [draw(drawn, s) for s in seeds]
+    others = {v.name: v.dtype for v in after.graph.feeds}
+    coarser = {d.name: other for d in drawn if not _holds(other := others[inputs[d.name]], d.dtype)}
+    feeds = [
+        {name: as_given(value, coarser.get(name)) for name, value in draw(drawn, s).items()} for s in seeds
+    ]
 
     def looked(without: Mapping[str, str]) -> tuple[Probing, tuple[Probe, ...]]:
         probing = Probing(
@@ -114,7 +121,13 @@ def blame(
         again = looked(dict.fromkeys(elsewhere, _ELSEWHERE))
         if sum(p.state == "introduced" for p in again[1]) < sum(p.state == "introduced" for p in probes):
             probing, probes = again
-    return _answer(probing, probes, seeds, tuple(d.text() for d in drawn), time.perf_counter() - started)
+    texts = (d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in drawn)
+    return _answer(probing, probes, seeds, tuple(texts), time.perf_counter() - started)
+
+
+def _holds(wide: str | None, narrow: str) -> bool:
+    """Whether values of the second type go into the first one as they are."""
+    return wide is None or wide == narrow or bool(np.can_cast(narrow, wide))
 
 
 def _ends(before: Model, after: Model) -> list[Pair]:

@@ -6,7 +6,7 @@ more in float64; its own error there is the noise floor, and the other model mus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +75,13 @@ class Noise(Struct, frozen=True):
     both: bool = False
 
 
-def pair_inputs(before: Model, after: Model) -> dict[str, str]:
+def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dict[str, str]:
     """Input of `before` to input of `after`: by name, or by position where no name is shared.
+
+    Args:
+        before: One model.
+        after: The other one.
+        alike: Element types that may stand for each other.
 
     Raises:
         Mismatch: Their number, types or shapes differ.
@@ -88,7 +93,8 @@ def pair_inputs(before: Model, after: Model) -> dict[str, str]:
     named = all(v.name in by_name for v in first)
     pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
     for a, b in pairs:
-        if a.dtype != b.dtype or not _fits(a, b):
+        known = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
+        if not known or not _fits(a, b):
             raise Mismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
     return {a.name: b.name for a, b in pairs}
 

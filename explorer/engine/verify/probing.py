@@ -145,7 +145,8 @@ class Probing:
         types, types_after = self._first.types(), self._second.types()
         usable = [p for p in pairs if _alike(types[p.before], types_after[p.after])]
         self._dtypes = {p.after: str(types_after[p.after]) for p in usable}
-        self._dtypes.update((inputs[d.name], d.dtype) for d in drawn)
+        declared = {v.name: v.dtype for v in after.graph.feeds}
+        self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in drawn)
         self._named = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
         stops, stops_after = {p.before for p in usable}, {p.after for p in usable}
         self.places: list[Place] = []
@@ -256,8 +257,10 @@ class Probing:
             self.tell("running both models", done, len(self.places))
             wanted = list(dict.fromkeys((*mine, *given))) if at == 0 else mine
             old = self._first.run(feeds, wanted)
+            there = {self.inputs[name]: value for name, value in feeds.items()}
             new = self._second.run(
-                {self.inputs[name]: value for name, value in feeds.items()}, [p.pair.after for p in chunk]
+                {name: value.astype(self._dtypes[name], copy=False) for name, value in there.items()},
+                [p.pair.after for p in chunk],
             )
             for offset, place in enumerate(chunk):
                 a, b = old[place.pair.before], new.pop(place.pair.after)

@@ -239,6 +239,34 @@ def test_a_fault_in_a_float16_copy_is_still_named(tmp_path: Path) -> None:
     assert [p.layer for p in fact.probes if p.state == "introduced"] == ["fc3"]
 
 
+@pytest.mark.parametrize("at_fault", [False, True])
+def test_a_copy_that_also_takes_and_gives_float16_is_compared_on_equal_inputs(
+    tmp_path: Path, at_fault: bool
+) -> None:
+    """As converters make it: both models run on numbers that float16 holds."""
+    before = stack(tmp_path / "a.onnx", width=64, layers=6)
+    source = written(without_bias(before, "fc3"), tmp_path / "s.onnx") if at_fault else before
+    model = onnx.load(source.path)
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(
+            numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
+        )
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    onnx.save(model, tmp_path / "h.onnx")
+    after = validate(onnx_reader.read(str(tmp_path / "h.onnx")))
+    assert {v.dtype for v in (*after.graph.feeds, *after.graph.outputs)} == {"float16"}
+    for one, other in ((before, after), (after, before)):
+        fact = blame(one, other)
+        assert fact.probes[0].op == "Gemm"
+        assert (fact.probes[0].introduced or 0) < 1e-3, "the same numbers went into both"
+        wrong = [p.layer for p in fact.probes if p.state == "introduced"]
+        assert ("fc3" in wrong) is at_fault
+    fact = blame(before, after)
+    assert fact.kind == ("fault" if at_fault else "coarser")
+    assert fact.inputs[0].endswith(", rounded to float16")
+
+
 def test_weights_rounded_to_eight_bits_spread_the_blame(tmp_path: Path) -> None:
     before = stack(tmp_path / "a.onnx")
 
