@@ -34,6 +34,10 @@ _FEW_ROWS = 8
 """Rows for which a product is bound by memory and gains nothing from threads."""
 
 
+_ITS_DOMAINS = ("", "ai.onnx.ml")
+"""Domains whose operators onnx's evaluator knows."""
+
+
 class NoReference(Exception):
     """The graph cannot be run in float64; the text says why."""
 
@@ -52,6 +56,10 @@ def run(
         NoReference: An operator cannot be run this way (custom, random, or unknown to onnx).
         Cancelled: `cancel` said so.
     """
+    for node in model.graph.nodes:
+        # said before half of the model has been run
+        if node.domain not in _ITS_DOMAINS and node.key not in model.functions:
+            raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
     names = [v.name for v in model.graph.outputs]
     domain = _Float64(model, cancel)
     interpreter = Interpreter(domain, model.functions)
@@ -158,7 +166,7 @@ class _Float64:
 
         if node.op in _RANDOM:
             raise NoReference(f"{node.op} draws random numbers")
-        if node.domain not in ("", "ai.onnx.ml"):
+        if node.domain not in _ITS_DOMAINS:
             raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
         if any(isinstance(v, Graph) for v in attributes.values()):
             raise NoReference(f"operator {node.op} has a body")
