@@ -18,7 +18,8 @@ from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations, with_front
 from explorer.tui.lines import line_text, line_width
 from explorer.tui.pages.sweep import Chart, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
-from explorer.tui.screens.sweep import SweepDialog, SweepScreen
+from explorer.tui.screens.sweep import SweepScreen
+from explorer.tui.screens.sweep_dialog import SweepDialog
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Header, Status
 from tests.tui.hands import Hands, screen

@@ -1,4 +1,4 @@
-"""The Sweep screen: what to combine, the tilings as a table that sorts, and the front as a plot."""
+"""The Sweep screen: the tilings as a table that sorts, and the front as a plot."""
 
 from __future__ import annotations
 
@@ -13,37 +13,31 @@ from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Horizontal
+from textual.containers import Container
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Input, Static
 
-from explorer import machines
-from explorer.arguments import parse_sizes, parse_tiles
 from explorer.errors import Cancelled, ExplorerError
-from explorer.facts import Edges, TileSpec
+from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import (
     SORTS,
     Sweep,
     SweepRow,
-    SweepSpec,
-    combinations,
     ordered,
-    tiles_of,
     with_front,
 )
 from explorer.tui.commands import in_scope
 from explorer.tui.jobs import Door, Jobs
-from explorer.tui.lines import Line, fit, safe, wrap
+from explorer.tui.lines import Line, fit, safe
 from explorer.tui.pages.heads import job_line
 from explorer.tui.pages.sweep import Chart, Field, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
-from explorer.tui.screens.dialogs import AskPath, Confirm, Dialog, Message, Page, text_input
+from explorer.tui.screens.dialogs import AskPath, Confirm, Message, Page
+from explorer.tui.screens.sweep_dialog import Asked, SweepDialog
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.options import Options
 from explorer.tui.widgets.strips import Header, PaneHead, Status
 
-__all__ = ["Asked", "Found", "SweepDialog", "SweepScreen"]
+__all__ = ["Found", "SweepScreen"]
 
 BESIDE = 112
 """Columns from which on table and plot stand beside each other."""
@@ -53,23 +47,7 @@ _AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
 """Tiles that the engine is asked for in one go, at first and later; with proofs it is one."""
 _TICK, _TICK_REMOTE = 0.5, 2.0
 _KEYS = " Enter tiles  s sort  f front  x axes  p plot  n more  w write  Esc stop, back  ? keys"
-_EDGES: tuple[tuple[Edges, ...], ...] = (("ragged",), ("padded",), ("ragged", "padded"))
 _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
-
-
-class Asked(Struct, frozen=True):
-    """What is to be swept, as it was typed, and as it was read.
-
-    Attributes:
-        output: A file that keeps the rows; '' for none.
-        typed: What stood in the fields, for the next time.
-    """
-
-    spec: SweepSpec
-    hardware: Hardware | None = None
-    verify: bool = False
-    output: str = ""
-    typed: tuple[str, ...] = ()
 
 
 class Found(Struct):
@@ -81,117 +59,6 @@ class Found(Struct):
     reverse: bool = False
     front: bool = False
     axes: int = 0
-
-
-# what to combine
-
-
-class SweepDialog(Dialog[Asked]):
-    """Asks for tiles, edges, a machine, and whether each is to be proved.
-
-    Args:
-        asked: What was asked for last; None for the first time.
-        base: Sites and rules that all tilings have in common.
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "apply", show=False, priority=True),
-        Binding("up", "app.focus_previous", show=False),
-        Binding("down", "app.focus_next", show=False),
-    ]
-    TITLE_TEXT = "Sweep over tilings"
-    HINT = "↑↓←→ choose · Enter begins · Esc cancel"
-
-    def __init__(self, asked: Asked | None, base: TileSpec, *, blink: bool = False) -> None:
-        super().__init__()
-        self._asked, self._base, self._blink = asked, base, blink
-
-    def body(self) -> ComposeResult:
-        """What is in the box."""
-        typed = self._asked.typed if self._asked is not None else ("16,32,64,128", "", "", "", _machine(), "")
-        for name, label, value, hint in zip(
-            ("tiles", "rows", "depths", "columns", "machine", "kept"),
-            ("tiles", "rows", "depths", "columns", "machine", "keep in"),
-            typed,
-            (
-                "16,32,64x64x16",
-                "in place of the tiles': 16,64",
-                "in place of the tiles'",
-                "in place of the tiles'",
-                "a name, or npu.toml",
-                "results.db",
-            ),
-            strict=True,
-        ):
-            with Horizontal(classes="form-row"):
-                yield Static(label, classes="form-label", markup=False)
-                yield text_input(value, placeholder=hint, blink=self._blink, id=f"sweep-{name}")
-        edges = Options("edges", ("ragged", "padded", "both"), id="sweep-edges")
-        prove = Options("prove", ("no", "each"), id="sweep-prove")
-        if self._asked is not None:
-            edges.index = _EDGES.index(self._asked.spec.edges)
-            prove.index = int(self._asked.verify)
-        yield edges
-        yield prove
-        yield LineView(id="said")
-
-    def on_mount(self) -> None:
-        """Go to the tiles."""
-        self.query_one("#said", LineView).can_focus = False
-        self.query_one("#sweep-tiles", Input).focus()
-        self._tell()
-
-    @on(Input.Changed)
-    @on(Options.Changed)
-    def _tell(self) -> None:
-        """How many tilings these are, or what cannot be read."""
-        try:
-            count, role = len(combinations(self.asked().spec)), "dim"
-            said = f"{count:,} tiling{'s' * (count != 1)}"
-        except ExplorerError as error:
-            said, role = str(error), "bad"
-        self.query_one("#said", LineView).show(lambda width: wrap(((safe(said), role),), width))
-
-    def asked(self) -> Asked:
-        """What the fields say.
-
-        Raises:
-            ExplorerError: They do not say it.
-        """
-        names = ("tiles", "rows", "depths", "columns", "machine", "kept")
-        typed = tuple(self.query_one(f"#sweep-{name}", Input).value.strip() for name in names)
-        whole, *sides, machine, kept = typed
-        sizes = [
-            parse_sizes(text, name) if text else None for text, name in zip(sides, names[1:4], strict=True)
-        ]
-        tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
-        edges = _EDGES[self.query_one("#sweep-edges", Options).index]
-        return Asked(
-            spec=SweepSpec(tiles, edges, base=self._base),
-            hardware=machines.hardware(machine, where="machine") if machine else None,
-            verify=self.query_one("#sweep-prove", Options).index == 1,
-            output=os.path.expanduser(kept),
-            typed=typed,
-        )
-
-    def action_apply(self) -> None:
-        """Begin."""
-        try:
-            self.dismiss(self.asked())
-        except ExplorerError:
-            self.app.bell()
-
-
-def _machine() -> str:
-    """The machine of the configuration file, if it has one and no other."""
-    try:
-        known = list(machines.hardware_profiles())
-    except ExplorerError:
-        return ""
-    return known[0] if len(known) == 1 else ""
-
-
-# what came of it
 
 
 class _Rows(LineList):
