@@ -36,6 +36,7 @@ __all__ = [
     "integral",
     "matrix",
     "numbers",
+    "requantised",
     "rescaled",
     "slid",
 ]
