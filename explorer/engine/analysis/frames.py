@@ -225,17 +225,18 @@ def _of_sparse(entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tup
 
 
 def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
-    payload, dtype, size = tensor.payload, tensor.dtype, tensor.nbytes
+    payload, dtype = tensor.payload, tensor.dtype
+    elements, size = tensor.extent
     identity: Hashable
     if isinstance(payload, Span) and payload.size:
         identity = payload.source.path, payload.offset, payload.size
     else:
         identity = *owner, name
     if not tensor.beside:
-        return Stored(identity, name, tensor.elements, size, dtype, tensor.shape)
+        return Stored(identity, name, elements, size, dtype, tensor.shape)
     # an index has no scale: integers that have one stand for numbers of the model
     quantized = dtype in ("int32", "int64")
-    return Stored(identity, name, tensor.elements, size + tensor.beside, dtype, tensor.shape, quantized)
+    return Stored(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
 
 
 def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:

@@ -38,7 +38,7 @@ from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Named, Step
 from explorer.engine.analysis.scopes import Place, Places
 from explorer.engine.analysis.sequences import Elements
-from explorer.engine.analysis.shapes import Answer, Inference, Shapes, captured_names
+from explorer.engine.analysis.shapes import Inference, Shapes, captured_names
 from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Row, Scope
 from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
@@ -135,6 +135,7 @@ class Walker:
         spots = self.places.get(key)
         if spots is None:
             spots = self.places[key] = Places(nodes, frame.inside)
+        own, functions, carriers = self.own, self.model.functions, bodies.CARRIERS
         for index, node in enumerate(nodes):
             self.visited += 1
             if not self.visited & 511:
@@ -142,13 +143,12 @@ class Walker:
                     raise Cancelled
                 if self.on_progress is not None and not frame.number:
                     self.on_progress(Progress("analysing", index, len(nodes)))
-            if self.own and (node.domain, node.op) in self.own:
+            function = functions.get(node.key) if functions else None
+            if own and (node.domain, node.op) in own:
                 self.operator(frame, node, (spots, index), out)
-                continue
-            function = self.model.functions.get(node.key) if self.model.functions else None
-            if function is not None:
+            elif function is not None:
                 calls.call(self, frame, node, spots[index], function, out)
-            elif node.op not in bodies.CARRIERS or not bodies.follow(self, frame, node, spots[index], out):
+            elif node.op not in carriers or not bodies.follow(self, frame, node, spots[index], out):
                 self.operator(frame, node, (spots, index), out)
 
     def inner(self, frame: Frame, node: Node, spot: Place, kind: str) -> tuple[tuple[Scope, ...], str]:
@@ -210,7 +210,8 @@ class Walker:
                 entries.append((entry.identity, entry.elements * 8 // bits, entry.size))
             if len(entries) > 1 and len({identity for identity, _, _ in entries}) < len(entries):
                 entries = list({entry[0]: entry for entry in entries}.values())
-        special = node.op in _SPECIAL
+        op = node.op
+        special = op in _SPECIAL
         if special:
             hand_on(frame, node)
         count = frame.trips if isinstance(frame.trips, int) else 1
@@ -219,33 +220,31 @@ class Walker:
         out.leaves.append(leaf)
         self.edges.append(leaf)
         values, outputs = frame.shapes.values, node.outputs
-        made: list[tuple[Hashable, TensorInfo | Named, int | None]]
-        keys: Sequence[Hashable]
-        if held or extra or "" in names:
-            keys = [n for n in names if n and n not in still and not (extra and n in extra)]
-        else:
-            keys = names
+        made: Sequence[tuple[Hashable, TensorInfo | Named, int | None]] = ()
+        keys: Sequence[Hashable] = names
+        if extra:
+            keys = [n for n in names if n and n not in still and n not in extra]
+        elif held or "" in names:
+            keys = [n for n in names if n and n not in still]
         sizes = figures.sizes
-        if not sizes:
-            made = []
-        elif len(outputs) == 1:
-            made = [(outputs[0], (values, outputs[0]), sizes[0])]
-        else:
+        if len(outputs) == 1 and sizes:
+            made = ((outputs[0], (values, outputs[0]), sizes[0]),)
+        elif sizes:
             made = [(n, (values, n), s) for n, s in zip(filter(None, outputs), sizes, strict=False)]
         if frame.number or frame.keys:
             # in a body, a value may be the caller's under another name
             keys = [frame.key(str(name)) for name in keys]
             made = [(frame.key(str(name)), info, size) for name, info, size in made]
         if special:
-            if node.op in sequences.MAKERS and not node.domain:
+            if op in sequences.MAKERS and not node.domain:
                 sequences.remember(self.sequences, frame, node)
-            source = view_of(node)
+            source = view_of(node) if op in VIEWS else ""
             if source and outputs[0]:
                 if source in still:
-                    del made[0]
+                    made = made[1:]
                 else:
                     self.views[frame.key(outputs[0])] = self.memory_of(frame.key(source))
-        path = (node.name or node.label) if not frame.prefix else frame.path(node)
+        path = frame.path(node) if frame.prefix else node.name or node.label
         if self.views:
             self.step(out, path, keys, made, leaf=at)
         else:
@@ -263,14 +262,26 @@ class Walker:
 
         `held` says whether one of its inputs is stored.
         """
+        if extra or memo is not None or not self.shared:
+            answer = None
+        else:
+            answer = frame.shapes.alike.get(id(node))
+        if answer is not None:
+            # it stands for operator, attributes and all types, in every model
+            whole = (answer, *self.looking(frame, node.inputs, held))
+            known = _REMEMBERED.get(whole)
+            if (
+                known is None
+                and (node.domain, node.op) not in self.readers
+                and node.op not in bodies.CARRIERS
+            ):
+                inputs, outputs = _described(frame, node)
+                known = _remembered(whole, self.reckoned(frame, node, inputs, outputs, memo, extra, held))
+            if known is not None:
+                return known
         key = None if extra else self.kind(frame, node, memo, held)
         if key is None:
             return self.reckoned(frame, node, *_described(frame, node, extra or ()), memo, extra, held)
-        if type(key[0]) is Answer:
-            known = _REMEMBERED.get(key)
-            return known or _remembered(
-                key, self.reckoned(frame, node, *_described(frame, node), memo, extra, held)
-            )
         known = self.alike.get(key)
         if known is None:
             inputs, outputs = _described(frame, node)
@@ -286,10 +297,7 @@ class Walker:
         return known
 
     def kind(self, frame: Frame, node: Node, memo: Hashable, held: bool) -> tuple[Hashable, ...] | None:
-        """What tells nodes with other figures apart; None if nobody knows.
-
-        It begins with an `Answer` where it means the same in every model.
-        """
+        """What tells nodes with other figures apart in this model; None if nobody knows."""
         if node.alike is None or (node.domain, node.op) in self.readers:
             return None
         names = node.inputs
@@ -297,8 +305,7 @@ class Walker:
         answer = frame.shapes.alike.get(id(node)) if memo is None else None
         if answer is not None:
             # it stands for operator, attributes and all types
-            same: Hashable = answer if self.shared and node.op not in bodies.CARRIERS else id(answer)
-            key = (same, *self.looking(frame, names)) if held else (same,)
+            key = (id(answer),)
         elif frame.shapes.kinds:
             kind_of = frame.shapes.kinds.get
             # types are kept as long as the shapes are: who has the same one has the same id
@@ -312,20 +319,25 @@ class Walker:
                 *[id(kind_of(n)) for n in names],
                 *[id(kind_of(n)) for n in node.outputs],
             )
-            if held:
-                key += tuple(self.looking(frame, names))
         else:
             return None
-        if frame.number:
-            key = *key, frame.trips, frame.early
-        if len(names) > 1 and len(set(names)) < len(names):
-            key = *key, tuple([names.index(n) for n in names])
-        return key
+        return *key, *self.looking(frame, names, held)
 
-    def looking(self, frame: Frame, names: Sequence[str]) -> list[int]:
-        """Numbers for what is stored behind some names; 0 where nothing is."""
-        known, stored = frame.looks, frame.stored
-        return [known.get(n) or (self.look(frame, n) if n in stored else 0) for n in names]
+    def looking(self, frame: Frame, names: Sequence[str], held: bool) -> list[Hashable]:
+        """What the figures of a node depend on besides operator, attributes and types.
+
+        That is how its inputs are stored (if one is: `held`), which of them are the same, and how often
+        the body around it runs.
+        """
+        seen: list[Hashable] = []
+        if held:
+            known, stored = frame.looks, frame.stored
+            seen = [known.get(n) or (self.look(frame, n) if n in stored else 0) for n in names]
+        if frame.number:
+            seen += frame.trips, frame.early
+        if len(names) > 1 and len(set(names)) < len(names):
+            seen.append(tuple([names.index(n) for n in names]))
+        return seen
 
     def look(self, frame: Frame, name: str) -> int:
         """A number for what is stored behind a name, whoever it is."""

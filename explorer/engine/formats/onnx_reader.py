@@ -319,15 +319,9 @@ class _Reader:
     def node(self, start: int, stop: int, depth: int) -> Node:
         # the bytes at once, and one-byte tags and lengths without a call: a graph is made of nodes
         data = self.data[start:stop]
-        record = Span(self.source, start, stop - start)
         inputs: list[str] = []
         outputs: list[str] = []
-        name = op = domain = overload = ""
-        attributes: list[tuple[int, int]] = []
-        metadata: dict[str, str] = {}
-        alike: bytes | None = b""
-        decode: Callable[[], Mapping[str, Any]] | None = None
-        rest = b""
+        name, rest = "", b""
         at, end = 0, stop - start
         try:
             # writers put names first: what follows is the same in all nodes of a kind
@@ -350,10 +344,36 @@ class _Reader:
                         kind = self.kinds.get(rest)
                         if kind is not None:
                             op, domain, overload, alike, decode = kind
+                            record = Span(self.source, start, end)
                             return Node(
                                 op, inputs, outputs, name, domain, overload, None, None, record, decode, alike
                             )
                     break
+        except UnicodeDecodeError:
+            return self.readable_node(start, stop, depth)
+        except IndexError:
+            pass  # it is damaged, and read up to there
+        return self.other_node(data, start, depth, at, inputs, outputs, name, rest)
+
+    def other_node(
+        self,
+        data: bytes,
+        start: int,
+        depth: int,
+        at: int,
+        inputs: list[str],
+        outputs: list[str],
+        name: str,
+        rest: bytes,
+    ) -> Node:
+        """The first node of its kind, which has been read up to `at`; `rest` is what tells the kind."""
+        op = domain = overload = ""
+        attributes: list[tuple[int, int]] = []
+        metadata: dict[str, str] = {}
+        alike: bytes | None = b""
+        decode: Callable[[], Mapping[str, Any]] | None = None
+        end, stop = len(data), start + len(data)
+        try:
             while at < end:
                 tag, size, first = data[at], data[at + 1], at + 2
                 at = first + size
@@ -399,6 +419,7 @@ class _Reader:
                 alike, decode = self.attributes(raw, spans, depth)
         if rest:
             self.kinds[rest] = op, domain, overload, alike, decode
+        record = Span(self.source, start, end)
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
     def readable_node(self, start: int, stop: int, depth: int) -> Node:

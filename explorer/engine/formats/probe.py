@@ -62,9 +62,12 @@ class Probe:
             return
         self.size = found.st_size
         try:
-            # without a buffer of Python's: one read, and nothing more of the file is touched
-            with open(source, "rb", buffering=0) as file:
-                self.head = file.read(HEAD_BYTES)
+            # without a file of Python's: one read, and nothing more of the file is touched
+            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self.head = os.read(descriptor, HEAD_BYTES)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             self.unreadable = error.strerror or str(error)
 
