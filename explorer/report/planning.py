@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from explorer.facts import Info
 from explorer.facts.cost import ORDERS, Formula, Hardware, OrderCost, OrderTotal, PlanCost, SiteCost, Systolic
+from explorer.report.alike import alike, and_more
 from explorer.report.costs import figure_table
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import (
@@ -56,8 +59,7 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         figure_table(_totals(fact)),
         *(_by_order(fact) if len(fact.sites) > 1 else []),
         Line(),
-        *capped(min(len(fact.sites), CAP), len(fact.sites), "sites"),
-        _sites(fact),
+        *_sites(fact),
         *(_systolic(fact.systolic, machine) if fact.systolic else []),
         *(block for site in detailed[:CAP] for block in _detail(site)),
         Line(),
@@ -164,8 +166,9 @@ def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
     )
 
 
-def _sites(fact: PlanCost) -> Table:
-    rows = [_site_row(site) for site in fact.sites[:CAP]]
+def _sites(fact: PlanCost) -> list[Block]:
+    groups = alike(fact.sites, lambda site: replace(site, name="", formulas=()))
+    rows = [_site_row(group[0], and_more([site.name for site in group])) for group in groups[:CAP]]
     columns = (
         Column("site", shrink=True),
         Column("M", "right", drop=5),
@@ -183,16 +186,20 @@ def _sites(fact: PlanCost) -> Table:
         *_time_columns(fact),
         Column("limit" if fact.total.memory_bound is not None else "", drop=9),
     )
-    return Table(columns, rows)
+    said = capped(len(rows), len(groups), "sites")
+    if len(groups) < len(fact.sites):
+        many = f"{len(fact.sites):,} sites in {len(groups):,} rows: those that are alike share one"
+        said = [*said, Prose(f"{many}, with the figures of each; --json lists all.", DIM)]
+    return [*said, Table(columns, rows)]
 
 
-def _site_row(site: SiteCost) -> tuple[Cell, ...]:
+def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
     chosen = site.chosen
     calls = "? runs" if site.calls is None else f"{site.calls:,} runs"
     many = [f"x {site.batch:,}" if site.batch > 1 else "", calls if site.calls != 1 else ""]
     remark = ", ".join(text for text in many if text)
     return (
-        (site.name, Span(f"  {remark}", DIM)) if remark else site.name,
+        (name, Span(f"  {remark}", DIM)) if remark else name,
         exact_text(site.M),
         exact_text(site.K),
         exact_text(site.N),
