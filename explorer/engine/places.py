@@ -18,7 +18,7 @@ from explorer.facts import Dim, TensorInfo
 if TYPE_CHECKING:
     from explorer.engine.analysis.shapes.inference import Inference, Shapes
 
-__all__ = ["Place", "places", "view"]
+__all__ = ["Place", "body_name", "call_name", "places", "view"]
 
 Types = list[TensorInfo | None]
 
@@ -50,23 +50,24 @@ def view(model: Model, path: Sequence[str]) -> Model | None:
     """The model as it is seen from a place (see `Place.view`); None if there is no such place."""
     graph = model.graph
     for name in path:
-        function = next((f for f in model.functions.values() if _call(model, f) == name), None)
+        function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
         if function is not None:
             graph = Graph(name, function.nodes, (), (), {})
             continue
         bodies = ((node, at, body) for node in graph.nodes for at, body in subgraphs(node))
-        held = next(((n, body) for n, at, body in bodies if _body(n, at) == name), None)
+        held = next(((n, body) for n, at, body in bodies if body_name(n, at) == name), None)
         if held is None:
             return None
         graph = _inside(graph, held[0], held[1])
     return model if not path else replace(model, graph=graph)
 
 
-def _body(node: Node, attribute: str) -> str:
+def body_name(node: Node, attribute: str) -> str:
+    """What a body is called in paths."""
     return f"{node.label}.{attribute}"
 
 
-def _call(model: Model, function: Function) -> str:
+def call_name(model: Model, function: Function) -> str:
     """What a function is called in paths: its name, with its domain where several share it."""
     if function.domain == _TILES:
         return ""
@@ -130,7 +131,7 @@ def _below(
             _, inner = inference.of_function(function, node, types, shapes.constants)
             graph = Graph(function.name, function.nodes, (), (), {})
             seen = replace(model, graph=graph, opsets={**model.opsets, **function.opsets})
-            named = (_call(model, function),)
+            named = (call_name(model, function),)
             inside = Place(named, function.nodes, seen, inner.values, inner.values, place.calls)
             functions.setdefault(node.key, []).append(inside)
             within = {**opsets, **function.opsets}
@@ -144,7 +145,7 @@ def _below(
             types_, trips = _types(node, attribute, body, place.shapes, inference, shapes, opsets)
             inner = inference.of_body(body, types_, place.shapes, shapes.constants, opsets)
             times = None if trips is None or place.calls is None else trips * place.calls
-            path = (*place.path, _body(node, attribute))
+            path = (*place.path, body_name(node, attribute))
             seen = replace(model, graph=_inside(model.graph, node, body))
             known = _Around(inner.values, place.shapes)
             inside = Place(path, body.nodes, seen, known, known, times)

@@ -21,6 +21,7 @@ from explorer.engine.analysis.shapes import Inference
 from explorer.engine.graph import DTYPES, Model
 from explorer.engine.places import Place, places, view
 from explorer.engine.verify import outputs
+from explorer.engine.verify.around import branches, difference
 from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
 from explorer.engine.verify.exact import SATURATES
@@ -30,7 +31,7 @@ from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.original import find_original
 from explorer.engine.verify.recovery import recover_plan
 from explorer.engine.verify.runtime import Array, Session, expose
-from explorer.engine.verify.sites import LIMIT, SiteRun, chain_length, run_part, run_site
+from explorer.engine.verify.sites import LIMIT, Sessions, SiteRun, chain_length, run_part, run_site
 from explorer.engine.verify.structure import walk
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import OutputEvidence, Plan, Progress, SiteEvidence, SitePlan, TensorInfo, Verification
@@ -115,10 +116,13 @@ def verify(
     sites = job.sites(plan, found) if plan is not None else ()
     whole, torch = job.whole(plan, found, seeds, names, torch_run)
     passed = all(e.passed for e in sites) and all(e.passed for e in (*whole, *torch))
+    verdict = verdict_of(sites, whole, torch, draws, 0 if plan is None else len(plan.sites))
+    if passed and found and branches(halfway) and (strange := difference(halfway, after, found)):
+        # a run shows only the branches that it takes
+        passed, verdict = False, f"not proved: outside of the sites {strange}"
     return Verification(
         passed=passed,
-        verdict=verdict_of(sites, whole, torch, draws, 0 if plan is None else len(plan.sites))
-        + (f"; {NOTE}" if has_bfloat16(before) else ""),
+        verdict=verdict + (f"; {NOTE}" if has_bfloat16(before) else ""),
         before=before.path,
         after=after.path,
         seeds=seeds,
@@ -175,6 +179,8 @@ class _Job:
         self.unresolved: dict[str, str] = {}
         """Planned products whose weight the original does not give, and why."""
         self._known_places: dict[int, list[Place]] = {}
+        self._sessions: dict[str, Sessions] = {}
+        """Of sites of open sizes, which are run at several."""
 
     def tell(self, phase: str, done: int, total: int) -> None:
         """Reports progress, and stops here if the user wants to stop."""
@@ -268,8 +274,9 @@ class _Job:
             structure = printable(str(fault))
         ran: SiteRun | None = None
         unrunnable = ""
+        sessions = self._sessions.setdefault(_key(site), {}) if site.dynamic else None
         try:
-            ran = run_site(after, site, original, meaning, inputs, y, self.seed, self.cancel)
+            ran = run_site(after, site, original, meaning, inputs, y, self.seed, self.cancel, sessions)
         except BadModel as error:
             unrunnable = str(error)
         return _site_evidence(site, tiles, structure, ran, unrunnable)
