@@ -7,13 +7,14 @@ again for the rest. The weights stay where they lie, so a model above 2 GiB runs
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph import DTYPES, Model, Node, Value, dtype_code
+from explorer.engine.portions import portions
 from explorer.engine.values.activations import Asked, Ran, Wanted
 from explorer.engine.values.numbers import Array, Numbers, slabs_of
 from explorer.engine.values.onnx_tensors import numpy_type
@@ -82,7 +83,7 @@ def run(
     wanted, skipped = _wanted(model, layers, asked.layers)
     wanted = _sized(model, wanted, feeds)
     done = 0
-    for chunk in _chunks(wanted):
+    for chunk in portions(wanted, lambda output: _bytes(output.info), BUDGET):
         asked.step(done, len(wanted))
         names = {o.info.name: o.info.name for o in chunk}
         part = _seen(model, chunk, names)
@@ -174,20 +175,6 @@ def _bytes(info: TensorInfo) -> int:
     if info.shape is None or info.dtype is None or not all(isinstance(d, int) for d in info.shape):
         return _UNKNOWN
     return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(info.dtype)].bits // 8
-
-
-def _chunks(wanted: Sequence[_Output]) -> Iterator[list[_Output]]:
-    chunk: list[_Output] = []
-    held = 0
-    for output in wanted:
-        size = _bytes(output.info)
-        if chunk and held + size > BUDGET:
-            yield chunk
-            chunk, held = [], 0
-        chunk.append(output)
-        held += size
-    if chunk:
-        yield chunk
 
 
 def _seen(model: Model, chunk: Sequence[_Output], names: dict[str, str]) -> Model:

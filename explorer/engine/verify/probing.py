@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from explorer.engine.analysis import shapes
 from explorer.engine.graph import DTYPES, Model, dtype_code
+from explorer.engine.portions import portions
 from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.inputs import Drawn
 from explorer.engine.verify.outputs import by_one_ulp
@@ -200,7 +201,7 @@ class Probing:
         for chunk in self._chunks():
             self.chunks += 1
             old = self._whole(chunk, done)
-            for group in self._groups(chunk):
+            for group in portions(chunk, _nodes, _NODES):
                 self.tell("running layers alone", done, len(self.places))
                 self._alone(group, old)
                 done += len(group)
@@ -224,19 +225,6 @@ class Probing:
             self.held = max(self.held, nbytes)
         if chunk:
             yield chunk
-
-    def _groups(self, chunk: Sequence[Place]) -> Iterator[list[Place]]:
-        group: list[Place] = []
-        nodes = 0
-        for place in chunk:
-            more = max(len(place.before.nodes), len(place.after.nodes))
-            if group and nodes + more > _NODES:
-                yield group
-                group, nodes = [], 0
-            group.append(place)
-            nodes += more
-        if group:
-            yield group
 
     def _given(self, place: Place) -> set[str]:
         """What the layers of a place read, by the original's names."""
@@ -375,6 +363,10 @@ class Probing:
         """The original's layer in float64 on the same values; None if it cannot be run so."""
         given = {name: feeds[name] for name in place.before.given}
         return in_float64(self.one, place.before, given, self.cancel)
+
+
+def _nodes(place: Place) -> int:
+    return max(len(place.before.nodes), len(place.after.nodes))
 
 
 def _alike(before: str | None, after: str | None) -> bool:

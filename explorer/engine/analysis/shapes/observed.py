@@ -8,7 +8,7 @@ them is told from one that does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.analysis.shapes.bodies import captured_names
 from explorer.engine.analysis.shapes.rules import Type
 from explorer.engine.graph import DTYPES, Graph, Model, Node, Value, dtype_code, subgraphs
+from explorer.engine.portions import portions
 from explorer.errors import Cancelled, ExplorerError
 from explorer.facts import Dim, Progress, Shape, TensorInfo
 
@@ -74,7 +75,8 @@ def observe(
     for tried in _SIZES if open_ else _SIZES[:1]:
         chosen = {name: tried[at % len(tried)] for at, name in enumerate(open_)}
         found: dict[str, Type] = {}
-        for chunk in _chunks(names, values, chosen):
+        nbytes = {name: _bytes(values.get(name), chosen) for name in names}
+        for chunk in portions(names, nbytes.__getitem__, LARGEST_CHUNK, count=MOST_VALUES):
             if cancel is not None and cancel():
                 raise Cancelled
             if on_progress is not None:
@@ -129,26 +131,9 @@ def _runnable(model: Model) -> tuple[Graph, tuple[str, ...]]:
     return replace(graph, nodes=tuple(kept), values=()), notes
 
 
-def _chunks(
-    names: Sequence[str], values: Mapping[str, TensorInfo], sizes: Mapping[str, int]
-) -> Iterator[list[str]]:
-    """Names in groups whose values fit into memory together, as far as their sizes are known."""
-    chunk: list[str] = []
-    total = 0
-    for name in names:
-        info = values.get(name)
-        size = _bytes(info, sizes) if info is not None else 1 << 20
-        if chunk and (total + size > LARGEST_CHUNK or len(chunk) >= MOST_VALUES):
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(name)
-        total += size
-    if chunk:
-        yield chunk
-
-
-def _bytes(info: TensorInfo, sizes: Mapping[str, int]) -> int:
-    if info.shape is None or info.dtype is None:
+def _bytes(info: TensorInfo | None, sizes: Mapping[str, int]) -> int:
+    """Of a value, as far as its sizes are known."""
+    if info is None or info.shape is None or info.dtype is None:
         return 1 << 20
     count = DTYPES[dtype_code(info.dtype)].bits or 64
     for one in info.shape:
