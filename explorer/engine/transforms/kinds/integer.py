@@ -134,11 +134,7 @@ def integral(node: Node, look: Look, base: Site | str, terms: Terms, tail: Tail 
         z = _reckoned(region, z, inputs, at, base, terms, spread)
         if tail is not None:
             z = tail(region, z, spread)
-        if not packed:
-            z = moved(region, z, inputs)
-        if z in inputs or not region.nodes or region.nodes[-1].outputs[0] != z:
-            z = region.add("Identity", (z,), "given")
-        return z
+        return z if packed else moved(region, z, inputs)
 
     return replace(
         base,
