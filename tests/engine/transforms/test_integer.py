@@ -265,3 +265,60 @@ def test_weights_are_stored_as_bytes(tmp_path: Path) -> None:
     stored = [numpy_helper.to_array(t) for t in onnx.load(tmp_path / "b.onnx").graph.initializer]
     assert {a.dtype for a in stored} == {np.dtype(np.int8)}
     assert sum(a.size for a in stored) == 13 * 11
+
+
+def test_integers_in_the_body_of_a_loop_are_tiled_and_proven(tmp_path: Path) -> None:
+    info = helper.make_tensor_value_info
+    kind = onnx.TensorProto
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMulInteger", ["x", "w", "za", "zb"], ["p"], name="fc"),
+            helper.make_node("Add", ["s", "p"], ["s2"]),
+            helper.make_node("Identity", ["go"], ["go2"]),
+        ],
+        "body",
+        [info("i", kind.INT64, []), info("go", kind.BOOL, []), info("s", kind.INT32, [7, 11])],
+        [info("go2", kind.BOOL, []), info("s2", kind.INT32, [7, 11])],
+    )
+    stored = {
+        "w": integers(np.uint8, 13, 11, seed=1),
+        "za": np.uint8(3),
+        "zb": np.uint8(7),
+        "n": np.int64(3),
+        "s0": np.zeros((7, 11), np.int32),
+    }
+    loop = helper.make_node("Loop", ["n", "", "s0"], ["y"], body=body, name="loop")
+    feeds = {"x": (np.uint8, (7, 13))}
+    source = save_integers(tmp_path / "a.onnx", loop, feeds, stored, (np.int32, (7, 11)))
+    result = Session(source).tile(TileSpec((4, 6, 5)), output=str(tmp_path / "b.onnx"), verify=True)
+    assert result.verification is not None
+    assert result.verification.passed, result.verification.verdict
+    assert [site.name for site in result.plan.sites] == ["loop.body/fc"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_convolution_between_dequantizers_pads_with_the_zero_point(tmp_path: Path, form: Any) -> None:
+    stored = {
+        "w": integers(np.int8, 8, 6, 3, 3, seed=1),
+        "xs": np.float32(0.02),
+        "xz": np.int8(-9),
+        "ws": np.random.default_rng(7).uniform(1e-3, 1e-2, 8).astype(np.float32),
+        "wz": np.zeros(8, np.int8),
+    }
+    before = (
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=0),
+    )
+    node = helper.make_node("Conv", ["xd", "wd"], ["y"], name="conv", pads=[1, 1, 1, 1])
+    feeds = {"x": (np.float32, (2, 6, 9, 8))}
+    source = save_integers(
+        tmp_path / "a.onnx", node, feeds, stored, (np.float32, (2, 8, 9, 8)), before=before
+    )
+    spec = TileSpec((4, 6, 5), form=form)
+    result = Session(source).tile(spec, output=str(tmp_path / "b.onnx"), verify=True)
+    assert result.verification is not None
+    assert result.verification.passed, result.verification.verdict
+    assert result.plan.sites[0].dtype == "int8"
+    kept = onnx.load(tmp_path / "b.onnx").graph.node
+    assert not [n for n in kept if n.op_type == "DequantizeLinear"]
