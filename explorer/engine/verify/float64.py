@@ -18,6 +18,7 @@ from explorer.engine.formats.onnx_writer import encode
 from explorer.engine.graph import DTYPES, Graph, Model, Node, Tensor, Value
 from explorer.engine.verify.interpret import Interpreter
 from explorer.engine.verify.runtime import Array
+from explorer.engine.verify.symbols import moved
 from explorer.engine.verify.windows import average_pool, conv, conv_transpose, max_pool
 from explorer.errors import Cancelled
 
@@ -327,7 +328,49 @@ def _erf_of(whole: Array) -> Array:
     return np.asarray(np.copysign(series, whole))
 
 
+def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    x = _wide(args[0])
+    # older operator sets mean something else by another axis, and by none
+    if x.dtype != np.float64 or attributes.get("axis", 0) not in (-1, x.ndim - 1) or x.ndim < 2:
+        return None
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def _layer_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    x, scale = _wide(args[0]), _wide(args[1])
+    axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
+    centred = x - x.mean(axes, keepdims=True)
+    variance = np.square(centred).mean(axes, keepdims=True)
+    made = centred / np.sqrt(variance + attributes.get("epsilon", 1e-5)) * scale
+    return made + _wide(args[2]) if len(args) > 2 and args[2] is not None else made
+
+
+def _moves() -> Iterator[tuple[str, Rule]]:
+    """What only moves elements is the same for numbers as for symbols."""
+    for op in (
+        "Concat",
+        "Flatten",
+        "Gather",
+        "Reshape",
+        "Shape",
+        "Slice",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    ):
+        yield op, functools.partial(_move, op)
+
+
+def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    try:
+        return moved(op, attributes, args)
+    except ValueError:
+        return None  # a use that is no part of tiled products, such as a slice that runs backwards
+
+
 _RULES: Mapping[str, Rule] = {
+    **dict(_moves()),
     "Add": _elementwise(np.add),
     "AveragePool": _widened(average_pool),
     "BatchNormalization": _batch_normalization,
@@ -341,10 +384,12 @@ _RULES: Mapping[str, Rule] = {
     "Gemm": _gemm,
     "GlobalAveragePool": _global_average_pool,
     "Identity": _elementwise(lambda x: x),
+    "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
     "MaxPool": _widened(max_pool),
     "Mul": _elementwise(np.multiply),
     "Relu": _elementwise(lambda x: np.maximum(x, 0)),
+    "Softmax": _softmax,
     "Sigmoid": _elementwise(lambda x: 1 / (1 + np.exp(-x))),
     "Sqrt": _elementwise(np.sqrt),
     "Sub": _elementwise(np.subtract),

@@ -243,6 +243,8 @@ def needed(
     ends = set(stop)
     chosen: list[Node] = []
     for node in reversed(nodes):
+        if want.isdisjoint(node.outputs):
+            continue
         if any(o in want and o not in ends for o in node.outputs if o):
             chosen.append(node)
             want.update(reads(node))

@@ -30,7 +30,7 @@ from explorer.engine.verify.runtime import Array, Session
 from explorer.errors import Cancelled
 from explorer.facts import SitePlan
 
-__all__ = ["LIMIT", "SiteRun", "chain_length", "run_part", "run_site"]
+__all__ = ["LIMIT", "Sessions", "SiteRun", "chain_length", "run_part", "run_site"]
 
 LIMIT = 8.0
 """What |error| / (u |x| |W|) may be where signs are mixed."""
@@ -50,6 +50,10 @@ _SAMPLED = 256
 
 _TOGETHER = 1024
 """Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
+
+
+Sessions = dict[tuple[tuple[Value, ...], tuple[str, ...]], Session]
+"""Sessions of the parts of a site whose sizes are open, by what goes in and comes out."""
 
 
 class SiteRun(Struct, frozen=True):
@@ -89,6 +93,7 @@ def run_site(
     y: Array,
     seed: int,
     cancel: Callable[[], bool] | None = None,
+    sessions: Sessions | None = None,
 ) -> SiteRun:
     """Runs one site on its true activations and on dense random ones.
 
@@ -101,6 +106,7 @@ def run_site(
         y: The original's own output for them.
         seed: Of the dense activations.
         cancel: Asked between sessions.
+        sessions: Of an earlier run of this site at other sizes; it gets what this one makes.
 
     Returns:
         The evidence; `reason` is '' if the site passes.
@@ -112,7 +118,7 @@ def run_site(
     fill = _dense if meaning.integers is None else dense_integers
     dense = [fill(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
-    outputs = _Runner(after, site, original, cancel).run(draws)
+    outputs = _Runner(after, site, original, cancel, sessions).run(draws)
     comparison = Comparison(unit_roundoff(str(y.dtype)))
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
     if wrong is not None:
@@ -301,9 +307,15 @@ class _Runner:
     """Runs a site as one sub-model, or, where its nodes are too many for one, column by column."""
 
     def __init__(
-        self, after: Model, site: SitePlan, original: Original, cancel: Callable[[], bool] | None
+        self,
+        after: Model,
+        site: SitePlan,
+        original: Original,
+        cancel: Callable[[], bool] | None,
+        sessions: Sessions | None,
     ) -> None:
         self.after = after
+        self.sessions = sessions
         self.site = site
         self.cancel = cancel
         self.given = list(original.inputs)
@@ -411,7 +423,14 @@ class _Runner:
         read = dict.fromkeys(name for n in nodes for name in reads(n))
         inputs = [name for name in read if name in values[0] and name not in made]
         given = tuple(Value(n, str(values[0][n].dtype), values[0][n].shape) for n in inputs)
-        session = self._session(nodes, given, outputs)
+        if self.sessions is None:
+            session = self._session(nodes, given, outputs)
+        else:
+            given = tuple(Value(v.name, v.dtype, (None,) * len(v.shape or ())) for v in given)
+            key = given, tuple(outputs)
+            if key not in self.sessions:
+                self.sessions[key] = self._session(nodes, given, outputs)
+            session = self.sessions[key]
         for known in values:
             known.update(session.run({name: known[name] for name in inputs}))
 

@@ -20,7 +20,7 @@ from explorer.engine.verify.blocks import Batch, Ledger, NotTiled, Symbol, Value
 from explorer.engine.verify.interpret import Interpreter
 from explorer.engine.verify.runtime import Array
 
-__all__ = ["Symbols"]
+__all__ = ["Symbols", "moved"]
 
 
 Override = Callable[
@@ -465,3 +465,12 @@ _RULES: Mapping[str, Rule] = {
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
 }
+
+
+def moved(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """What an operator that moves elements makes of arrays of anything.
+
+    Raises:
+        ValueError: It is used in a way that is no part of a tiled product.
+    """
+    return _RULES[op](Symbols("float64"), Node(op, (), ()), attributes, args)[0]
