@@ -10,7 +10,9 @@ and onnxruntime get to see.
 from __future__ import annotations
 
 import os
+import queue
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -472,27 +474,77 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
 
 
 def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
-    """Writes the parts to a new file in large batches."""
+    """Writes the parts to a new file in large batches, one while the next is made."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    beside = _Beside(descriptor)
     try:
-        written = 0
         for piece in _batches(_pieces(parts)):
             if cancel is not None and cancel():
                 raise Cancelled
-            if _nothing(piece):
-                written += len(piece)
-                os.lseek(descriptor, len(piece), os.SEEK_CUR)
-            else:
-                view = memoryview(piece)
-                while len(view):
-                    count = os.write(descriptor, view)
-                    written += count
-                    view = view[count:]
+            beside.write(piece)
             if on_progress is not None:
-                on_progress(Progress("writing", written, parts.size))
-        os.ftruncate(descriptor, written)
+                on_progress(Progress("writing", beside.given, parts.size))
+        beside.finish()
+        os.ftruncate(descriptor, beside.given)
     finally:
+        beside.stop()
         os.close(descriptor)
+
+
+class _Beside:
+    """Writes to a file in a thread: tiles are cut, and files written, without holding the interpreter.
+
+    concurrent.futures would do the same, and imports logging, which takes as long as tiling a small model.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.given = 0
+        """Bytes that were taken over."""
+        self._pieces: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(2)
+        self._failed: OSError | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def write(self, piece: Piece) -> None:
+        """Takes a piece over; waits while two others are not written yet."""
+        self._room.acquire()
+        self._check()
+        self.given += len(piece)
+        self._pieces.put(piece)
+
+    def finish(self) -> None:
+        """Waits until everything is written."""
+        self.stop()
+        self._check()
+
+    def stop(self) -> None:
+        """Ends the thread behind what it was given."""
+        self._pieces.put(None)
+        self._thread.join()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _work(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            if self._failed is None:
+                try:
+                    _put(self.descriptor, piece)
+                except OSError as error:
+                    self._failed = error
+            self._room.release()
+
+
+def _put(descriptor: int, piece: Piece) -> None:
+    if _nothing(piece):
+        os.lseek(descriptor, len(piece), os.SEEK_CUR)
+        return
+    view = memoryview(piece)
+    while len(view):
+        view = view[os.write(descriptor, view) :]
 
 
 def _nothing(piece: Piece) -> bool:

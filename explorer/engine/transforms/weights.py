@@ -177,7 +177,13 @@ def blocks(
 ) -> Tensor:
     """[n, k, TK, TN], of a stack [batch, 1, n, k, TK, TN]: every tile, padded; `grid` is (k, n)."""
     corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
-    slabs = [_Slabs(weight, corners, height, width, b, fill) for b in range(weight.batch)]
+    sizes = [height] * grid[0], [width] * grid[1]
+    slabs: list[Callable[[], Iterator[memoryview]]] = [
+        Tiles(weight, (height, width), sizes, b, fill).bands
+        if weight.transposed
+        else _Slabs(weight, corners, height, width, b, fill)
+        for b in range(weight.batch)
+    ]
     shape = (grid[1], grid[0], height, width)
     return _tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
 
@@ -243,6 +249,12 @@ class Tiles:
             return Tensor(names[at], dtype, shapes[at], payload)
 
         return Bundle(dtype, names, shapes, single, lambda: map(self._made, range(len(names))))
+
+    def bands(self) -> Iterator[memoryview]:
+        """The bytes of all tiles in the order of `places`, those along a band at once."""
+        across = len(self._sizes[0 if self._weight.transposed else 1])
+        for first in range(0, len(self.places), across):
+            yield memoryview(b"".join(map(self._made, range(first, first + across))))
 
     def _made(self, at: int) -> memoryview:
         tk, tn = self._tile
