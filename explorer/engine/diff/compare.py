@@ -16,12 +16,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.side import Side
-from explorer.engine.diff.sites import SitePair, pair_sites
+from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
 from explorer.engine.graph import Model, Value
+from explorer.engine.places import call_name, view
 from explorer.engine.transforms.region import DOMAIN
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff, Progress
@@ -34,6 +37,9 @@ Cancel = Callable[[], bool] | None
 
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
 """What stands for the operator in rows about the graph itself."""
+
+_FOLDED = ("part of a tiled weight now", "part of a tiled weight before")
+"""What is said of a node that only served a tiled site: the Transpose of its weight."""
 
 _STEP = 1024
 
@@ -90,11 +96,13 @@ def diff(
     describer = Describer(one, other, forms, matching, set(joined))
 
     tally = _Tally()
-    rows = [*_opset_rows(before, after, bool(sites))]
+    held = nested_sites(before) | nested_sites(after)
+    rows = [*_opset_rows(before, after, bool(sites or held))]
     for row, op in _value_rows(inputs, other.inputs, _INPUT, lambda a, b: []):
         tally.count(row, op)
         rows += [row] if row else []
-    rows += _node_rows(one, other, matching, describer, sites, closed, tally, tell)
+    found = _node_rows(one, other, matching, describer, sites, closed, tally, tell)
+    rows += _opened(found, (before, after), (), held, forms, tell)
 
     def source(a: str, b: str) -> list[str]:
         return _source_changes(a, b, describer)
@@ -102,7 +110,11 @@ def diff(
     for row, op in _value_rows(outputs, other.outputs, _OUTPUT, source):
         tally.count(row, op)
         rows += [row] if row else []
-    rows += _function_rows(before, after, describer, closed)
+    differing = list(_function_rows(before, after, describer, closed, bool(held)))
+    functions = _opened(differing, (before, after), (), held, forms, tell)
+    told = {f"function {row.before} differs" for row in differing if row not in functions}
+    # who calls a function is as it was where tiling is all that happened to the function
+    rows = [*(row for row in rows if row.status != "changed" or row.what not in told), *functions]
     for row in rows:
         if row.op_before in (_OPSET, _FUNCTION) or row.op_after in (_OPSET, _FUNCTION):
             tally.count(row, row.op_before or row.op_after or "")
@@ -151,6 +163,113 @@ class _Tally:
 Tell = Callable[[str, int, int], None]
 
 
+def _opened(
+    rows: Sequence[NodeDiff],
+    models: tuple[Model, Model],
+    path: tuple[str, ...],
+    held: set[tuple[str, ...]],
+    forms: Forms,
+    tell: Tell,
+) -> list[NodeDiff]:
+    """Rows in which a body that holds tiled sites, and differs in nothing else, is the rows of those.
+
+    Args:
+        rows: Of the graph at `path`.
+        models: Both models.
+        path: Where the graph stands (see `explorer.engine.places`).
+        held: Where tiled sites stand, and every place around such a one.
+        forms: Of both models.
+        tell: Told the phase.
+    """
+    found: list[NodeDiff] = []
+    for row in rows:
+        bodies = _bodies_of(row, view(models[0], path))
+        inside = [_within(models, (*path, body), held, forms, tell) for body in bodies]
+        if bodies and all(inside):
+            found += [one for some in inside for one in some or ()]
+        else:
+            found.append(row)
+    return found
+
+
+def _bodies_of(row: NodeDiff, seen: Model | None) -> list[str]:
+    """The places whose content is all that a row says to differ; none if it says anything else."""
+    if row.status != "changed" or row.before is None or seen is None:
+        return []
+    if row.op_before == row.op_after == _FUNCTION:
+        return [f"{row.before}()"]
+    given = {name for node in seen.graph.nodes if node.label == row.before for name in node.inputs}
+    found = []
+    for part in row.what.split("; "):
+        attribute, content, rest = part.removeprefix("attribute ").partition(": content differs")
+        if part.startswith("attribute ") and content and not rest:
+            found.append(f"{row.before}.{attribute}")
+        elif not part.startswith("weight ") or any(part.startswith(f"weight {name} ") for name in given):
+            # a weight that a body reads from around it is compared with the body
+            return []
+    return found
+
+
+def _within(
+    models: tuple[Model, Model],
+    path: tuple[str, ...],
+    held: set[tuple[str, ...]],
+    forms: Forms,
+    tell: Tell,
+) -> list[NodeDiff] | None:
+    """The rows of the graph at `path` if tiling is all that happened to it; else None."""
+    seen = [view(model, path) for model in models]
+    ends = [_ends(model, graph, path[-1]) for model, graph in zip(models, seen, strict=True)]
+    if seen[0] is None or seen[1] is None or any(len(a) != len(b) for a, b in zip(*ends, strict=True)):
+        return None
+    inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*ends, strict=True))
+    one, other = Side(seen[0]), Side(seen[1])
+    sites = pair_sites(one, other, forms)
+    around = [(name, name) for name in _free(one) & _free(other)]
+    joined = [*inputs, *around, *(tie for site in sites for tie in site.ties)]
+    closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
+    # weights may be nodes here: those of a site are no subject of the matching
+    apart = tuple(
+        own | _folded(side, [None] * len(side.nodes), own)
+        for side, own in zip((one, other), closed, strict=True)
+    )
+    matching = match(one, other, forms, closed=(apart[0], apart[1]), ties=[*joined, *outputs])
+    describer = Describer(one, other, forms, matching, set(joined))
+    rows = _node_rows(one, other, matching, describer, sites, closed, _Tally(), tell)
+    rows = _opened(rows, models, path, held, forms, tell)
+    rows = [row for row in rows if row.what not in _FOLDED]
+    if any(row.status not in ("tiled", "merged") for row in rows):
+        return None
+    if any(_source_changes(a, b, describer) for a, b in outputs):
+        return None
+    # the nodes that ran before the body are looked through with it, and have rows of their own
+    place = "/".join(path)
+    inside = [row for row in rows if place in (row.before or "") + (row.after or "")]
+    return [
+        replace(row, before=_at(place, row.before), after=_at(place, row.after)) for row in inside
+    ] or None
+
+
+def _free(side: Side) -> set[str]:
+    """Values of the graphs around."""
+    own = {value.name for value in side.inputs}
+    return {n for n in side.users if n not in side.producer and n not in side.stored and n not in own}
+
+
+def _at(place: str, name: str | None) -> str | None:
+    return name if name is None or name.startswith(place) else f"{place}/{name}"
+
+
+def _ends(model: Model, seen: Model | None, name: str) -> tuple[list[str], list[str]]:
+    """Names of what goes into the graph at a place and comes out of it."""
+    function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
+    if function is not None:
+        return list(function.inputs), list(function.outputs)
+    if seen is None:
+        return [], []
+    return [v.name for v in seen.graph.inputs], [v.name for v in seen.graph.outputs]
+
+
 def _node_rows(
     before: Side,
     after: Side,
@@ -179,7 +298,7 @@ def _node_rows(
             if row is not None:
                 placed.append(((a, 0, 0), row))
         elif a not in closed[0]:
-            what = "part of a tiled weight now" if a in folded else ""
+            what = _FOLDED[0] if a in folded else ""
             row = NodeDiff("removed", node.label, None, what, node.op, None)
             tally.count(row, node.op)
             placed.append(((a, 0, 0), row))
@@ -194,7 +313,7 @@ def _node_rows(
         elif b in closed[1]:
             behind = max(behind, partner_of_site[b])
         else:
-            what = "part of a tiled weight before" if b in unfolded else ""
+            what = _FOLDED[1] if b in unfolded else ""
             row = NodeDiff("added", None, node.label, what, None, node.op)
             tally.count(row, node.op)
             placed.append(((behind, 1, b), row))
@@ -334,10 +453,14 @@ def _domains(model: Model) -> set[str]:
 
 
 def _function_rows(
-    before: Model, after: Model, describer: Describer, closed: tuple[set[int], set[int]]
+    before: Model,
+    after: Model,
+    describer: Describer,
+    closed: tuple[set[int], set[int]],
+    held: bool,
 ) -> Iterator[NodeDiff]:
     """Local functions that came, went, or mean something else; a tiled site's own are part of its row."""
-    silent = _only_in_sites(before, closed[0]) | _only_in_sites(after, closed[1])
+    silent = _only_in_sites(before, closed[0], held) | _only_in_sites(after, closed[1], held)
     for key in dict.fromkeys((*before.functions, *after.functions)):
         _, name, _ = key
         if key not in after.functions:
@@ -356,9 +479,9 @@ def _nodes_text(model: Model, key: tuple[str, str, str]) -> str:
     return f"{count:,} node{'' if count == 1 else 's'}"
 
 
-def _only_in_sites(model: Model, closed: set[int]) -> set[tuple[str, str, str]]:
-    """The tile operators that no node outside of the tiled sites calls."""
-    if not closed:
+def _only_in_sites(model: Model, closed: set[int], held: bool) -> set[tuple[str, str, str]]:
+    """The tile operators that no node outside of the tiled sites calls; `held`: some are within bodies."""
+    if not closed and not held:
         return set()
     called: set[tuple[str, str, str]] = set()
     pending = [node.key for i, node in enumerate(model.graph.nodes) if i not in closed]

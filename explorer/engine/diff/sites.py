@@ -23,7 +23,7 @@ from explorer.engine.transforms.region import DOMAIN, MNK_KEY, SITE_KEY
 from explorer.engine.transforms.tile import PLAN_KEY
 from explorer.facts import NodeDiff
 
-__all__ = ["SitePair", "count_inside", "pair_sites"]
+__all__ = ["SitePair", "count_inside", "nested_sites", "pair_sites"]
 
 _PRODUCT = "2DMM_"
 
@@ -193,6 +193,20 @@ def _planned(model: Model, site: str) -> int | None:
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     return sum(counts) if counts else None
+
+
+def nested_sites(model: Model) -> set[tuple[str, ...]]:
+    """Where sites stand that are not in the main graph, as the plan in the file says; and what is around."""
+    sites = _plan(model).get("sites")
+    places = (
+        [site.get("place") for site in sites if isinstance(site, dict)] if isinstance(sites, list) else []
+    )
+    return {
+        tuple(map(str, place[:depth]))
+        for place in places
+        if isinstance(place, list)
+        for depth in range(1, min(len(place), 32) + 1)
+    }
 
 
 def _plan(model: Model) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from explorer import Session, TileSpec
+from explorer import Session, TileSpec, diff_files
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Model, Node
 from explorer.engine.places import view
@@ -189,6 +189,39 @@ def test_a_fault_inside_a_loop_is_found_there(tmp_path: Path) -> None:
     assert not evidence.passed
     assert "rnn.body/in" in evidence.verdict
     assert "not its slice of the weight" in evidence.verdict
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_diff_names_each_product_where_it_stands_and_nothing_else(tmp_path: Path, case: str) -> None:
+    build, names = CASES[case]
+    source, target = build(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")
+    with Session(source) as session:
+        session.tile(TileSpec((4, 4, 4)), output=target, verify=False)
+    assert {(row.status, row.before) for row in diff_files(source, target).nodes} == {
+        ("tiled", name) for name in names
+    }
+    assert {(row.status, row.after) for row in diff_files(target, source).nodes} == {
+        ("merged", name) for name in names
+    }
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "new"),
+    [("Scan", "Tanh", "Sigmoid"), ("Loop", "Identity", "Neg")],
+)
+def test_what_else_differs_beside_a_tiled_product_is_not_hidden(
+    tmp_path: Path, case: str, old: str, new: str
+) -> None:
+    source, target = CASES[case][0](tmp_path / "a.onnx"), str(tmp_path / "b.onnx")
+    with Session(source) as session:
+        session.tile(TileSpec((4, 4, 4)), output=target, verify=False)
+    model = onnx.load(target)
+    bodies = [a.g.node for n in model.graph.node for a in n.attribute if a.HasField("g")]
+    found = [n for nodes in bodies for n in nodes if n.op_type == old]
+    assert found, "nothing to spoil"
+    found[-1].op_type = new
+    onnx.save(model, target)
+    assert "changed" in {row.status for row in diff_files(source, target).nodes}
 
 
 def test_a_place_that_is_not_there_is_none(tmp_path: Path) -> None:
