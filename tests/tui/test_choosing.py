@@ -60,7 +60,7 @@ async def test_the_models_are_listed_with_format_and_size_and_enter_chooses(samp
         hands = Chooser(app, pilot)
         await hands.rest()
         assert "sample_models" in hands.strip(Header)
-        assert "8 models" in hands.strip(Status)
+        assert "9 models" in hands.strip(Status)
         assert hands.rows()[0].split() == ["bert_tiny.onnx", "onnx", "738.24", "KiB"]
         await hands.press("down", "j", "down", "enter")
     assert app.chosen == "lenet.onnx"
