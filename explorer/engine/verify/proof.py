@@ -114,7 +114,14 @@ def verify(
     job = _Job(before, halfway, after, tried, seed, on_progress, cancel)
     found = job.originals(plan)
     sites = job.sites(plan, found) if plan is not None else ()
-    whole, torch = job.whole(plan, found, seeds, names, torch_run)
+    whole: tuple[OutputEvidence, ...] = ()
+    torch: tuple[OutputEvidence, ...] = ()
+    try:
+        whole, torch = job.whole(plan, found, seeds, names, torch_run)
+    except BadModel:
+        if all(e.passed for e in sites):
+            raise
+        # the site that is wrong says more than that the model does not run
     passed = all(e.passed for e in sites) and all(e.passed for e in (*whole, *torch))
     verdict = verdict_of(sites, whole, torch, draws, 0 if plan is None else len(plan.sites))
     if passed and found and branches(halfway) and (strange := difference(halfway, after, found)):
