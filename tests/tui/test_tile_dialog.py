@@ -184,6 +184,17 @@ async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> 
         assert "pack" in line_text(option(hands, "grouped").line_at(0))[: grouped.width]
 
 
+@pytest.mark.parametrize("size", [(80, 24), (60, 15)])
+async def test_words_that_have_room_stay_where_they_are_whichever_is_chosen(size: tuple[int, int]) -> None:
+    async with screen(ScriptedEngine(), size) as hands:
+        await hands.press("t")
+        for name in ("edges", "grouped", "form"):
+            words = await to(hands, name)
+            for _ in words.words:
+                assert all(word in line_text(words.line_at(0)) for word in words.words), name
+                await hands.press("right")
+
+
 async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profiles: Path) -> None:
     async with screen() as hands:
         await hands.press("t")

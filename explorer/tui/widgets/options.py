@@ -57,7 +57,8 @@ class Options(RoleLines, can_focus=True):
     def _start(self) -> int:
         """The first word on show: of many, those before the chosen one that would push it out are not."""
         room, start = self.size.width - self._room, self.index
-        while start and sum(len(w) + 3 for w in self.words[start - 1 : self.index + 1]) <= room:
+        # behind the last word there is no gap
+        while start and sum(len(w) + 3 for w in self.words[start - 1 : self.index + 1]) - 1 <= room:
             start -= 1
         return start
 
