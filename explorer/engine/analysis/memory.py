@@ -206,16 +206,11 @@ def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
         for key in step.inputs:
             last[key] = index
         for key, info, size in step.outputs:
-            if key in born:
-                last[key] = index
-            else:
+            if key not in born:
                 born[key] = info, size, index
+            last[key] = index
     last.update(dict.fromkeys(keep, len(steps) - 1))
-    return [
-        Life(info, size, index, max(last.get(key, index), index))
-        for key, (info, size, index) in born.items()
-        if size != 0
-    ]
+    return [Life(info, size, index, last[key]) for key, (info, size, index) in born.items() if size != 0]
 
 
 def _alive(found: Sequence[Life], count: int) -> list[int]:

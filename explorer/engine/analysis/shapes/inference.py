@@ -452,7 +452,9 @@ class Inference:
                 if not self._other(node, table, opsets):
                     open_.append(node)
                 continue
-            if not types.keys().isdisjoint(outputs) and complete_all(outputs, types):
+            only = outputs[0] if len(outputs) == 1 else ""
+            there = only in types if only else not types.keys().isdisjoint(outputs)
+            if there and complete_all(outputs, types):
                 self._fold(node, table)
                 continue
             kinds = [get(name, first) if name else None for name in node.inputs]
@@ -492,8 +494,8 @@ class Inference:
             if isinstance(made, Misfit):
                 self._refuse(node, str(made), table)
                 continue
-            if len(outputs) == 1 and answer.whole and outputs[0] and outputs[0] not in types:
-                types[outputs[0]] = made[0]
+            if only and answer.whole and not there:
+                types[only] = made[0]
                 if key is not None:
                     alike[id(node)] = answer
             else:
