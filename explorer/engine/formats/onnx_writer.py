@@ -127,15 +127,18 @@ class _Encoder:
 
     def bundle(self, number: int, bundle: Bundle) -> Computed:
         """Tensors as the repeated field `number`, put together while they are written."""
-        known: dict[tuple[int, ...], tuple[bytes, bytes, int]] = {}
+        known: dict[tuple[tuple[int, ...], int], tuple[bytes, bytes, int]] = {}
         heads, total = [], 0
-        for name, shape in zip(bundle.names, bundle.shapes, strict=True):
-            if shape not in known:
+        for name, shape in zip(map(str.encode, bundle.names), bundle.shapes, strict=True):
+            key = shape, len(name)
+            if key not in known:
                 size = Tensor("", bundle.dtype, shape, None).nbytes
-                known[shape] = self.kind(shape, bundle.dtype), varint(9 << 3 | 2) + varint(size), size
-            kind, raw, size = known[shape]
-            body = kind + length_delimited(8, name.encode()) + raw
-            head = varint(number << 3 | 2) + varint(len(body) + size) + body
+                front = self.kind(shape, bundle.dtype) + varint(8 << 3 | 2) + varint(len(name))
+                raw = varint(9 << 3 | 2) + varint(size)
+                length = varint(len(front) + len(name) + len(raw) + size)
+                known[key] = varint(number << 3 | 2) + length + front, raw, size
+            front, raw, size = known[key]
+            head = front + name + raw
             heads.append(head)
             total += len(head) + size
 

@@ -248,13 +248,36 @@ class Tiles:
             payload = Computed(math.prod(shapes[at]) * self._itemsize, lambda: iter((self._made(at),)))
             return Tensor(names[at], dtype, shapes[at], payload)
 
-        return Bundle(dtype, names, shapes, single, lambda: map(self._made, range(len(names))))
+        return Bundle(dtype, names, shapes, single, self._each)
 
     def bands(self) -> Iterator[memoryview]:
         """The bytes of all tiles in the order of `places`, those along a band at once."""
+        for band, single in self._along():
+            yield band if band is not None else memoryview(b"".join(map(self._made, single)))
+
+    def _each(self) -> Iterator[memoryview]:
+        """The bytes of every tile in the order of `places`."""
+        for band, single in self._along():
+            if band is None:
+                yield from map(self._made, single)
+                continue
+            size = len(band) // len(single)
+            for at in range(0, len(band), size):
+                yield band[at : at + size]
+
+    def _along(self) -> Iterator[tuple[memoryview | None, range]]:
+        """The bytes of the tiles along each band, None where an edge or a cut needs them one by one."""
         across = len(self._sizes[0 if self._weight.transposed else 1])
         for first in range(0, len(self.places), across):
-            yield memoryview(b"".join(map(self._made, range(first, first + across))))
+            single = range(first, first + across)
+            k, n = self.places[single[-1]]
+            inside = (k + 1) * self._tile[0] <= self._weight.K and (n + 1) * self._tile[1] <= self._weight.N
+            if self._weight.cut is not None or not inside:
+                yield None, single
+                continue
+            self._made(first)
+            assert self._band is not None
+            yield _bytes(self._band[1]), single
 
     def _made(self, at: int) -> memoryview:
         tk, tn = self._tile
