@@ -327,3 +327,18 @@ def test_a_fault_in_a_branch_that_no_draw_takes_is_found(
     assert not evidence.passed
     assert evidence.verdict.startswith("not proved: outside of the sites ")
     assert words in evidence.verdict
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_value_may_be_every_input_of_a_product(tmp_path: Path, form: Any) -> None:
+    product = node("Gemm", ["x", "x", "x"], ["y"], name="fc", transB=1, alpha=0.5)
+    source = model(tmp_path / "a.onnx", [product], [value("x", [7, 7])], [value("y", [7, 7])], {})
+    proved(source, TileSpec(tile=SMALL, form=form), evaluator=False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_einsum_may_have_a_batch_of_one(tmp_path: Path, form: Any) -> None:
+    product = node("Einsum", ["a", "b"], ["y"], name="sum", equation="bij,bjk->bki")
+    feeds = [value("a", [1, 3, 4]), value("b", [1, 4, 5])]
+    source = model(tmp_path / "a.onnx", [product], feeds, [value("y", [1, 5, 3])], {})
+    proved(source, TileSpec(tile=SMALL, form=form), evaluator=form != "scan")

@@ -81,6 +81,12 @@ def _einsum(node: Node, look: Look) -> Site | str:
     if not constant[order[1]]:
         second = look.opened(names[1])
         opened.update({c: (1, i) for i, c in enumerate(right) if i in second and c not in opened})
+    else:
+        second = frozenset()
+    first = look.opened(names[0])
+    if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
+        # a fixed length of 1 would be repeated
+        return "an axis is open in one operand and fixed in the other: bind it with --dim"
     return _site(node, look, names, (left, right, terms.out), groups, sizes, opened, dtype or "float32")
 
 
@@ -150,7 +156,7 @@ def _site(
         z = scaled(region, z, dtype, 1.0, "", 1.0)
         made = batch + rows + columns
         groups_ = (batch, rows, columns) if stacked else (rows, columns)
-        if not all(len(group) == 1 for group in groups_):
+        if (batch and not stacked) or not all(len(group) == 1 for group in groups_):
             z = region.reshape(z, [size(c, given) for c in made], "apart")
         if made != out:
             z = region.transpose(z, [made.index(c) for c in out], "shaped")

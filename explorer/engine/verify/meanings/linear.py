@@ -26,9 +26,9 @@ def _product(node: Node, look: Look) -> Original:
     multiplied = [n for n, v in zip(node.inputs[:2], (left, right), strict=True) if v is None]
     inputs = list(dict.fromkeys(multiplied))
     operands = len(inputs)
-    if name and bias is None:
+    if name and bias is None and name not in inputs:
         inputs.append(name)
-    added: Array | int | None = bias if bias is not None else (len(inputs) - 1 if name else None)
+    added: Array | int | None = bias if bias is not None else (inputs.index(name) if name else None)
     turns = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
