@@ -465,6 +465,14 @@ def test_exact_sums_are_called_exact_and_what_was_not_measured_says_why() -> Non
     assert "float64 none: no such operator" in report
 
 
+def test_exact_sums_that_the_original_misses_say_what_it_did() -> None:
+    far = replace(SITE_PROOF, bound_ratio=None, rms_after=0.0, max_abs=17.0, reason="the original saturates")
+    near = replace(far, name="other", max_abs=1e-6, reason="as it should be")
+    report = text(evidence.evidence(replace(PROOF, sites=(far, near))))
+    assert "the original saturates" in report
+    assert "as it should be" not in report
+
+
 def test_identical_models_list_nothing() -> None:
     same = replace(CHANGE, equal=True, nodes=(), summary=(OpDiff("Gemm", 3, 0, 3, 0, 0),))
     report = text(changes.diff(same))

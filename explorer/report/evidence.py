@@ -57,8 +57,13 @@ def evidence(fact: Verification) -> list[Block]:
         blocks += [Line(), Table((Column("why", shrink=True), Column("")), rows)]
     unknown = [out for out in fact.outputs if out.passed and not out.equal and out.rms_before is None]
     if unknown:
-        rows = [(out.name, Span(out.reason, NOTE)) for out in unknown]
-        blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), rows)]
+        reasons = [(out.name, Span(out.reason, NOTE)) for out in unknown]
+        blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
+    apart = [site for site in fact.sites if _exact(site) and (site.max_abs or 0.0) >= 1]
+    if apart:
+        # exact, and steps away from the original: its kernel saturates
+        why = [(site.name, Span(site.reason, NOTE)) for site in apart]
+        blocks += [Line(), Table((Column("unlike the original", shrink=True), Column("")), why)]
     return [*blocks, Line(), Prose("; ".join(_how(fact)), DIM)]
 
 

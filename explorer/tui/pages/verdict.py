@@ -88,9 +88,11 @@ def _sites(sites: Sequence[SiteEvidence], width: int) -> list[Line]:
             ("limit", None if site.bound_ratio is None else site.limit),
         )
         lines.extend(_figures(figures, width))
+        # a site whose sums are exact may be steps away from the original, whose kernel saturates
+        apart = site.bound_ratio is None and (site.max_abs or 0.0) >= 1
         for said in (site.structure, site.reason):
-            if said and not site.passed:
-                lines.extend(wrap((("  ", "text"), (safe(said), "bad")), width, 2))
+            if said and (apart or not site.passed):
+                lines.extend(wrap((("  ", "text"), (safe(said), "dim" if site.passed else "bad")), width, 2))
     if len(sites) > _MOST:
         lines.append(((f"{_MOST:,} of {len(sites):,} shown", "dim"),))
     return lines
