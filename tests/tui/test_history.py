@@ -167,8 +167,11 @@ async def test_quitting_asks_for_a_named_state_that_is_not_saved_wherever_the_us
         assert hands.dialog() == "", "a state without a name was undone and is not asked for"
 
 
-async def test_the_script_of_a_state_is_written_where_the_user_says(tmp_path: Path) -> None:
-    target, mine = str(tmp_path / "a.sh"), tmp_path / "b.sh"
+async def test_the_script_of_a_state_is_written_where_the_user_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target, mine = "a.sh", Path("b.sh")
     mine.write_text("mine")
     async with screen() as hands:
         await twice(hands)

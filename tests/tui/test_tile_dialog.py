@@ -39,7 +39,8 @@ buffer = "16 KiB"
 def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "config.toml"
     path.write_text(PROFILES)
-    monkeypatch.setenv("EXPLORER_CONFIG", str(path))
+    monkeypatch.chdir(tmp_path)  # a short path: messages begin with it, and the dialog is narrow
+    monkeypatch.setenv("EXPLORER_CONFIG", path.name)
     return path
 
 

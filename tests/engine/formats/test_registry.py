@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,14 +131,17 @@ def test_weights_of_torchvisions_go_with_a_name_only(tmp_path: Path, sample: obj
 
 def test_a_file_that_cannot_be_read_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "m.onnx", ONNX)
-    real = open
 
-    def refused(file: object, *args: object, **how: object) -> object:
-        if str(file) == str(path):
-            raise PermissionError(13, "Permission denied")
-        return real(file, *args, **how)  # type: ignore[call-overload]
+    def refusing(real: Any) -> Any:
+        def refused(file: object, *args: object, **how: object) -> object:
+            if str(file) == str(path):
+                raise PermissionError(13, "Permission denied")
+            return real(file, *args, **how)
 
-    monkeypatch.setattr("builtins.open", refused)
+        return refused
+
+    monkeypatch.setattr("builtins.open", refusing(open))
+    monkeypatch.setattr("os.open", refusing(os.open))
     assert Probe(str(path)).head == b""
     with pytest.raises(BadModel, match="cannot be read: Permission denied"):
         formats.open_model(str(path), OpenOptions())
