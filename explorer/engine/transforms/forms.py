@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec import Struct
 
 from explorer.engine.bulk import gathered
-from explorer.engine.graph import Function, Node, Value, tensor_from_array
+from explorer.engine.graph import Function, Node, Value
 from explorer.engine.transforms.open_forms import emit_open
 from explorer.engine.transforms.operands import Operand, flowing, stored
 from explorer.engine.transforms.operators import concat2d, cut, multiplied, tile_operator
@@ -138,9 +137,7 @@ def _padded(region: Region, site: Site, x: str, rows: int, columns: int, label: 
     lead = (0,) if site.stacked else ()
     fill = ""
     if site.fill[side]:
-        fill = region.constant(
-            tensor_from_array("", np.asarray(site.fill[side], site.dtype)), f"{label}_fill"
-        )
+        fill = region.number(site.fill[side], site.dtype, f"{label}_fill")
     pads = (*lead, 0, 0, *lead, rows, columns)
     return region.pad(x, pads, f"{label}_padded", fill)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.graph import Function, dtype_code, tensor_from_array
+from explorer.engine.graph import Function, dtype_code
 from explorer.engine.transforms.region import DOMAIN, Emission, Region
 
 __all__ = ["HALVES", "concat2d", "cut", "multiplied", "split2d", "tile_operator"]
@@ -110,11 +110,10 @@ def multiplied(region: Region, a: str, b: str, dtype: str, right: str, label: st
     # onnxruntime adds up pairs of these in 16 bits on processors without VNNI, and saturates: the same
     # numbers with an offset take its exact kernel
     wide = region.add("Cast", (b,), f"{right_name}32", attributes={"to": dtype_code("int32")})
-    offset = region.constant(tensor_from_array("", np.asarray(128, np.int32)), f"{label}_offset")
+    offset = region.number(128, np.int32, f"{label}_offset")
     moved = region.add("Add", (wide, offset), f"{right_name}_moved")
     narrow = region.add("Cast", (moved,), f"{right_name}_unsigned", attributes={"to": dtype_code("uint8")})
     zeros = [
-        region.constant(tensor_from_array("", np.asarray(zero, np.uint8)), f"{label}_{side}")
-        for zero, side in ((0, "zero"), (128, "other_zero"))
+        region.number(zero, np.uint8, f"{label}_{side}") for zero, side in ((0, "zero"), (128, "other_zero"))
     ]
     return region.add("MatMulInteger", (a, narrow, *zeros), label, mnk=mnk)

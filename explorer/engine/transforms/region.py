@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -198,6 +199,10 @@ class Region:
         number = tensor_from_array("", tensor.array().astype("float64"))
         given = self.add("Constant", (), f"{label}_number", attributes={"value": number})
         return self.add("Cast", (given,), label, attributes={"to": dtype_code(tensor.dtype)})
+
+    def number(self, value: float, dtype: Any, label: str) -> str:
+        """A Constant node of one number."""
+        return self.constant(tensor_from_array("", np.asarray(value, dtype)), label)
 
     def integers(self, values: Sequence[int], label: str) -> str:
         """A Constant node of int64 values."""

@@ -250,7 +250,7 @@ def _start(region: Region, layer: _Layer, role: str, d: int) -> str:
     given = layer.inputs[role]
     if given:
         axis = 1 if layer.first else 0
-        index = region.constant(tensor_from_array("", np.asarray(d, np.int64)), f"{role}_which")
+        index = region.number(d, np.int64, f"{role}_which")
         return region.add("Gather", (given, index), role, attributes={"axis": axis})
     sizes = region.read_sizes((layer.batch, layer.hidden), f"{role}_size")
     zero = tensor_from_array("", np.zeros(1, layer.dtype))
@@ -290,8 +290,8 @@ def _clipped(region: Region, layer: _Layer, x: str, label: str) -> str:
     if region.emission.opset < 11:
         bounds = {"min": -float(clip), "max": float(clip)}
         return region.add("Clip", (x,), f"{label}_clipped", attributes=bounds)
-    low = region.constant(tensor_from_array("", np.asarray(-clip, layer.dtype)), f"{label}_low")
-    high = region.constant(tensor_from_array("", np.asarray(clip, layer.dtype)), f"{label}_high")
+    low = region.number(-clip, layer.dtype, f"{label}_low")
+    high = region.number(clip, layer.dtype, f"{label}_high")
     return region.add("Clip", (x, low, high), f"{label}_clipped")
 
 
@@ -302,7 +302,7 @@ def _gates(region: Region, layer: _Layer, x: str, count: int, label: str) -> lis
 
 
 def _less_from_one(region: Region, layer: _Layer, x: str, label: str) -> str:
-    one = region.constant(tensor_from_array("", np.asarray(1, layer.dtype)), f"{label}_one")
+    one = region.number(1, layer.dtype, f"{label}_one")
     return region.add("Sub", (one, x), label)
 
 

@@ -227,7 +227,7 @@ def requantised(scale: Array, zero: Array) -> Tail:
 
     def tail(region: Region, z: str, spread: Spread) -> str:
         z = rescaled(scale)(region, z, spread)
-        one = region.constant(tensor_from_array("", np.asarray(1, np.float32)), "quantum")
+        one = region.number(1, np.float32, "quantum")
         point = region.constant(tensor_from_array("", zero.reshape(())), "y_zero")
         return region.add("QuantizeLinear", (z, one, point), "requantised")
 
@@ -284,7 +284,7 @@ def slid(node: Node, look: Look, x: str, w: str, zero: Zero) -> Site | str:
             if not zero:
                 return ""
             dtype = look.dtype(x) or "uint8"
-            return region.constant(tensor_from_array("", np.asarray(zero, dtype)), "x_around_value")
+            return region.number(zero, dtype, "x_around_value")
         # behind the operands
         value = inputs[1 if w in look.constants else 2]
         return value if single == () else region.reshape(value, (), "x_around_value")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 from msgspec import Struct
 
-from explorer.engine.graph import Node, dtype_code, tensor_from_array
+from explorer.engine.graph import Node, dtype_code
 from explorer.engine.transforms.operators import HALVES
 from explorer.engine.transforms.region import Region, Size
 from explorer.engine.transforms.sites import Look, Make, Site, Weight
@@ -24,20 +23,16 @@ def scaled(region: Region, z: str, dtype: str, alpha: float, bias: str, beta: fl
     wide = dtype in HALVES
     working = "float32" if wide else dtype
     if alpha != 1.0:
-        z = region.add("Mul", (z, _scalar(region, alpha, working, "alpha")), "scaled")
+        z = region.add("Mul", (z, region.number(alpha, working, "alpha")), "scaled")
     if bias:
         if wide:
             bias = region.add("Cast", (bias,), "bias32", attributes={"to": dtype_code("float32")})
         if beta != 1.0:
-            bias = region.add("Mul", (bias, _scalar(region, beta, working, "beta")), "bias_scaled")
+            bias = region.add("Mul", (bias, region.number(beta, working, "beta")), "bias_scaled")
         z = region.add("Add", (z, bias), "biased")
     if wide:
         z = region.add("Cast", (z,), "narrowed", attributes={"to": dtype_code(dtype)})
     return z
-
-
-def _scalar(region: Region, value: float, dtype: str, label: str) -> str:
-    return region.constant(tensor_from_array("", np.asarray(value, dtype)), label)
 
 
 def product(node: Node, look: Look, types: Sequence[str] = FLOATS) -> Site | str:
