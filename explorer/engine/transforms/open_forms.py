@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from explorer.engine.graph import Value, tensor_from_array
-from explorer.engine.transforms import weights
+from explorer.engine.transforms.operands import stored
 from explorer.engine.transforms.operators import cut, tile_operator
 from explorer.engine.transforms.region import DOMAIN, Region, Size
 from explorer.engine.transforms.sites import Site, Weight
@@ -27,10 +27,12 @@ MIN_OPSET = 11
 
 def emit_open(region: Region, site: Site, plan: SitePlan, inputs: Sequence[str]) -> str:
     """The products of a site with open sizes, (M, N) or (batch, M, N), cropped to those of that run."""
+    _, tk, tn = plan.tile
     x = site.left(region, inputs)
     weight = site.weight
     if weight is not None:
-        w = _stored(region, site, weight, plan.tile)
+        # columns of whole tiles, (n, K, TN), of a stack (batch, n, K, TN)
+        w = stored(weight, -(-site.K // tk) * tk, site.fill[1]).columns(region, -(-site.N // tn), tn)
     else:
         assert not isinstance(site.right, Weight)
         w = site.right(region, inputs)
@@ -38,7 +40,6 @@ def emit_open(region: Region, site: Site, plan: SitePlan, inputs: Sequence[str])
         return _matrix(region, site, plan.tile, x, w)
     body = region.inner("matrix")
     one, other = body.value("x"), body.value("w")
-    _, tk, tn = plan.tile
     cut_ = -(-site.N // tn), -(-site.K // tk) * tk, tn
     handed = cut_ if weight is not None else (_length(site, "K"), _length(site, "N"))
     z = _matrix(body, site, plan.tile, one, other)
@@ -56,18 +57,6 @@ def emit_open(region: Region, site: Site, plan: SitePlan, inputs: Sequence[str])
 
 def _length(site: Site, axis: str) -> int | None:
     return None if axis in site.dynamic else int(getattr(site, axis))
-
-
-def _stored(region: Region, site: Site, weight: Weight, tile: tuple[int, int, int]) -> str:
-    """The weight as columns of whole tiles, (n, K, TN), of a stack (batch, n, K, TN)."""
-    _, tk, tn = tile
-    K, n = -(-site.K // tk) * tk, -(-site.N // tn)
-    at = 0 if weight.batch == 1 else None
-    return region.emission.store(
-        (weight.name, weight.transposed, weight.layout, at, K, "columns", tn, n),
-        f"{weight.name}/columns_{tn}",
-        lambda name: weights.columns(name, weight, n, K, tn, at, site.fill[1]),
-    )
 
 
 def _matrix(region: Region, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
@@ -130,7 +119,7 @@ def _whole_tiles(
     pads = region.concat([region.integers((0, 0), f"{label}_before"), *behind], 0, f"{label}_pads")
     padded = [x, pads]
     if fill:
-        padded.append(region.constant(tensor_from_array("", np.asarray(fill, site.dtype)), f"{label}_fill"))
+        padded.append(region.number(fill, site.dtype, f"{label}_fill"))
     return region.add("Pad", padded, f"{label}_padded")
 
 
