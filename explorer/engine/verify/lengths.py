@@ -28,15 +28,13 @@ def bindings(model: Model, plan: Plan | None, dims: Mapping[str, int]) -> list[d
         dims: Sizes that are bound, and those that figures are for.
     """
     base = {**(plan.dims if plan is not None else {}), **dims}
-    if plan is None or not plan.free:
+    tiles = [t for site in plan.sites if site.dynamic for t in site.tile] if plan is not None else []
+    if plan is None or not plan.free or not tiles:
         return [base]
-    tiles = sorted({t for site in plan.sites if site.dynamic for t in site.tile})
+    tile = max(tiles)
     batches = {v.shape[0] for v in model.graph.feeds if v.shape}
-    lengths: list[int] = []
-    for tile in tiles[-1:]:
-        lengths = [1, tile - 1, tile, tile + 1, 2 * tile + tile // 2 + 1]
     tried = [base]
-    for at, length in enumerate(lengths):
+    for at, length in enumerate((1, tile - 1, tile, tile + 1, 2 * tile + tile // 2 + 1)):
         sizes = dict(base)
         for name in plan.free:
             # a batch multiplies everything: small ones that are not powers of two show as much

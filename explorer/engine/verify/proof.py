@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from explorer.engine.analysis.shapes import Inference
 from explorer.engine.graph import DTYPES, Model
 from explorer.engine.places import Place, places, view
+from explorer.engine.portions import portions
 from explorer.engine.verify import outputs
 from explorer.engine.verify.around import branches, difference
 from explorer.engine.verify.blocks import NotTiled
@@ -223,7 +224,7 @@ class _Job:
         done, total = 0, len(planned) * len(self.tried)
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            for group in _groups(moved):
+            for group in portions(moved, _exposed, _EXPOSED):
                 shown = [found[_key(s)] for s in group if not s.place]
                 try:
                     values = self._observed(shown, drawn) if shown else {}
@@ -458,20 +459,10 @@ def _site_evidence(
 _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
-def _groups(sites: Sequence[SitePlan]) -> Iterator[list[SitePlan]]:
-    """Sites whose activations fit in memory together."""
-    group: list[SitePlan] = []
-    size = 0
-    for site in sites:
-        elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
-        nbytes = elements * _WIDTHS.get(site.dtype, 64) // 8
-        if group and size + nbytes > _EXPOSED:
-            yield group
-            group, size = [], 0
-        group.append(site)
-        size += nbytes
-    if group:
-        yield group
+def _exposed(site: SitePlan) -> int:
+    """Bytes of the activations of a site that a run hands out."""
+    elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
+    return elements * _WIDTHS.get(site.dtype, 64) // 8
 
 
 def depth_of(model: Model) -> int:

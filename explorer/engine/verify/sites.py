@@ -155,16 +155,24 @@ def run_part(model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], w
     """
     graph = model.graph
     nodes, _ = needed(graph.nodes, outputs, stop=feeds, known=graph.initializers)
-    read = {name for node in nodes for name in reads(node)} - set(feeds)
-    part = Graph(
+    given = tuple(Value(n, str(v.dtype), v.shape) for n, v in feeds.items())
+    return _part(model, nodes, given, outputs, what).run(dict(feeds))
+
+
+def _part(
+    model: Model, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str], what: str
+) -> Session:
+    """A session of some nodes of a model by themselves, with the weights that they read."""
+    read = {name for node in nodes for name in reads(node)} - {value.name for value in inputs}
+    initializers = model.graph.initializers
+    graph = Graph(
         name="part",
         nodes=tuple(nodes),
-        inputs=tuple(Value(n, str(v.dtype), v.shape) for n, v in feeds.items()),
+        inputs=inputs,
         outputs=tuple(Value(n, None, None) for n in outputs),
-        initializers={n: graph.initializers[n] for n in read if n in graph.initializers},
+        initializers={n: initializers[n] for n in read if n in initializers},
     )
-    session = Session(replace(model, graph=part, metadata={}, extra=()), what=what, optimise=False)
-    return session.run(dict(feeds))
+    return Session(replace(model, graph=graph, metadata={}, extra=()), what=what, optimise=False)
 
 
 def _verdict(comparison: Comparison, ratio: float, limit: float) -> str:
@@ -435,18 +443,7 @@ class _Runner:
             known.update(session.run({name: known[name] for name in inputs}))
 
     def _session(self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]) -> Session:
-        given = {v.name for v in inputs}
-        read = {name for node in nodes for name in reads(node)} - given
-        initializers = self.after.graph.initializers
-        graph = Graph(
-            name="site",
-            nodes=tuple(nodes),
-            inputs=inputs,
-            outputs=tuple(Value(n, None, None) for n in outputs),
-            initializers={n: initializers[n] for n in read if n in initializers},
-        )
-        part = replace(self.after, graph=graph, metadata={}, extra=())
-        return Session(part, what=f"site '{self.site.name}'", optimise=False)
+        return _part(self.after, nodes, inputs, outputs, f"site '{self.site.name}'")
 
 
 def _cone(output: str, makers: Mapping[str, Node], stop: set[str]) -> list[Node]:
