@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from explorer.engine.convert.running import as_array
 from explorer.engine.torch_tiling.replace import TILED, rows_of
 from explorer.engine.verify.compare import Comparison, unit_roundoff
-from explorer.engine.verify.sites import LIMIT, chain_length
+from explorer.engine.verify.sites import LIMIT, chain_length, fault_of
 from explorer.facts import Plan, SiteEvidence, SitePlan
 
 __all__ = ["site_evidence"]
@@ -139,11 +139,7 @@ def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed:
         here = _ratio(result, reference, site)
         if here[0] / here[1] >= ratio / limit:
             ratio, limit = here
-    reason = ""
-    if comparison.nonfinite:
-        reason = f"{comparison.nonfinite:,} NaN or Inf that the original has not"
-    elif not ratio <= limit:  # a NaN must fail, and compares false with everything
-        reason = f"error of {ratio:.3g} x u (|x| |W|), allowed are {limit:.3g}"
+    reason = fault_of(comparison, ratio, limit)
     return _evidence(site, comparison, ratio, limit, structure, reason)
 
 

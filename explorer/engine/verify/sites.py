@@ -30,7 +30,7 @@ from explorer.engine.verify.runtime import Array, Session
 from explorer.errors import Cancelled
 from explorer.facts import SitePlan
 
-__all__ = ["LIMIT", "Sessions", "SiteRun", "chain_length", "run_part", "run_site"]
+__all__ = ["LIMIT", "Sessions", "SiteRun", "chain_length", "fault_of", "run_part", "run_site"]
 
 LIMIT = 8.0
 """What |error| / (u |x| |W|) may be where signs are mixed."""
@@ -138,7 +138,7 @@ def run_site(
         here = _ratio(given, reference, unit_roundoff(str(y.dtype)), chain_length(site))
         if here[0] / here[1] >= ratio / limit:
             ratio, limit = here
-    return SiteRun(comparison, ratio, limit, rows, _verdict(comparison, ratio, limit))
+    return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
 
 
 def run_part(model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], what: str) -> dict[str, Array]:
@@ -175,7 +175,8 @@ def _part(
     return Session(replace(model, graph=graph, metadata={}, extra=()), what=what, optimise=False)
 
 
-def _verdict(comparison: Comparison, ratio: float, limit: float) -> str:
+def fault_of(comparison: Comparison, ratio: float, limit: float) -> str:
+    """What is wrong with a site's numbers, in words; '' if nothing is."""
     if comparison.nonfinite:
         return f"{comparison.nonfinite:,} NaN or Inf that the original has not"
     if not ratio <= limit:  # a NaN must fail, and compares false with everything
