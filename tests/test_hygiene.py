@@ -59,6 +59,12 @@ def test_nothing_heavy_comes_with(name: str) -> None:
     assert not tops(imported_by(f"import {name}")) & HEAVY
 
 
+def test_opening_an_onnx_model_to_its_totals_loads_nothing_heavy() -> None:
+    model = ROOT / "sample_models" / "mlp_128.onnx"
+    seen = imported_by(f"from explorer import Session\nassert Session({str(model)!r}).open().totals.params")
+    assert not tops(seen) & HEAVY
+
+
 def test_the_screen_never_loads_the_engine() -> None:
     seen = imported_by("import explorer.tui.app")
     assert not {name for name in seen if name.startswith("explorer.engine")}

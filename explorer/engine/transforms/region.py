@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -202,6 +201,8 @@ class Region:
 
     def number(self, value: float, dtype: Any, label: str) -> str:
         """A Constant node of one number."""
+        import numpy as np  # the analysis reads this module's names, and never waits for numpy
+
         return self.constant(tensor_from_array("", np.asarray(value, dtype)), label)
 
     def integers(self, values: Sequence[int], label: str) -> str:
