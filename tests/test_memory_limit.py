@@ -172,12 +172,12 @@ def test_a_verb_under_a_limit_ends_with_its_parent(sample: Callable[[str], Path]
 
 
 def test_the_engine_says_in_one_line_that_its_limit_is_met_and_goes_on(sample: Callable[[str], Path]) -> None:
-    engine = Engine(str(sample("mlp_128")), memory=100 * MIB)
+    engine = Engine(str(sample("mlp_128")), memory=160 * MIB)
     try:
         assert engine.submit("open").future.result(60).totals.params
         pid = engine.pid
         with pytest.raises(ExplorerError) as caught:
-            engine.submit("tile", TileSpec((1, 1, 1), form="unrolled")).future.result(120)
+            engine.submit("tile", TileSpec((2, 2, 2), form="unrolled")).future.result(120)
         assert "\n" not in str(caught.value)
         assert "--memory" in str(caught.value)
         assert engine.submit("history").future.result(60).current == 0
