@@ -407,9 +407,9 @@ class Engine:
         code = process.wait()
         if code == -signal.SIGKILL:
             return "killed, perhaps for want of memory"
+        # native code that gets no memory seldom says so
+        perhaps = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
         if code < 0:
-            # native code that gets no memory seldom says so
-            perhaps = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
             with contextlib.suppress(ValueError):
                 return f"crashed with {signal.Signals(-code).name}{perhaps}"
         with contextlib.suppress(OSError):
@@ -417,8 +417,8 @@ class Engine:
                 log.seek(max(os.fstat(log.fileno()).st_size - 4096, 0))
                 lines = [x for x in log.read().decode("utf-8", "replace").splitlines() if x.strip()]
                 if lines:
-                    return lines[-1].strip()
-        return f"exit code {code}"
+                    return lines[-1].strip() + perhaps
+        return f"exit code {code}{perhaps}"
 
 
 def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
