@@ -423,6 +423,16 @@ class Model(Struct, frozen=True):
         """Version of the default operator set; 0 if the model imports none."""
         return self.opsets.get("", 0)
 
+    @property
+    def defaults(self) -> frozenset[str]:
+        """Stored tensors in whose place a caller may give another: inputs that have an initializer.
+
+        Before IR version 4 every initializer had to be listed among the inputs, and is a constant.
+        """
+        if self.ir_version < 4:
+            return frozenset()
+        return frozenset(v.name for v in self.graph.inputs if v.name in self.graph.initializers)
+
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators of the default domain that carry graphs."""

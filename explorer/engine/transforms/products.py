@@ -99,6 +99,7 @@ def find_products(
             own=place.nodes,
             place=place.path,
             calls=place.calls,
+            defaults=model.defaults,
         )
         if place.view.opset != model.opset:
             # functions of one name serve the whole model, and are written for one operator set

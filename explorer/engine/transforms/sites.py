@@ -6,7 +6,7 @@ of X (M, K) times W (K, N), with the nodes that lead to it and away from it made
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from explorer.engine.transforms.region import SITE_KEY, Region
 from explorer.facts import Dim, Shape, SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
 
-__all__ = ["Constants", "Finish", "Look", "Make", "Pack", "Site", "Weight", "find_sites"]
+__all__ = ["REPLACEABLE", "Constants", "Finish", "Look", "Make", "Pack", "Site", "Weight", "find_sites"]
 
 Make = Callable[[Region, Sequence[str]], str]
 """Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
@@ -142,6 +142,7 @@ def find_sites(
     own: Sequence[Node] | None = None,
     place: Sequence[str] = (),
     calls: int | None = 1,
+    defaults: Collection[str] | None = None,
 ) -> tuple[list[Site], list[SkippedSite]]:
     """The tileable products of one graph, and those that are left, with the reason.
 
@@ -155,13 +156,14 @@ def find_sites(
         own: The nodes to look at; None for all of the main graph.
         place: Where they stand, see `places.Place`, whose `view` is the model then.
         calls: How often they run in one pass.
+        defaults: Stored tensors that a caller may replace; None for the model's.
 
     Returns:
         Sites and skipped sites, both in execution order.
     """
     from explorer.engine.transforms.kinds import KINDS
 
-    look = Look(model, shapes, grouped, declared, pack)
+    look = Look(model, shapes, grouped, declared, pack, defaults)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     tiled: set[str] = set()
@@ -174,13 +176,21 @@ def find_sites(
                 skipped.append(SkippedSite(done, node.op, "tiled already"))
             tiled.add(done)
         elif kind is not None and node.key not in model.functions:
+            look.constants.replaceable = False
             found = _REFERS if _refers(node) else kind(node, look)
+            if found and look.constants.replaceable:
+                found = REPLACEABLE
         if isinstance(found, Site):
             sites.append(replace(found, place=tuple(place), calls=calls) if place else found)
         elif found:
             skipped.append(SkippedSite("/".join((*place, node.label)), node.op, found))
     return sites, skipped
 
+
+REPLACEABLE = (
+    "an operand is an input with a default, which a caller may replace: take it off the graph's inputs"
+)
+"""Why a product is left whose weight would be written into the tiles, whatever a caller gives."""
 
 _REFERS = "its attributes are those of the call of the function around it"
 
@@ -193,11 +203,21 @@ class Constants:
     """Finds the stored tensor behind a value.
 
     Exporters hide a weight behind Identity (shared parameters), Transpose (nn.Linear) or Constant nodes: the
-    chain is followed to the stored tensor, and only the orientation is remembered.
+    chain is followed to the stored tensor, and only the orientation is remembered. What a caller may replace
+    is no constant.
+
+    Args:
+        graph: Where to look.
+        defaults: Names of stored tensors that a caller may replace.
+
+    Attributes:
+        replaceable: Whether such a one was come upon; who wants to know sets it to False before.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, defaults: Collection[str] = ()) -> None:
         self.initializers = graph.initializers
+        self.defaults = defaults
+        self.replaceable = False
         self.producers = {o: n for n in graph.nodes for o in n.outputs if o}
         self.derived: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
         """Weights that are reckoned from stored ones, and their axes, by a name."""
@@ -233,6 +253,9 @@ class Constants:
             elif node.op != "Identity":
                 return None
             name = node.inputs[0]
+        if name in self.defaults:
+            self.replaceable = True
+            return None
         tensor = self.initializers[name]
         return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
 
@@ -290,11 +313,12 @@ class Look:
         grouped: Grouped = "leave",
         declared: Mapping[str, TensorInfo] | None = None,
         pack: Pack | None = None,
+        defaults: Collection[str] | None = None,
     ) -> None:
         self._shapes = shapes
         self._declared = shapes if declared is None else declared
         self._free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
-        self.constants = Constants(model.graph)
+        self.constants = Constants(model.graph, model.defaults if defaults is None else defaults)
         self.grouped = grouped
         self.pack: Pack = pack if pack is not None else lambda name, op, size: (64, 64)
         self.opset = model.opset

@@ -53,7 +53,12 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     new_graph = Graph(
         name=graph.name,
         nodes=gathered(nodes),
-        inputs=tuple(v for v in graph.inputs if v.name in used or v.name not in graph.initializers),
+        # up to IR version 3 all stored tensors are listed, later those that a caller may replace
+        inputs=tuple(
+            v
+            for v in graph.inputs
+            if v.name not in graph.initializers or (v.name in used and v.name in model.defaults)
+        ),
         outputs=graph.outputs,
         initializers=_stored({**graph.initializers, **emission.initializers}, emission, used),
         # what was declared about values that stay is still true

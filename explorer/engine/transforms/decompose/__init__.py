@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.graph import Model, Node, subgraphs
 from explorer.engine.transforms.decompose import recurrent
 from explorer.engine.transforms.region import Emission, Region
-from explorer.engine.transforms.sites import Look
+from explorer.engine.transforms.sites import REPLACEABLE, Look
 from explorer.facts import TensorInfo
 
 __all__ = ["DECOMPOSITIONS", "decompose"]
@@ -56,9 +56,10 @@ def decompose(
             nodes.append(node)
             continue
         region = Region(emission, emission.prefix(f"{node.label}/parts"), "", f"{node.label}/")
+        look.constants.replaceable = False
         why = take(region, node, look)
         if why:
-            refused[node.label] = why
+            refused[node.label] = REPLACEABLE if look.constants.replaceable else why
             nodes.append(node)
             continue
         done.append(node.label)
