@@ -15,6 +15,7 @@ import sys
 from explorer import options, verbs, words
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond
 from explorer.units import printable
+from explorer.verbs.answer import BAD_INPUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-BAD_INPUT, INTERRUPTED = 2, 130
+INTERRUPTED = 130
 _BATCH = 256
 
 

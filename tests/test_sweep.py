@@ -31,6 +31,7 @@ from explorer.engine.sweep.fingerprint import files_of
 from explorer.errors import Cancelled, MissingExtra, Misuse
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of, with_front
+from explorer.session import sweeping
 from explorer.session.sweeping import sweep_files
 from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, document_of, listed
 from tests.test_json_contract import ENVELOPE
@@ -461,6 +462,65 @@ def test_what_cannot_be_is_one_line(run: Run, sample: Sample, typed: tuple[str, 
     assert said in err
     assert err.startswith("explorer: ")
     assert err.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_opened_is_named_and_the_others_are_done(
+    run: Run, sample: Sample, tmp_path: Path
+) -> None:
+    (tmp_path / "torn.onnx").write_bytes(sample("lenet").read_bytes()[:5000])
+    (tmp_path / "text.onnx").write_text("hello")
+    typed = ("torn.onnx", sample("lenet"), "text.onnx", "--tile", "16,32", "-o", "results.db")
+    code, out, err = run("sweep", *typed, "--json")
+    assert code == 2
+    rows = json.loads(out)["rows"]
+    assert [bool(row["error"]) for row in rows] == [True, True, False, False, True, True]
+    assert err.count("\n") == 1
+    assert "explorer: torn.onnx: not a valid protobuf" in err
+    assert "; text.onnx: this is not an ONNX model" in err
+    code, out, err = run("sweep", "results.db", "--json")
+    assert (code, err) == (0, "")
+    assert [row["model"] for row in json.loads(out)["rows"]] == [str(sample("lenet"))] * 2
+    # nor is there a word of a front where no model has figures
+    code, out, err = run("sweep", "torn.onnx", "text.onnx", "--tile", "16")
+    assert code == 2
+    assert "no other tiling" not in out
+
+
+def test_a_model_that_needs_what_is_not_installed_keeps_no_other_from_its_rows(
+    run: Run, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = sweeping._files
+
+    def lacking(session: Session, *rest: Any) -> tuple[str, ...]:
+        if session.source.endswith("net.pt"):
+            raise MissingExtra("needs torch", where="net.pt", hint="pip install it")
+        return opened(session, *rest)
+
+    monkeypatch.setattr(sweeping, "_files", lacking)
+    (tmp_path / "net.pt").write_bytes(b"")
+    code, out, err = run("sweep", "net.pt", sample("lenet"), "--tile", "16", "--csv")
+    assert code == 2
+    assert "lenet" in out.splitlines()[2]
+    assert err == "explorer: net.pt: needs torch; pip install it\n"
+    with pytest.raises(MissingExtra):
+        sweep_files(tmp_path / "net.pt", spec=SweepSpec(((16, 16, 16),)))
+
+
+def test_a_single_tiling_that_cannot_be_is_a_row_and_no_failure(
+    run: Run, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Session.plan
+
+    def failing(self: Session, spec: TileSpec, **how: Any) -> Any:
+        if spec.tile[0] == 32:
+            raise Misuse("too many nodes")
+        return plan(self, spec, **how)
+
+    monkeypatch.setattr(Session, "plan", failing)
+    code, out, err = run("sweep", sample("lenet"), "--tile", "16,32")
+    assert code == 0
+    assert "1 x too many nodes" in out
+    assert err == "explorer: 1 of 2 rows have no figures\n"
 
 
 def test_without_dask_a_cluster_is_a_line_and_the_rest_goes_on(

@@ -154,6 +154,16 @@ class Sweep(Struct, frozen=True):
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
+    @property
+    def failed(self) -> dict[str, str]:
+        """Why there is not one figure of a model, by its name: it cannot be opened, or not be tiled."""
+        known = {row.model for row in self.rows if not row.error}
+        found: dict[str, str] = {}
+        for row in self.rows:
+            if row.model not in known:
+                found.setdefault(row.model, row.error)
+        return found
+
 
 def combinations(spec: SweepSpec) -> list[TileSpec]:
     """Every tiling that is asked for, each once; tiles change slowest."""

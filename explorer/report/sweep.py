@@ -27,7 +27,9 @@ def sweep(fact: Sweep) -> list[Block]:
     if len(machines) == 1:
         head.append(Span(f"   on {printable(next(iter(machines)))}", DIM))
     blocks: list[Block] = [Line(tuple(head)), Line(), _table(rows, len(models) > 1, len(machines) > 1)]
-    blocks += [Line(), Prose(_legend(rows), DIM)]
+    blocks.append(Line())
+    if not all(row.error for row in rows):
+        blocks.append(Prose(_legend(rows), DIM))
     if not machines:
         blocks.append(Prose("Without a machine there are no cycles: --profile npu.toml", DIM))
     blocks += [Prose(f"{count:,} x {printable(why)}", NOTE) for why, count in _failures(rows)]

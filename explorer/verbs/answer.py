@@ -13,9 +13,20 @@ if TYPE_CHECKING:
     from explorer.session import Session
     from explorer.words import Given
 
-__all__ = ["DIFFERENT", "DONE", "Answer", "asked", "document", "head", "pages", "session_options", "tool"]
+__all__ = [
+    "BAD_INPUT",
+    "DIFFERENT",
+    "DONE",
+    "Answer",
+    "asked",
+    "document",
+    "head",
+    "pages",
+    "session_options",
+    "tool",
+]
 
-DONE, DIFFERENT = 0, 1
+DONE, DIFFERENT, BAD_INPUT = 0, 1, 2
 
 
 class Answer:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
-from explorer.verbs.answer import DIFFERENT, DONE, Answer, asked, document, pages, session_options, tool
+from explorer.verbs.answer import (
+    BAD_INPUT,
+    DIFFERENT,
+    DONE,
+    Answer,
+    asked,
+    document,
+    pages,
+    session_options,
+    tool,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from explorer.facts import Diff, TileSpec
@@ -157,7 +167,7 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
         if idle := sorted(given.typed - _OF_RESULTS):
             flag = "--" + idle[0].replace("_", "-")
             raise Misuse("says nothing of results that are only shown", where=flag, hint="name the model")
-        fact = sweeping.results(given.models[0])
+        fact, bad = sweeping.results(given.models[0]), {}
     else:
         if given.scalesim is not None:
             from explorer.targets import check_target
@@ -178,6 +188,7 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
             layers=given.scalesim is not None,
             **session_options(given),
         )
+        bad = fact.failed
     if given.sort is not None:
         fact = sweeping.sorted_by(fact, given.sort)
     if given.scalesim is not None:
@@ -186,14 +197,22 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
         with replacing(given.scalesim) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(text.scalesim(fact.layers))
     differs = any(row.verified is False for row in fact.rows)
-    failed = sum(bool(row.error) for row in fact.rows)
     return Answer(
-        DIFFERENT if differs else DONE,
+        BAD_INPUT if bad else DIFFERENT if differs else DONE,
         lambda: document().sweep(fact, tool()),
         lambda: text.sweep(fact),
         "rows",
-        warning=f"{failed:,} of {len(fact.rows):,} rows have no figures" if failed else "",
+        warning=_without(fact, bad),
     )
+
+
+def _without(fact: Sweep, bad: Mapping[str, str]) -> str:
+    """What there are no figures of: whole models, and why, and single tilings; '' if there are all."""
+    said = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
+    single = sum(bool(row.error) and row.model not in bad for row in fact.rows)
+    if single:
+        said.append(f"{single:,} of {len(fact.rows):,} rows have no figures")
+    return "; ".join(said)
 
 
 _OF_RESULTS = {"sort", "json", "csv", "quiet", "memory"}

@@ -93,6 +93,8 @@ def sweep(
 ) -> Sweep:
     """A row for every model and every combination of `spec`.
 
+    A model that cannot be opened has rows that say so, and does not keep the others from theirs.
+
     Args:
         subjects: The models.
         spec: What is combined.
@@ -108,10 +110,9 @@ def sweep(
         cancel: Asked now and then; True stops. What is done is kept.
 
     Raises:
-        Misuse: There are too many combinations, or `output` is no file of results; or not one of them can
-            be tiled.
-        BadModel: The only model cannot be opened.
-        MissingExtra: A package is not installed that a model, or `scheduler` or `workers`, needs.
+        Misuse: There are too many combinations, or `output` is no file of results; or every row fails with
+            the same, as where the only model cannot be opened.
+        MissingExtra: A package is not installed that the only model, or `scheduler` or `workers`, needs.
         Cancelled: `cancel` said so.
     """
     started = time.perf_counter()
@@ -130,7 +131,7 @@ def sweep(
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(output)) if output is not None else None
         run = _Run(store, specs, machine, order, proof, on_progress, cancel)
-        works = [run.prepare(subject) for subject in subjects]
+        works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
         count, notes = run.spread(works, scheduler, workers)
         rows = with_front([row for work in works for row in work.rows])
     _complain(rows)
@@ -191,17 +192,19 @@ class _Run:
 
     # what is known
 
-    def prepare(self, subject: Subject) -> _Work:
-        """The rows of a model: those that are kept, and blank ones."""
+    def prepare(self, subject: Subject, *, alone: bool) -> _Work:
+        """The rows of a model: those that are kept, and blank ones; `alone` if there is no other model."""
         work = _Work(subject)
         try:
             work.files = subject.files()
             if self.store is not None:
                 self._say("reading the model")
                 work.content = fingerprint(work.files, self.cancel)
-        except (Cancelled, MissingExtra):
+        except Cancelled:
             raise
         except ExplorerError as error:
+            if alone and isinstance(error, MissingExtra):
+                raise
             work.rows = [replace(self._blank(work, spec, ""), error=str(error)) for spec in self.specs]
             return work
         opening = {**subject.opening, "order": self.order}
