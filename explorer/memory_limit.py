@@ -25,7 +25,7 @@ from types import FrameType
 from explorer.errors import ExplorerError
 from explorer.units import bytes_text
 
-__all__ = ["apply", "in_child", "is_met", "machine", "out_of_memory", "words"]
+__all__ = ["apply", "in_child", "in_force", "is_met", "keep_spare", "machine", "out_of_memory", "words"]
 
 _SAID = re.compile(
     r"bad_?alloc|bad allocation|(can ?not|can't|could not|unable to|failed to) (re|m|c)?alloc"
@@ -37,6 +37,11 @@ _SAID = re.compile(
 """C++ and onnxruntime, torch, the loader of shared objects, threads, extensions that do not look."""
 
 
+_SPARE = 4 << 20
+_spare = bytearray()
+"""Memory that is let go of when there is no other, to say so in: who has none cannot even read an error."""
+
+
 def apply(limit: int) -> None:
     """Limits this process, for good."""
     import resource
@@ -44,10 +49,28 @@ def apply(limit: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = min(limit, hard) if hard != resource.RLIM_INFINITY else limit
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    keep_spare()
+
+
+def keep_spare() -> None:
+    """Sets memory aside again for the next failure."""
+    with contextlib.suppress(MemoryError):
+        _spare.extend(bytearray(_SPARE - len(_spare)))
+
+
+def in_force() -> int | None:
+    """Bytes that this process may take, if they are limited."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def is_met(error: BaseException) -> bool:
     """Whether a failure is want of memory, whoever says it in which words."""
+    _spare.clear()
     seen = 0
     cause: BaseException | None = error
     while cause is not None and seen < 8:

@@ -476,6 +476,8 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
         if full:
             # only now, when no frame of the failure holds anything: with nothing of what was read so far
             session = _session(setup, session.history())
+        if memory is not None:
+            memory_limit.keep_spare()
         if failure is not None:
             answers.send(("failed", job_id, failure, session.history()))
             continue
