@@ -95,7 +95,7 @@ def tile_prove(
         result = session.tile(_spec(form, size, sites), output=target, on_progress=on_progress)
         assert result.verification is not None
         assert result.verification.passed
-    return {"sites": marks["loading the original"]}
+    return {"sites": marks["loading the models"]}
 
 
 def sweep(source: str, kept: str = "") -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "check_torch",
     "compare",
     "pair_inputs",
+    "quantises",
     "reference",
     "run_all",
     "run_each",
@@ -115,7 +116,13 @@ def _declared(value: Value) -> str:
 
 
 def run_all(
-    model: Model, feeds: Sequence[Feeds], what: str, step: Callable[[], None], *, shake: bool = False
+    model: Model,
+    feeds: Sequence[Feeds],
+    what: str,
+    step: Callable[[], None],
+    *,
+    shake: bool = False,
+    threads: int | None = None,
 ) -> Run:
     """Runs a model on every draw; the session is given up afterwards.
 
@@ -125,23 +132,25 @@ def run_all(
         what: How messages call it.
         step: Called before each draw.
         shake: Also run the first draw with its inputs moved.
+        threads: For its operators; None: as onnxruntime likes.
 
     Raises:
         BadModel: onnxruntime cannot load or run it.
     """
-    session = Session(model, what=what)
+    session = Session(model, what=what, threads=threads)
 
     def call(one: Feeds) -> tuple[Any, ...]:
         results = session.run(one)
         return tuple(results[name] for name in session.outputs)
 
-    quantises = shake and any(node.op in _QUANTISES for node in model.graph.nodes)
-    if not quantises:
-        return run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
+    if not shake:
+        return run_each(call, session.outputs, feeds, step)
+    if not quantises(model):
+        return run_each(call, session.outputs, feeds, step, shake=by_one_ulp)
     # a rounding of 1e-7 decides between two integers, now and then; moving the input by as much hardly ever
     # passes the first quantiser: it is moved by more, and another order of additions is tried
     run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
-    plain = Session(model, what=what, optimise=False).run(feeds[0])
+    plain = Session(model, what=what, optimise=False, threads=threads).run(feeds[0])
     changes = (_change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
     moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
     return Run(run.names, run.draws, moved)
@@ -159,6 +168,11 @@ def _by_a_little(feeds: Feeds) -> Feeds:
 
 
 _QUANTISES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
+
+
+def quantises(model: Model) -> bool:
+    """Whether a rounding may become a step of an integer on the way."""
+    return any(node.op in _QUANTISES for node in model.graph.nodes)
 
 
 def run_each(

@@ -13,12 +13,15 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.analysis.shapes import Inference
 from explorer.engine.graph import DTYPES, Model
+from explorer.engine.parallel import Share, side_by_side
 from explorer.engine.places import Place, places, view
 from explorer.engine.portions import portions
 from explorer.engine.verify import outputs
@@ -45,6 +48,12 @@ Cancel = Callable[[], bool] | None
 
 _EXPOSED = 1 << 28
 """Bytes of activations that one run of the original hands out."""
+
+_TOGETHER = 1 << 27
+"""Bytes of activations of the sites that are proved side by side."""
+
+_WEIGHTS = 1 << 30
+"""Bytes of weights of the whole models that are run side by side: each session holds its own."""
 
 _MANY_NODES = 2048
 """Unrolled products above which a session of the whole model takes longer than the proof should."""
@@ -186,16 +195,19 @@ class _Job:
         self.cancel = cancel
         self.unresolved: dict[str, str] = {}
         """Planned products whose weight the original does not give, and why."""
+        self._told: Progress | None = None
         self._known_places: dict[int, list[Place]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Of sites of open sizes, which are run at several."""
 
     def tell(self, phase: str, done: int, total: int) -> None:
-        """Reports progress, and stops here if the user wants to stop."""
+        """Reports progress, if there is any, and stops here if the user wants to stop."""
         if self.cancel is not None and self.cancel():
             raise Cancelled
-        if self.on_progress is not None:
-            self.on_progress(Progress(phase, done, total))
+        progress = Progress(phase, done, total)
+        if self.on_progress is not None and phase and progress != self._told:
+            self._told = progress
+            self.on_progress(progress)
 
     # layers 1 and 2
 
@@ -222,6 +234,10 @@ class _Job:
         planned = [s for s in plan.sites if _key(s) in found]
         made: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
+
+        def tick(more: int) -> None:
+            self.tell("proving sites", done + more, total)
+
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
             for group in portions(moved, _exposed, _EXPOSED):
@@ -234,12 +250,19 @@ class _Job:
                     # longer than a table of positions, say: the original does not take this size
                     self.tried.remove(drawn)
                     break
-                for site in group:
-                    self.tell("proving sites", done, total)
-                    evidence = self._site(site, found[_key(site)], values, drawn)
+                if any(site.place for site in group):
+                    self._places(drawn)  # once for all of them
+                proved = side_by_side(
+                    [partial(self._site, site, found[_key(site)], values, drawn) for site in group],
+                    [_exposed(site) for site in group],
+                    _TOGETHER,
+                    tick=tick,
+                    cancel=self.cancel,
+                )
+                for site, evidence in zip(group, proved, strict=True):
                     known = made.get(_key(site))
                     made[_key(site)] = evidence if known is None else both(known, evidence)
-                    done += 1
+                done += len(group)
         failed = (s for s in plan.sites if _key(s) in self.unresolved)
         return (
             *made.values(),
@@ -260,12 +283,13 @@ class _Job:
         original: Original,
         values: Mapping[str, Array],
         drawn: tuple[Drawn, ...],
+        share: Share,
     ) -> SiteEvidence:
         after: Model | None = self.after
         try:
             if site.place:
                 after = view(self.after, site.place)
-                values = self._within(site, original, drawn)
+                values = self._within(site, original, drawn, share.threads)
             if after is None:
                 raise NotTiled("there is no such place in the other model")
         except (BadModel, NotTiled) as why:
@@ -277,19 +301,21 @@ class _Job:
         structure, tiles = "", 0
         try:
             dtype = original.dtype or str(inputs[0].dtype)
-            tiles = walk(after, site, original, meaning, shapes, dtype, cancel=self.cancel)
+            tiles = walk(after, site, original, meaning, shapes, dtype, cancel=share.stopped)
         except NotTiled as fault:
             structure = printable(str(fault))
         ran: SiteRun | None = None
         unrunnable = ""
         sessions = self._sessions.setdefault(_key(site), {}) if site.dynamic else None
         try:
-            ran = run_site(after, site, original, meaning, inputs, y, self.seed, self.cancel, sessions)
+            ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, sessions)
         except BadModel as error:
             unrunnable = str(error)
         return _site_evidence(site, tiles, structure, ran, unrunnable)
 
-    def _within(self, site: SitePlan, original: Original, drawn: tuple[Drawn, ...]) -> dict[str, Array]:
+    def _within(
+        self, site: SitePlan, original: Original, drawn: tuple[Drawn, ...], threads: int
+    ) -> dict[str, Array]:
         """Drawn inputs of a site in a body or a function, which no run shows, and its own output for them."""
         known = next((p.example for p in self._places(drawn) if p.path == site.place), {})
         generator = np.random.default_rng((self.seed, 3))
@@ -303,7 +329,8 @@ class _Job:
             values[name] = any_values(generator, info.dtype, shape)
         seen = view(self.before, site.place)
         assert seen is not None
-        values.update(run_part(seen, [original.output], values, f"'{site.name}' of the original"))
+        what = f"'{site.name}' of the original"
+        values.update(run_part(seen, [original.output], values, what, threads))
         return values
 
     def _places(self, drawn: tuple[Drawn, ...]) -> list[Place]:
@@ -327,39 +354,71 @@ class _Job:
         """Layer 3, and the torch model's own outputs beside the tiled ones."""
         feeds = [draw(self.tried[i % len(self.tried)], s) for i, s in enumerate(seeds)]
         total = 3 * len(feeds) + (len(feeds) if torch_run is not None else 0)
-        done = 0
+        steps: list[None] = []
 
-        def step() -> None:
-            nonlocal done
-            self.tell("running the whole model", done, total)
-            done += 1
+        def step(share: Share | None = None) -> None:
+            if share is not None and share.stopped():
+                raise Cancelled
+            steps.append(None)
+
+        def old(share: Share) -> outputs.Run:
+            # of a model that quantises it is always wanted, of another hardly ever
+            shake = outputs.quantises(self.original)
+            run = partial(outputs.run_all, step=partial(step, share), shake=shake, threads=share.threads)
+            return run(self.original, feeds, "the original")
+
+        def new(share: Share) -> tuple[outputs.Run, str]:
+            what = "the other model" if plan is None else "the tiled model"
+            renamed = [{names[k]: v for k, v in f.items()} for f in feeds]
+            with self._runnable(plan, found, share) as (model, note):
+                run = partial(outputs.run_all, step=partial(step, share), threads=share.threads)
+                return run(model, renamed, what), note
+
+        def true(one: Mapping[str, Array], share: Share) -> tuple[list[dict[str, Array]], str]:
+            return outputs.reference(self.before, [one], share.stopped, partial(step, share))
 
         # a graph of many small operators takes onnxruntime minutes to load, and it says nothing meanwhile
-        self.tell("loading the original", 0, total)
-        old = outputs.run_all(self.original, feeds, "the original", step, shake=True)
-        true, text = outputs.reference(self.before, feeds, self.cancel, step)
-        done = 2 * len(feeds)
-        with self._runnable(plan, found) as (model, note):
-            renamed = [{names[k]: v for k, v in f.items()} for f in feeds]
-            self.tell("loading the other model", done, total)
-            new = outputs.run_all(
-                model, renamed, "the other model" if plan is None else "the tiled model", step
-            )
+        self.tell("loading the models", 0, total)
+        works: list[Callable[[Share], Any]] = [old, new, *(partial(true, one) for one in feeds)]
+        before, (after, note), *truths = side_by_side(
+            works,
+            [sum(t.nbytes for t in self.original.graph.initializers.values())] * len(works),
+            _WEIGHTS,
+            tick=lambda done: self.tell("running the whole model" if steps else "", len(steps), total),
+            cancel=self.cancel,
+        )
+        # one draw without float64 results is as good as none with them
+        text = next((text for values, text in truths if not values), truths[0][1])
+        known = [values[0] for values, _ in truths] if all(values for values, _ in truths) else []
         noise = outputs.Noise(text, depth_of(self.before), _growth(plan))
-        whole = outputs.compare(old, new, true, noise, note)
+
+        def judged(one: outputs.Run, noise: outputs.Noise) -> tuple[OutputEvidence, ...]:
+            nonlocal before
+            found = outputs.compare(one, after, known, noise, note)
+            if before.sensitivity or all(e.equal or (e.passed and e.rms_after is not None) for e in found):
+                return found
+            # what a rounding of its inputs makes of its outputs is asked for only where it decides
+            moved = outputs.run_all(self.original, feeds[:1], "the original", step, shake=True)
+            before = replace(before, sensitivity=moved.sensitivity)
+            return outputs.compare(replace(one, sensitivity=moved.sensitivity), after, known, noise, note)
+
+        whole = judged(before, noise)
         if torch_run is None:
             return whole, ()
         theirs = []
         for one in feeds:
+            self.tell("running the whole model", len(steps), total)
             step()
             given = torch_run([one[d.name] for d in self.drawn])
-            outputs.check_torch(given, len(old.names))
+            outputs.check_torch(given, len(before.names))
             theirs.append(tuple(np.asarray(v) for v in given))
-        beside = outputs.Run(old.names, tuple(theirs), old.sensitivity)
-        return whole, outputs.compare(beside, new, true, replace(noise, both=True), note)
+        beside = outputs.Run(before.names, tuple(theirs), before.sensitivity)
+        return whole, judged(beside, replace(noise, both=True))
 
     @contextlib.contextmanager
-    def _runnable(self, plan: Plan | None, found: Mapping[str, Original]) -> Iterator[tuple[Model, str]]:
+    def _runnable(
+        self, plan: Plan | None, found: Mapping[str, Original], share: Share
+    ) -> Iterator[tuple[Model, str]]:
         """The tiled model, or, where it has too many nodes for a session, its stand-in (`stand_in`)."""
         model: Model | None = None
         sites = [s for s in plan.sites if s.form in ("unrolled", "lab")] if plan is not None else []
@@ -374,7 +433,7 @@ class _Job:
 
         with tempfile.TemporaryDirectory(prefix="explorer-") as folder:
             path = os.path.join(folder, "scan.onnx")
-            onnx_writer.write(model, path, cancel=self.cancel)
+            onnx_writer.write(model, path, cancel=share.stopped)
             note = f"in scan form ({plan.products:,} products side by side take a runtime minutes to load): "
             yield onnx_reader.read(path), note
 

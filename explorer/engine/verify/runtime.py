@@ -68,16 +68,18 @@ class Session:
         what: How messages call it ('the original', "site 'fc1'").
         optimise: False switches graph optimisation and weight packing off: for sub-models that run
             once, loading is most of the time.
+        threads: For its operators; None: as onnxruntime likes.
 
     Raises:
         BadModel: onnxruntime refuses the model; the message is its own, in one line.
     """
 
-    def __init__(self, model: Model, *, what: str, optimise: bool = True) -> None:
+    def __init__(self, model: Model, *, what: str, optimise: bool = True, threads: int | None = None) -> None:
         self.what = what
         folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
+        options.intra_op_num_threads = threads or 0
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         # threads that spin while they wait take the processor from whoever else works on the machine
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

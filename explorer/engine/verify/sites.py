@@ -13,7 +13,7 @@ approach to probabilistic rounding error analysis", SISC 2019): there the limit 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph import Function, Graph, Model, Node, Value
+from explorer.engine.parallel import Share
 from explorer.engine.verify.compare import Comparison, unit_roundoff, widened
 from explorer.engine.verify.exact import compare_exact, dense_integers
 from explorer.engine.verify.float64 import product
@@ -92,7 +93,7 @@ def run_site(
     inputs: Sequence[Array],
     y: Array,
     seed: int,
-    cancel: Callable[[], bool] | None = None,
+    share: Share,
     sessions: Sessions | None = None,
 ) -> SiteRun:
     """Runs one site on its true activations and on dense random ones.
@@ -105,7 +106,7 @@ def run_site(
         inputs: The values that it reads, as they were in a run of the original.
         y: The original's own output for them.
         seed: Of the dense activations.
-        cancel: Asked between sessions.
+        share: Threads for its sessions; asked between them whether to stop.
         sessions: Of an earlier run of this site at other sizes; it gets what this one makes.
 
     Returns:
@@ -113,12 +114,12 @@ def run_site(
 
     Raises:
         BadModel: onnxruntime cannot load or run the site.
-        Cancelled: `cancel` said so.
+        Cancelled: `share` said so.
     """
     fill = _dense if meaning.integers is None else dense_integers
     dense = [fill(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
-    outputs = _Runner(after, site, original, cancel, sessions).run(draws)
+    outputs = _Runner(after, site, original, share, sessions).run(draws)
     comparison = Comparison(unit_roundoff(str(y.dtype)))
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
     if wrong is not None:
@@ -141,7 +142,9 @@ def run_site(
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
 
 
-def run_part(model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], what: str) -> dict[str, Array]:
+def run_part(
+    model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], what: str, threads: int
+) -> dict[str, Array]:
     """Runs what lies between some values of a graph and others.
 
     Args:
@@ -149,6 +152,7 @@ def run_part(model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], w
         outputs: Value names.
         feeds: Values to begin with.
         what: What it is, for messages.
+        threads: For its operators.
 
     Raises:
         BadModel: onnxruntime cannot load or run it.
@@ -156,11 +160,16 @@ def run_part(model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], w
     graph = model.graph
     nodes, _ = needed(graph.nodes, outputs, stop=feeds, known=graph.initializers)
     given = tuple(Value(n, str(v.dtype), v.shape) for n, v in feeds.items())
-    return _part(model, nodes, given, outputs, what).run(dict(feeds))
+    return _part(model, nodes, given, outputs, what, threads).run(dict(feeds))
 
 
 def _part(
-    model: Model, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str], what: str
+    model: Model,
+    nodes: Sequence[Node],
+    inputs: tuple[Value, ...],
+    outputs: Sequence[str],
+    what: str,
+    threads: int,
 ) -> Session:
     """A session of some nodes of a model by themselves, with the weights that they read."""
     read = {name for node in nodes for name in reads(node)} - {value.name for value in inputs}
@@ -172,7 +181,9 @@ def _part(
         outputs=tuple(Value(n, None, None) for n in outputs),
         initializers={n: initializers[n] for n in read if n in initializers},
     )
-    return Session(replace(model, graph=graph, metadata={}, extra=()), what=what, optimise=False)
+    return Session(
+        replace(model, graph=graph, metadata={}, extra=()), what=what, optimise=False, threads=threads
+    )
 
 
 def fault_of(comparison: Comparison, ratio: float, limit: float) -> str:
@@ -320,13 +331,13 @@ class _Runner:
         after: Model,
         site: SitePlan,
         original: Original,
-        cancel: Callable[[], bool] | None,
+        share: Share,
         sessions: Sessions | None,
     ) -> None:
         self.after = after
         self.sessions = sessions
         self.site = site
-        self.cancel = cancel
+        self.share = share
         self.given = list(original.inputs)
         graph = after.graph
         nodes, _ = needed(graph.nodes, [site.output], stop=self.given, known=graph.initializers)
@@ -384,7 +395,7 @@ class _Runner:
             self._stage(varying, [o for n in varying for o in n.outputs if o in outside], values)
         sessions: dict[Any, Session] = {}
         for part, nodes in zip(parts, columns, strict=True):
-            if self.cancel is not None and self.cancel():
+            if self.share.stopped():
                 raise Cancelled
             if nodes:
                 self._column(part, nodes, values, sessions)
@@ -426,7 +437,7 @@ class _Runner:
 
     def _stage(self, nodes: Sequence[Node], outputs: Sequence[str], values: list[dict[str, Array]]) -> None:
         """Runs nodes for every activation and adds `outputs` to what is known of it."""
-        if self.cancel is not None and self.cancel():
+        if self.share.stopped():
             raise Cancelled
         made = {o for n in nodes for o in n.outputs}
         read = dict.fromkeys(name for n in nodes for name in reads(n))
@@ -444,7 +455,8 @@ class _Runner:
             known.update(session.run({name: known[name] for name in inputs}))
 
     def _session(self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]) -> Session:
-        return _part(self.after, nodes, inputs, outputs, f"site '{self.site.name}'")
+        what = f"site '{self.site.name}'"
+        return _part(self.after, nodes, inputs, outputs, what, self.share.threads)
 
 
 def _cone(output: str, makers: Mapping[str, Node], stop: set[str]) -> list[Node]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Function, Model, Node
 from explorer.engine.verify import recover_plan, verify
 from explorer.errors import Cancelled, Misuse
@@ -261,6 +264,19 @@ def test_the_same_seed_gives_the_same_evidence(tmp_path: Path) -> None:
     assert runs[0].seeds == (7, 8, 9)
 
 
+def test_the_evidence_does_not_depend_on_how_many_processors_there_are(
+    sample: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = onnx_reader.read(shutil.copy(sample("lenet"), tmp_path))
+    after, plan = t.tiled(source, TileSpec(tile=(16, 16, 16)))
+    runs = []
+    for count in (1, 3):
+        monkeypatch.setattr("explorer.engine.parallel.processors", lambda count=count: count)
+        runs.append(t.replace(verify(source, after, plan=plan), seconds=0.0))
+    assert len(runs[0].sites) > 3
+    assert runs[0] == runs[1]
+
+
 def test_it_tells_where_it_stands_and_stops_when_asked(tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
     after, plan = t.tiled(source, TileSpec(tile=(2, 4, 3)))
@@ -268,9 +284,8 @@ def test_it_tells_where_it_stands_and_stops_when_asked(tmp_path: Path) -> None:
     verify(source, after, plan=plan, on_progress=told.append)
     assert list(dict.fromkeys(p.phase for p in told)) == [
         "proving sites",
-        "loading the original",
+        "loading the models",
         "running the whole model",
-        "loading the other model",
     ]
     assert all(0 <= p.done <= p.total for p in told)
     with pytest.raises(Cancelled):
