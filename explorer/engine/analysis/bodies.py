@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.engine.analysis import folding
 from explorer.engine.analysis.frames import Frame, Walk, nbytes, scaled
 from explorer.engine.analysis.memory import live_peak
 from explorer.engine.analysis.scopes import Place
 from explorer.engine.analysis.sequences import Elements
 from explorer.engine.analysis.shapes import Shapes, dimensions
+from explorer.engine.analysis.shapes.bodies import iterations
 from explorer.engine.analysis.shapes.contents import Contents
 from explorer.engine.analysis.tree import GroupFacts, Scope, summed
 from explorer.engine.graph import Graph, Node, subgraphs
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.walker import Walker
 
 __all__ = ["CARRIERS", "follow"]
-
-FOREVER = 1 << 31
-"""Trip counts from here on mean "until the condition says stop": exporters write the largest integer."""
 
 
 def follow(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) -> bool:
@@ -110,16 +107,11 @@ def _told(cost: tuple[int | None, int | None]) -> str:
 def _loop(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) -> None:
     """Loop: the body times the trip count, which is a bound if the condition can end it earlier."""
     body = node.attributes["body"]
-    trips = _limit(frame, node.inputs[0]) if node.inputs and node.inputs[0] else None
-    start = node.inputs[1] if len(node.inputs) > 1 else ""
-    condition = frame.shapes.constants.get(start) if start else None
-    always = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(body)
-    if condition is not None and not condition.any():
-        trips, always = 0, True
-    if isinstance(trips, int) and trips >= FOREVER and not always:
-        trips = None
-    types = walker.inference.loop_types(node, frame.shapes.values, frame.shapes.constants, frame.opsets)
-    shapes = walker.inference.of_body(body, types, frame.shapes.values, frame.shapes.constants, frame.opsets)
+    constants = frame.shapes.constants
+    most, always = iterations(node, constants) if isinstance(constants, Contents) else (None, False)
+    trips = dimensions.display(most) if isinstance(most, str) else most
+    types = walker.inference.loop_types(node, frame.shapes.values, constants, frame.opsets)
+    shapes = walker.inference.of_body(body, types, frame.shapes.values, constants, frame.opsets)
     early = "" if always else "the loop may end earlier"
     _repeat(
         walker,
@@ -135,19 +127,6 @@ def _loop(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) -> N
         carried_from=2,
         carried=len(node.inputs) - 2,
     )
-
-
-def _limit(frame: Frame, name: str) -> Dim:
-    """How often a loop runs at most: a number, or an expression of the sizes of inputs."""
-    known = frame.shapes.constants
-    flat = known.flat(name) if isinstance(known, Contents) else None
-    if flat is None or len(flat) != 1:
-        return None
-    value = flat[0]
-    if isinstance(value, dimensions.Expression):
-        size = dimensions.dim(value)
-        return dimensions.display(size) if isinstance(size, str) else size
-    return max(int(value), 0) if isinstance(value, (int, float)) else None
 
 
 def _scan(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) -> None:
@@ -331,27 +310,6 @@ def _opens(node: Node) -> bool:
     axes = node.attributes.get("scan_input_axes", ())
     whole = isinstance(axes, tuple) and all(isinstance(a, int) for a in axes)
     return isinstance(count, int) and 0 <= count <= len(node.inputs) and whole
-
-
-def _keeps_going(body: Graph) -> bool:
-    """Whether the body's condition can only be what it was: true."""
-    if len(body.inputs) < 2 or not body.outputs:
-        return False
-    name = body.outputs[0].name
-    makers = {o: n for n in body.nodes for o in n.outputs}
-    for _ in range(len(body.nodes) + 1):
-        if name == body.inputs[1].name:
-            return True
-        maker = makers.get(name)
-        if maker is None:
-            content = folding.known(body).get(name)
-            return content is not None and bool(content.all())
-        if maker.op == "Identity":
-            name = maker.inputs[0]
-            continue
-        content = folding.known(body).get(name)
-        return content is not None and bool(content.all())
-    return False
 
 
 def _times(a: Dim, b: Dim) -> Dim:

@@ -11,8 +11,9 @@ from explorer.engine.analysis.frames import Walk
 from explorer.engine.analysis.memory import Examined, Schedule, live_peak, schedule, settled
 from explorer.engine.analysis.rules import Rules
 from explorer.engine.analysis.shapes import Inference, InputShapes
+from explorer.engine.analysis.shapes.bodies import captured_names
 from explorer.engine.collecting import uncollected
-from explorer.engine.graph import Model
+from explorer.engine.graph import Model, subgraphs
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo
 
@@ -148,7 +149,12 @@ def _notes(model: Model, walk: Walk) -> list[str]:
     used = {name for node in model.graph.nodes for name in node.inputs}
     used.update(v.name for v in model.graph.outputs)
     idle = [t for t in model.graph.initializers.values() if t.name not in used]
-    if idle and not any(node.op in ("If", "Loop", "Scan") for node in model.graph.nodes):
+    if idle:
+        # a body takes what it needs from the graphs around it, without a word at the node that carries it
+        within = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
+        used.update(*within)
+        idle = [t for t in idle if t.name not in used]
+    if idle:
         size = sum(t.nbytes for t in idle)
         notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
     disputed = [(shapes.values, name) for shapes in walk.shapes.values() for name in shapes.disputed]

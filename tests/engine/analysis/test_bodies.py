@@ -113,6 +113,31 @@ def test_a_loop_counts_as_often_as_it_runs_or_may_run(
     assert (product.macs, product.status) == (macs, status)
 
 
+@pytest.mark.parametrize(("ends", "rows_made", "macs"), [(False, 5, 5 * 2 * 3 * 4), (True, None, None)])
+def test_what_a_loop_stacks_has_a_row_for_every_run_if_no_condition_ends_it(
+    build: Build, rows: Rows, ends: bool, rows_made: int | None, macs: int | None
+) -> None:
+    nodes = [
+        Node("Relu", ["state"], ["after"]),
+        Node("Identity", ["after"], ["row"]),
+        Node("ReduceMax", ["after"], ["most"], attributes={"keepdims": 0}),
+        Node("Cast", ["most"], ["on"], attributes={"to": 9}),
+    ]
+    inner = body(nodes, ["i", "c", "state"], ["on" if ends else "c", "after", "row"])
+    model = build(
+        [
+            Node("Loop", ["n", "", "x"], ["last", "all"], name="loop", attributes={"body": inner}),
+            Node("MatMul", ["all", "w"], ["y"], name="behind"),
+        ],
+        inputs={"x": (2, 3)},
+        outputs=["last", "y"],
+        weights={"n": np.array(5, np.int64), "w": (3, 4)},
+        opset=18,
+    )
+    behind = rows(analyse(model))["behind"]
+    assert (behind.inputs[0].shape, behind.macs) == ((rows_made, 2, 3), macs)
+
+
 # -- Scan before opset 9 ---------------------------------------------------------------------------
 
 

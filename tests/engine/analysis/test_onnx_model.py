@@ -186,6 +186,27 @@ def test_an_unused_tensor_is_not_counted_but_mentioned(build: Build) -> None:
     assert any("400 bytes" in note for note in info.model.notes)
 
 
+@pytest.mark.parametrize(
+    ("op", "given", "taken", "made"),
+    [
+        ("SequenceMap", ["s"], ["item"], ["out"]),
+        ("Loop", ["", "go", "x"], ["i", "on", "item"], ["on", "out"]),
+    ],
+)
+def test_a_tensor_that_only_a_body_uses_is_used(
+    build: Build, op: str, given: list[str], taken: list[str], made: list[str]
+) -> None:
+    product = Node("MatMul", ["item", "w"], ["out"])
+    inside = Graph("body", (product,), tuple(map(value, taken)), tuple(map(value, made)), {})
+    nodes = [Node("SequenceConstruct", ["x"], ["s"]), Node(op, given, ["y"], attributes={"body": inside})]
+    inputs = {"x": (2, 3), "go": ("bool", ())}
+    info = analyse(build(nodes, inputs=inputs, outputs=["y"], weights={"w": (3, 3), "dead": (10, 10)})).info
+    assert info.totals.params == 9
+    assert [note for note in info.model.notes if "used by no operator" in note] == [
+        "1 stored tensors (400 bytes) are used by no operator and not counted"
+    ]
+
+
 # -- unknown operators ---------------------------------------------------------------------------
 
 

@@ -7,9 +7,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer.engine.analysis import folding
+from explorer.engine.analysis.shapes import dimensions
+from explorer.engine.analysis.shapes.contents import Contents
 from explorer.engine.graph import AttributeRef, Graph, Node, subgraphs
+from explorer.facts import Dim
 
-__all__ = ["captured_names", "substituted"]
+__all__ = ["captured_names", "iterations", "substituted"]
+
+FOREVER = 1 << 31
+"""Trip counts from here on mean "until the condition says stop": exporters write the largest integer."""
 
 
 def captured_names(body: Graph) -> frozenset[str]:
@@ -43,3 +50,50 @@ def substituted(node: Node, values: Mapping[str, Any]) -> Node:
     if not changed:
         return node
     return node.with_attributes(attributes)
+
+
+def iterations(node: Node, contents: Contents) -> tuple[Dim, bool]:
+    """How often the body of a Loop runs: a number, or a canonical expression of the sizes of inputs.
+
+    Returns:
+        The most iterations, None if that depends on the data; and whether they are all done, since no
+        condition can end the loop earlier.
+    """
+    trips = _limit(contents, node.inputs[0]) if node.inputs and node.inputs[0] else None
+    start = node.inputs[1] if len(node.inputs) > 1 else ""
+    condition = contents.get(start) if start else None
+    if condition is not None and not condition.any():
+        return 0, True
+    always = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(
+        node.attributes["body"]
+    )
+    if isinstance(trips, int) and trips >= FOREVER and not always:
+        trips = None
+    return trips, always
+
+
+def _limit(contents: Contents, name: str) -> Dim:
+    flat = contents.flat(name)
+    if flat is None or len(flat) != 1:
+        return None
+    value = flat[0]
+    if isinstance(value, dimensions.Expression):
+        return dimensions.dim(value)
+    return max(int(value), 0) if isinstance(value, (int, float)) else None
+
+
+def _keeps_going(body: Graph) -> bool:
+    """Whether the body's condition can only be what it was: true."""
+    if len(body.inputs) < 2 or not body.outputs:
+        return False
+    name = body.outputs[0].name
+    makers = {o: n for n in body.nodes for o in n.outputs}
+    for _ in range(len(body.nodes) + 1):
+        if name == body.inputs[1].name:
+            return True
+        maker = makers.get(name)
+        if maker is None or maker.op != "Identity":
+            content = folding.known(body).get(name)
+            return content is not None and bool(content.all())
+        name = maker.inputs[0]
+    return False

@@ -19,7 +19,7 @@ from explorer.engine.analysis import folding
 from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.analysis.shapes import movement, products, rules
 from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs, bound_shape
-from explorer.engine.analysis.shapes.bodies import captured_names, substituted
+from explorer.engine.analysis.shapes.bodies import captured_names, iterations, substituted
 from explorer.engine.analysis.shapes.contents import Contents, follow
 from explorer.engine.analysis.shapes.onnx_pass import OnnxPass
 from explorer.engine.analysis.shapes.rules import Call, Misfit, Type
@@ -599,14 +599,27 @@ class Inference:
         elif not node.domain and node.op == "If":
             answer = self._branches(node, table, opsets)
         elif not node.domain and node.op == "Loop" and isinstance(node.attributes.get("body"), Graph):
-            kinds = [types.get(name) if name else None for name in node.inputs[2:]]
-            answer = self._carried(node, kinds, types, table.contents, opsets)
+            answer = self._looped(node, table, opsets)
         elif not node.domain and node.op == "Scan" and opsets.get("", 0) >= 9:
             answer = self._scanned(node, table, opsets)
         for name, kind in zip(node.outputs, answer, strict=False):
             if name and kind is not None:
                 types[name] = better(types[name], kind) if name in types else kind
         return complete_all(node.outputs, types)
+
+    def _looped(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+        """What is carried, then rows as the body makes them, one of every run if it is known how many run."""
+        body: Graph = node.attributes["body"]
+        kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
+        made = self._carried(node, kinds, table.types, table.contents, opsets)
+        if len(node.outputs) <= len(made):
+            return made
+        trips, always = iterations(node, table.contents)
+        inside = self._body(body, [("int64", ()), ("bool", ()), *made], table.types, table.contents, opsets)
+        for value in body.outputs[1 + len(made) :]:
+            dtype, shape = inside.types.get(value.name, (None, None))
+            made.append((dtype, None if shape is None else (trips if always else None, *shape)))
+        return made
 
     def _scanned(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """States as they came in, then rows as the body makes them, as many as are scanned.
