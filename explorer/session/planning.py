@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from explorer.facts import Plan, TileSpec
 from explorer.session.module_tiling import ModuleTiling
 from explorer.session.states import OnProgress
@@ -31,14 +33,25 @@ class Planning(ModuleTiling):
     def tiling(self) -> Plan | None:
         """The plan by which the current model was tiled; None for one that is not.
 
-        A file that was tiled before says so itself, and what it says is a claim: `verify` proves it.
+        A file that was tiled before says so itself, and what it says is a claim: `verify` proves it. Of a
+        model that was tiled several times it is the last plan, with the sites of the earlier ones behind
+        its own.
         """
+        from explorer.engine.transforms.carried import PLAN_KEY, earlier
         from explorer.engine.verify.recovery import recover_plan
 
         if self.info().tiled is None:
             return None
         at = self._history.current
-        return self._history.entries[at].plan or recover_plan(self._model(at))
+        model = self._model(at)
+        plan = self._history.entries[at].plan or recover_plan(model)
+        for text in earlier(model):
+            other = recover_plan(replace(model, metadata={PLAN_KEY: text}))
+            if plan is None or other is None:
+                continue
+            products, macs = plan.products + other.products, plan.macs + other.macs
+            plan = replace(plan, sites=plan.sites + other.sites, products=products, macs=macs)
+        return plan
 
     def cost(
         self,

@@ -8,15 +8,15 @@ is larger than its tile is listed with what is left.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from explorer.engine.graph import Model
+from explorer.engine.transforms.carried import PLAN_KEY, plans
 from explorer.engine.transforms.region import DOMAIN, MNK_KEY, SITE_KEY
 from explorer.facts import Dim, LeftOver, Tiled
 
@@ -35,7 +35,6 @@ _OPERANDS: Mapping[str, tuple[int, int]] = {
     "QLinearMatMul": (0, 3),
 }
 """Products that a tile operator may be made of, and which of their inputs are multiplied."""
-_PLAN = "tile_hw.plan"
 _TOO_LARGE = "called a tile product, and is not one within its tile"
 _NOT_CHOSEN = "not chosen when the model was tiled"
 
@@ -66,25 +65,28 @@ class Claims(Struct, frozen=True):
                 operators[function.name] = int(found[1]), int(found[2]), int(found[3])
         # a leaf knows its function by name only: where another domain has that name, neither counts
         operators = {name: tile for name, tile in operators.items() if name not in others}
-        text = model.metadata.get(_PLAN)
-        if not operators and not text:
+        if not operators and not model.metadata.get(PLAN_KEY):
             return None
-        sites, skipped = _planned(text or "")
+        sites: dict[str, Tile] = {}
+        skipped: dict[str, str] = {}
+        for said in plans(model):
+            tiles, reasons = _planned(said)
+            sites = tiles | sites
+            skipped = reasons | skipped
         return cls(operators, sites, skipped)
 
 
-def _planned(text: str) -> tuple[dict[str, Tile], dict[str, str]]:
-    """Tiles of sites, and why products were left, as the plan in a file has them; nothing if it is none."""
+def _planned(said: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str]]:
+    """Tiles of sites, and why products were left, as a plan in a file has them; nothing if it is none."""
     sites: dict[str, Tile] = {}
     skipped: dict[str, str] = {}
     try:
-        said = json.loads(text) if text else {}
-        for site in said["sites"] if said else ():
+        for site in said["sites"]:
             tm, tk, tn = site.get("tile") or said["tile"]
             sites[str(site["name"])] = int(tm), int(tk), int(tn)
         for skip in said.get("skipped", ()):
             skipped.setdefault(str(skip["name"]), str(skip["reason"]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return {}, {}
     return sites, skipped
 

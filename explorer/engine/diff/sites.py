@@ -8,7 +8,6 @@ the file names it, and its parts are named after it.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,8 @@ from msgspec import Struct
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.side import Side
 from explorer.engine.graph import Graph, Model, Node, Tensor
+from explorer.engine.transforms.carried import plans
 from explorer.engine.transforms.region import DOMAIN, MNK_KEY, SITE_KEY
-from explorer.engine.transforms.tile import PLAN_KEY
 from explorer.facts import NodeDiff
 
 __all__ = ["SitePair", "count_inside", "nested_sites", "pair_sites"]
@@ -78,7 +77,8 @@ def _taken_apart(whole: Side, parts: Side) -> list[tuple[int, list[int]]]:
 
     Only where the parts give every value that the operator gave: names alone could deceive.
     """
-    names = [name for name in _plan(parts.model).get("decomposed") or () if isinstance(name, str)]
+    said = [plan.get("decomposed") for plan in plans(parts.model)]
+    names = [name for listed in said if isinstance(listed, list) for name in listed if isinstance(name, str)]
     if not names:
         return []
     own: dict[str, list[int]] = {}
@@ -180,14 +180,14 @@ def _side_text(side: Side, site: str, members: Sequence[int]) -> tuple[str, str,
 
 
 def _planned(model: Model, site: str) -> int | None:
-    """Products of a site, or of the parts of an operator, as the plan in the model's metadata has them.
+    """Products of a site, or of the parts of an operator, as the plans in the model's metadata have them.
 
     None if it says nothing sound.
     """
     try:
         counts = [
             int(entry["products"]) * int(entry.get("calls") or 1)
-            for entry in _plan(model)["sites"]
+            for entry in _sites(model)
             if entry["name"] == site or entry["name"].startswith(f"{site}/")
         ]
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -196,26 +196,19 @@ def _planned(model: Model, site: str) -> int | None:
 
 
 def nested_sites(model: Model) -> set[tuple[str, ...]]:
-    """Where sites stand that are not in the main graph, as the plan in the file says; and what is around."""
-    sites = _plan(model).get("sites")
-    places = (
-        [site.get("place") for site in sites if isinstance(site, dict)] if isinstance(sites, list) else []
-    )
+    """Where sites stand that are not in the main graph, as the plans in the file say; and what is around."""
     return {
         tuple(map(str, place[:depth]))
-        for place in places
+        for place in (site.get("place") for site in _sites(model))
         if isinstance(place, list)
         for depth in range(1, min(len(place), 32) + 1)
     }
 
 
-def _plan(model: Model) -> dict[str, Any]:
-    """The plan in a tiled model's metadata; empty where there is none that can be read."""
-    try:
-        plan = json.loads(model.metadata.get(PLAN_KEY, "null"))
-    except (ValueError, RecursionError):
-        return {}
-    return plan if isinstance(plan, dict) else {}
+def _sites(model: Model) -> list[dict[str, Any]]:
+    """The sites of all plans in a tiled model's metadata."""
+    listed = [plan.get("sites") for plan in plans(model)]
+    return [site for sites in listed if isinstance(sites, list) for site in sites if isinstance(site, dict)]
 
 
 def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], bool]:

@@ -6,22 +6,19 @@ comes as payloads that are computed while the file is written.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from explorer.engine.bulk import Run, Tensors, gathered, held
 from explorer.engine.graph import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
+from explorer.engine.transforms.carried import carrying
 from explorer.engine.transforms.forms import emit
 from explorer.engine.transforms.region import DOMAIN, Emission
 from explorer.engine.transforms.sites import Site
-from explorer.facts import Plan, SitePlan, TensorInfo, to_json
+from explorer.facts import Plan, SitePlan, TensorInfo
 
-__all__ = ["PLAN_KEY", "bind_dims", "tile"]
-
-PLAN_KEY = "tile_hw.plan"
-"""Model metadata that holds the plan as JSON, so that a tiled file can be verified by itself."""
+__all__ = ["bind_dims", "tile"]
 
 
 def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
@@ -72,7 +69,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         ir_version=max(model.ir_version, 8),  # local functions came with IR version 8
         # what is called stands before what calls it, which onnx's own evaluator wants
         functions={**{f.key: f for f in emission.functions.values()}, **own},
-        metadata={**model.metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))},
+        metadata=carrying(model.metadata, plan),
         path="",
     )
 
@@ -98,7 +95,9 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
             # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
             made[0].metadata = {**_origin(node), **made[0].metadata}
             for one in made:
-                if isinstance(one, Run):
+                if isinstance(one, Run) and names.isdisjoint(one.names):
+                    names.update(one.names)
+                elif isinstance(one, Run):
                     one.names = [_free(name, names) for name in one.names]
                 else:
                     one.name = _free(one.name, names)
@@ -201,13 +200,13 @@ def _names(graph: Graph) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _uses(node: Node) -> Iterator[str]:
-    """Value names that a node needs, those captured by its subgraphs included."""
-    yield from node.inputs
-    for _, graph in subgraphs(node):
-        for value in graph.outputs:
-            yield value.name
-        for inner in held(graph.nodes):
+def _uses(graph: Graph) -> Iterator[str]:
+    """Value names that the nodes of a body need, those captured by its own bodies included."""
+    for value in graph.outputs:
+        yield value.name
+    for node in held(graph.nodes):
+        yield from node.inputs
+        for _, inner in subgraphs(node):
             yield from _uses(inner)
 
 
@@ -218,7 +217,9 @@ def _prune(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tup
     for node in reversed(nodes):
         if id(node) in bypassed and not any(o in used for o in node.outputs):
             continue
-        used.update(_uses(node))
+        used.update(node.inputs)
+        for _, graph in subgraphs(node):
+            used.update(_uses(graph))
         kept.append(node)
     kept.reverse()
     return kept, used
@@ -236,14 +237,25 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
     """
     graph = model.graph
     changed = False
+    given = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]
+    names = {size for info in given for size in info.shape or () if isinstance(size, str)}
 
     def bound(value: Value) -> Value:
         nonlocal changed
         info = shapes.get(value.name)
-        if value.shape is None or info is None or info.shape is None or info.shape == value.shape:
+        if value.shape is None or info is None or info.shape is None:
+            return value
+        shape = info.shape
+        if len(shape) == len(value.shape):
+            # inference may lose the name of a size that is still open
+            shape = tuple(
+                said if found is None and said in names else found
+                for said, found in zip(value.shape, shape, strict=True)
+            )
+        if shape == value.shape:
             return value
         changed = True
-        return Value(value.name, value.dtype, info.shape)
+        return Value(value.name, value.dtype, shape)
 
     inputs = tuple(bound(v) for v in graph.inputs)
     outputs = tuple(bound(v) for v in graph.outputs)

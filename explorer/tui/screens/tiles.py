@@ -69,15 +69,13 @@ class Tiles(Remembering):
         """The sites as they are tiled; those of a model that is not, as they would become."""
         from explorer.facts import TileSpec
 
-        entries = self.history.entries[: self.history.current + 1] if self.history is not None else ()
-        made = {site.output: site for entry in entries if entry.plan for site in entry.plan.sites}
         assert self.analysis is not None
-        if not made and self.analysis.info.tiled is not None:
-            # a file that was tiled before says how; its numbers are whatever somebody wrote into it
+        if self.analysis.info.tiled is not None:
             said: Plan | None = await self.jobs.run("reading the plan", "tiling")
-            made = {site.output: site for site in said.sites if _sane(site)} if said is not None else {}
-        if made:
-            return list(made.values()), ()
+            # a file that was tiled before says how; its numbers are whatever somebody wrote into it
+            made = [site for site in said.sites if _sane(site)] if said is not None else []
+            if made:
+                return made, ()
         plan: Plan = await self.jobs.run("planning", "plan", self.tile_spec or TileSpec())
         return list(plan.sites), plan.skipped
 

@@ -203,3 +203,29 @@ def test_a_file_that_was_tiled_says_how(sample: Callable[[str], Path], tmp_path:
     assert [(s.name, s.tile, s.grid, s.products) for s in said.sites] == [
         (s.name, s.tile, s.grid, s.products) for s in made.plan.sites
     ]
+
+
+@pytest.mark.parametrize("form", ["lab", "scan", "unrolled", "batched"])
+def test_a_model_that_was_tiled_twice_has_the_products_of_both(
+    sample: Callable[[str], Path], tmp_path: Path, form: Any
+) -> None:
+    once, twice = str(tmp_path / "once.onnx"), str(tmp_path / "twice.onnx")
+    with Session(str(sample("lenet"))) as session:
+        first = session.tile(TileSpec((8, 16, 32), form=form, sites=("*conv*",)), output=once, verify=False)
+    with Session(once) as session:
+        second = session.tile(TileSpec((4, 8, 8), form=form, sites=("*fc[12]*",)), output=twice, verify=False)
+        third = session.tile(TileSpec((16, 16, 16), form=form), verify=False)
+        tiled, sites = session.info().tiled, session.tiling()
+    assert tiled is not None
+    assert sites is not None
+    assert (tiled.share, tiled.left) == (1.0, ())
+    plans = (first.plan, second.plan, third.plan)
+    assert tiled.products == sites.products == sum(plan.products for plan in plans)
+    assert {(s.name, s.tile) for s in sites.sites} == {(s.name, p.tile) for p in plans for s in p.sites}
+    with Session(twice) as session:
+        tiled, sites = session.info().tiled, session.tiling()
+    assert tiled is not None
+    assert sites is not None
+    assert tiled.products == sites.products == first.plan.products + second.plan.products
+    assert [row.reason for row in tiled.left] == ["not chosen when the model was tiled"]
+    assert [row.name for row in tiled.left] == ["/fc3/Gemm"]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from explorer import Session, TileSpec
+from explorer import Session, TileSpec, diff_files
 from explorer.engine.diff import diff
 from explorer.engine.formats.onnx_reader import read
 from explorer.engine.formats.onnx_writer import encode
@@ -771,3 +771,19 @@ def test_twenty_thousand_stripped_nodes_are_matched_without_names() -> None:
     model = make(nodes)
     found = compare(model, renamed(model, strip=True))
     assert found.equal
+
+
+def test_a_model_that_was_tiled_twice_is_still_told_apart_from_the_first(
+    sample: Sample, tmp_path: Path
+) -> None:
+    once, twice = str(tmp_path / "once.onnx"), str(tmp_path / "twice.onnx")
+    with Session(str(sample("lstm_tiny"))) as session:
+        session.tile(TileSpec((8, 8, 8), sites=("/lstm/*",)), output=once, verify=False)
+    with Session(once) as session:
+        session.tile(TileSpec((4, 4, 4)), output=twice, verify=False)
+    found = diff_files(str(sample("lstm_tiny")), twice)
+    assert sorted((row.status, row.before) for row in found.nodes) == [
+        ("tiled", "/classifier/MatMul"),
+        ("tiled", "/lstm/LSTM"),
+    ]
+    assert read(twice).graph.outputs[0].shape == ("batch", "sequence", 12)
