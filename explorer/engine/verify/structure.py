@@ -8,8 +8,9 @@ bias once; nothing else. What this cannot see is an operator that does not do wh
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,15 +90,19 @@ def walk(
         raise NotTiled(f"its output has shape {list(result.shape)} for {elements:,} elements")
     check = _Check(given, meaning, site)
     codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
-    codes = meaning.out(codes.reshape(meaning.shape)).reshape(-1)
-    seen = np.arange(codes.size)
-    if meaning.shown is not None:
-        seen = np.flatnonzero(meaning.shown)
-        codes = codes[seen]
-    for positions, terms in _resolve(ledger, codes, 1.0):
+    codes = meaning.out(codes.reshape(meaning.shape))
+    for area in check.grid():
         if cancel is not None and cancel():
             raise Cancelled
-        check.piece(seen if positions is None else seen[positions], terms)
+        here = codes[area.cut].reshape(-1)
+        if meaning.shown is None:
+            seen = np.arange(here.size)
+        else:
+            seen = np.flatnonzero(meaning.shown[area.cut])
+            here = here[seen]
+        if here.size:
+            for positions, terms in _resolve(ledger, here, 1.0):
+                check.piece(area, seen if positions is None else seen[positions], terms, here.size)
     due = site.products - check.unseen()
     if check.tiles != due:
         raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
@@ -178,13 +183,18 @@ def _term(
 
 
 class _Rectangle(Struct, frozen=True):
-    """Where a piece lies: which matrix; rows and columns of it, from the first element of its tile."""
+    """A tile of the output: which matrix; where it begins; how many rows and columns of it there are."""
 
     b: int
     m: int
     n: int
     rows: int
     columns: int
+
+    @property
+    def cut(self) -> tuple[int, slice, slice]:
+        """What cuts it out of (batch, M, N)."""
+        return self.b, slice(self.m, self.m + self.rows), slice(self.n, self.n + self.columns)
 
 
 class _Check:
@@ -196,6 +206,8 @@ class _Check:
         self.site = site
         self.tile = site.tile
         self.tiles = 0
+        self.places: dict[tuple[int, int, int], Array] = {}
+        """Where the elements of a tile stand in the product that makes it, by the size of both."""
         codes = [value.codes for value in given]
         self.left = meaning.left(codes)
         self.weight = meaning.weight(codes)
@@ -211,23 +223,34 @@ class _Check:
         bias = self.bias.codes if self.bias is not None else meaning.bias
         if bias is not None:
             assert isinstance(bias, np.ndarray)
-            self.expected_bias = meaning.added(bias).reshape(-1)
+            self.expected_bias = meaning.added(bias)
 
-    def piece(self, positions: Array, terms: Sequence[_Term]) -> None:
-        """Checks elements that are sums of the same products; `positions` are flat in the arranged output."""
-        M, K, N = self.sizes
-        b, inside = np.divmod(positions, M * N)
-        m, n = np.divmod(inside, N)
-        at = f"{int(b[0])}, " if self.meaning.batch > 1 else ""
-        place = f"at ({at}{int(m[0])}, {int(n[0])}) of the output"
+    def grid(self) -> Iterator[_Rectangle]:
+        """The tiles of the output."""
+        M, _, N = self.sizes
+        tm, _, tn = self.tile
+        for b, m, n in itertools.product(range(self.meaning.batch), range(0, M, tm), range(0, N, tn)):
+            yield _Rectangle(b, m, n, min(tm, M - m), min(tn, N - n))
+
+    def piece(self, area: _Rectangle, positions: Array, terms: Sequence[_Term], due: int) -> None:
+        """Checks elements of one tile that are sums of the same products.
+
+        Args:
+            area: The tile.
+            positions: Of the elements in it, flat.
+            terms: What is added up there.
+            due: How many elements of the tile the output shows.
+        """
+        _, K, _ = self.sizes
+        row, column = divmod(int(positions[0]), area.columns)
+        at = f"{area.b}, " if self.meaning.batch > 1 else ""
+        place = f"at ({at}{area.m + row}, {area.n + column}) of the output"
         products = [t for t in terms if isinstance(t.source, Product)]
         if not products:
             raise NotTiled(f"nothing is multiplied {place}")
         first = products[0]
         assert isinstance(first.source, Product)
-        if b[0] != b[-1] and np.any(b != b[0]):
-            raise NotTiled(f"one product serves several matrices {place}")
-        area = self._rectangle(first.local, first.source.shape, int(b[0]), m, n, place)
+        self._stands(area, positions, first, due, place)
         done = 0
         for index, term in enumerate(products):
             product = term.source
@@ -238,32 +261,27 @@ class _Check:
         if done != K:
             raise NotTiled(f"terms are missing {place}: products cover {done:,} of {K:,} along the depth")
         self.tiles += len(products)
-        self._others([t for t in terms if not isinstance(t.source, Product)], positions, place)
+        if len(products) < len(terms) or self.expected_bias is not None:
+            others = [t for t in terms if not isinstance(t.source, Product)]
+            self._others(others, area, positions, place)
 
-    def _rectangle(
-        self, local: Array, shape: tuple[int, ...], b: int, m: Array, n: Array, place: str
-    ) -> _Rectangle:
-        """Checks that the piece is one tile of the grid, the right way up."""
-        M, _, N = self.sizes
+    def _stands(self, area: _Rectangle, positions: Array, first: _Term, due: int, place: str) -> None:
+        """Checks that a product makes the whole tile, the right way up."""
         tm, _, tn = self.tile
-        i, j = np.divmod(local, shape[1])
-        row, column = int(m[0] - i[0]), int(n[0] - j[0])
-        if np.any(m - i != row) or np.any(n - j != column):
-            raise NotTiled(f"elements of a tile are not where they belong, {place}")
-        rows, columns = min(tm, M - row), min(tn, N - column)
-        shown = rows * columns
-        if self.meaning.shown is not None:
-            part = self.meaning.shown[b, row : row + rows, column : column + columns]
-            shown = int(np.count_nonzero(part))
-        size = self._full("M", tm, rows), self._full("N", tn, columns)
-        if row % tm or column % tn or shape != size:
+        shape = first.source.shape
+        size = self._full("M", tm, area.rows), self._full("N", tn, area.columns)
+        if shape != size:
             raise NotTiled(
                 f"a tile of {shape[0]}x{shape[1]} stands {place}, the plan has {size[0]}x{size[1]} tiles"
                 f" on a grid of {tm}x{tn}"
             )
-        if local.size != shown:
+        key = area.rows, area.columns, size[1]
+        if key not in self.places:
+            self.places[key] = (np.arange(area.rows)[:, None] * size[1] + np.arange(area.columns)).reshape(-1)
+        if not np.array_equal(first.local, self.places[key][positions]):
+            raise NotTiled(f"elements of a tile are not where they belong, {place}")
+        if positions.size != due:
             raise NotTiled(f"a part of the tile {place} comes from elsewhere")
-        return _Rectangle(b, row, column, rows, columns)
 
     def unseen(self) -> int:
         """Products of tiles of which the output shows nothing."""
@@ -363,7 +381,7 @@ class _Check:
 
     def _label(self, label: str, where: tuple[int, int, int]) -> None:
         """The (m, n, k) written on a node must be true; inside a Scan only k is a place in the whole."""
-        if not label:
+        if not label or label == f"{where[0]},{where[1]},{where[2]}":
             return
         said = label.split(",")
         looped = self.site.form == "scan"
@@ -427,15 +445,18 @@ class _Check:
             gap = float(np.nanmax(np.abs(part.astype(np.float64) - want.astype(np.float64))))
         return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
 
-    def _others(self, terms: Sequence[_Term], positions: Array, place: str) -> None:
+    def _others(self, terms: Sequence[_Term], area: _Rectangle, positions: Array, place: str) -> None:
         """Checks what is added beside the products: the bias, once."""
         found = 0
+        expected = None
+        if self.expected_bias is not None:
+            expected = self.expected_bias[area.cut].reshape(-1)[positions]
         for term in terms:
             if isinstance(term.source, Given):
                 if self.bias is None or term.source is not self.bias.whole:
                     raise NotTiled(f"the input itself is added {place}")
-                assert self.expected_bias is not None
-                if not np.array_equal(term.local + term.source.base, self.expected_bias[positions]):
+                assert expected is not None
+                if not np.array_equal(term.local + term.source.base, expected):
                     raise NotTiled(f"the bias is not the original's {place}")
                 self._beta(term.factor, place)
                 found += 1
@@ -444,11 +465,11 @@ class _Check:
             if not np.any(term.source):
                 # nothing is added; an all-zero bias counts as one that is there
                 continue
-            if self.bias is not None or self.expected_bias is None:
+            if self.bias is not None or expected is None:
                 raise NotTiled(f"numbers are added that the original does not have, {place}")
             if found:
                 raise NotTiled(f"the bias is added twice {place}")
-            want = self.expected_bias[positions]
+            want = expected
             if term.factor != 1.0:
                 self._beta(term.factor, place)
             elif self.meaning.beta != 1.0:
@@ -458,8 +479,8 @@ class _Check:
             if not np.array_equal(want.astype(wide).view(kind), term.source.astype(wide).view(kind)):
                 raise NotTiled(f"the bias is not the original's {place}")
             found += 1
-        missing = self.expected_bias is not None and not found and self.meaning.beta != 0.0
-        if missing and (self.bias is not None or np.any(self.expected_bias[positions])):  # type: ignore[index]
+        missing = expected is not None and not found and self.meaning.beta != 0.0
+        if missing and (self.bias is not None or np.any(expected)):
             raise NotTiled(f"the bias is missing {place}")
         if found > 1:
             raise NotTiled(f"the bias is added {found} times {place}")

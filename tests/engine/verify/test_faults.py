@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "a term missing": (lambda m: t.with_nodes(m, without_last_term), "terms are missing"),
     "a term added twice": (lambda m: t.with_nodes(m, last_term_twice), "twice"),
     "terms out of order": (lambda m: t.with_nodes(m, terms_reversed), "one is missing"),
-    "Concat in the wrong order": (lambda m: t.with_nodes(m, concat_turned), "(0, 1, 0) is not its slice"),
+    "Concat in the wrong order": (lambda m: t.with_nodes(m, concat_turned), "(0, 0, 0) is not its slice"),
     "the wrong block of the input": (lambda m: t.with_nodes(m, wrong_slice_of_x), "takes depth 0 where 8"),
     "bias twice": (bias_twice, "the bias is added twice"),
     "bias missing": (lambda m: t.with_nodes(m, no_bias), "the bias is missing"),
