@@ -8,11 +8,12 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "bytes_text",
     "count_text",
+    "dims_text",
     "exact_text",
     "percent_text",
     "printable",
@@ -103,6 +104,11 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
     if shape is None:
         return "?"
     return "[" + ", ".join("?" if d is None else printable(str(d)) for d in shape) + "]"
+
+
+def dims_text(dims: Mapping[str, int]) -> str:
+    """Sizes of dimensions as 'batch=1, seq=64'."""
+    return ", ".join(f"{printable(name)}={size}" for name, size in dims.items())
 
 
 def printable(text: str) -> str:

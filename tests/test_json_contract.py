@@ -67,6 +67,7 @@ TILED = document_of(
     macs_total=COUNT_OR_NULL,
     share={"type": ["number", "null"], "minimum": 0, "maximum": 1},
     left=listed(document_of(op=TEXT, name=TEXT, count=COUNT, macs=COUNT_OR_NULL, reason=TEXT)),
+    dims={"type": "object", "additionalProperties": COUNT},
 )
 INFO_KEYS: dict[str, Schema] = {
     **ENVELOPE,

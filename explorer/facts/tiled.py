@@ -5,7 +5,9 @@ Re-exported by `explorer.facts`; see there for the conventions.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 __all__ = ["LeftOver", "Tiled"]
 
@@ -36,6 +38,8 @@ class Tiled(Struct, frozen=True):
         macs_total: Of the whole model; None if one is unknown.
         share: `macs` in `macs_total`; None if one of them is not known, or nothing multiplies.
         left: What multiplies and accumulates beside the tiles, the costliest first.
+        dims: Where the model leaves sizes open: those that these figures are for, which the plan in the
+            file names, unlike all other figures of the model; empty where they are for the same sizes.
     """
 
     products: int | None
@@ -43,3 +47,4 @@ class Tiled(Struct, frozen=True):
     macs_total: int | None
     share: float | None
     left: tuple[LeftOver, ...] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)

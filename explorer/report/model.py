@@ -8,7 +8,15 @@ from typing import Any
 from explorer.facts import Analysis, Info, Layer, ModelInfo, OpStat, Range, TensorInfo, Tiled, Totals
 from explorer.glance import label
 from explorer.report.layout import BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.units import bytes_text, count_text, exact_text, percent_text, reached_text, shape_text
+from explorer.units import (
+    bytes_text,
+    count_text,
+    dims_text,
+    exact_text,
+    percent_text,
+    reached_text,
+    shape_text,
+)
 
 __all__ = [
     "CAP",
@@ -180,7 +188,8 @@ def _tiled_rows(tiled: Tiled | None) -> list[tuple[Cell, ...]]:
     """Which share of the MACs tile products do."""
     if tiled is None:
         return []
-    remark = f"{exact_text(tiled.products)} tile products; MACs that fill up tiles included"
+    sizes = f"for {dims_text(tiled.dims)}: " if tiled.dims else ""
+    remark = f"{sizes}{exact_text(tiled.products)} tile products; MACs that fill up tiles included"
     return [("MACs on tiles", reached_text(tiled.share), exact_text(tiled.macs), remark)]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.frames import Frame
     from explorer.engine.analysis.tree import Leaf
 
-__all__ = ["Claims", "counted"]
+__all__ = ["Claims", "counted", "planned_sizes"]
 
 Tile = tuple[int, int, int]
 
@@ -89,6 +89,21 @@ def _planned(said: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str]]:
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}, {}
     return sites, skipped
+
+
+def planned_sizes(model: Model, open_: Collection[str]) -> dict[str, int]:
+    """The sizes that the plans in a file take for dimensions that are open; the last plan goes first."""
+    found: dict[str, int] = {}
+    for said in plans(model):
+        dims = said.get("dims")
+        for name, size in dims.items() if isinstance(dims, dict) else ():
+            if name in open_ and isinstance(size, int) and 0 < size <= _LARGEST:
+                found.setdefault(name, size)
+    return found
+
+
+_LARGEST = 1 << 20
+"""A size that is taken from a file may not be larger."""
 
 
 class _Tally:

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.analysis import tree, walker
+from msgspec.structs import replace
+
+from explorer.engine.analysis import on_tiles, tree, walker
 from explorer.engine.analysis.frames import Walk
 from explorer.engine.analysis.memory import Examined, Schedule, live_peak, schedule, settled
 from explorer.engine.analysis.rules import Rules
@@ -14,8 +16,8 @@ from explorer.engine.analysis.shapes import Inference, InputShapes
 from explorer.engine.analysis.shapes.bodies import captured_names
 from explorer.engine.collecting import uncollected
 from explorer.engine.graph import Model, subgraphs
-from explorer.errors import Cancelled
-from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo
+from explorer.errors import Cancelled, ExplorerError
+from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo, Tiled
 
 __all__ = ["Look", "analyse", "examine"]
 
@@ -98,6 +100,9 @@ def _examine(
         taken = sum(info.origin == "observed" for info in inference.main.values.values())
         seen += (f"{taken:,} shapes that inference does not know were seen in a run on random inputs",)
     walk = walker.walk(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
+    tiled = walk.tiled
+    if shapes is None and not observe:
+        tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)
     outputs = [v.name for v in model.graph.outputs]
     peak = live_peak(walk.steps, walk.kept)
     totals = tree.totals(
@@ -124,7 +129,7 @@ def _examine(
             **({"observed": "random inputs, seed 0"} if observe else {}),
         },
         totals=totals,
-        tiled=walk.tiled,
+        tiled=tiled,
     )
 
     def rows() -> tuple[tuple[Layer, ...], Schedule]:
@@ -141,6 +146,30 @@ def _examine(
     if look is not None:
         examined.rows()
     return examined
+
+
+def _on_tiles(
+    model: Model,
+    tiled: Tiled | None,
+    inference: Inference,
+    input_shapes: InputShapes | None,
+    rules: Rules | None,
+    cancel: Callable[[], bool] | None,
+) -> Tiled | None:
+    """What runs on tiles; of a model that leaves sizes open, for those that its plan took."""
+    values = inference.main.values
+    open_ = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
+    sizes = on_tiles.planned_sizes(model, open_) if tiled is not None and tiled.share is None else {}
+    if not sizes:
+        return tiled
+    try:
+        bound = Inference(model, {**inference.main.dims, **sizes}, input_shapes)
+        found = walker.walk(model, bound, own=rules, cancel=cancel).tiled
+    except Cancelled:
+        raise
+    except ExplorerError:
+        return tiled  # sizes that somebody wrote into the file, and that the model cannot have
+    return tiled if found is None or found.share is None else replace(found, dims=sizes)
 
 
 def _notes(model: Model, walk: Walk) -> list[str]:

@@ -190,7 +190,8 @@ def _tiled_share(tiled: Tiled) -> tuple[Span, ...]:
     """Which share of the MACs tile products do."""
     role = "good" if tiled.share == 1 else "warn" if tiled.share is None else "number"
     products = f" on tiles, {units.exact_text(tiled.products)} products"
-    return (units.reached_text(tiled.share), role), (products, "dim")
+    sizes = f" for {units.dims_text(tiled.dims)}" if tiled.dims else ""
+    return (units.reached_text(tiled.share), role), (products, "dim"), (sizes, "warn")
 
 
 def _beside_tiles(tiled: Tiled, width: int) -> list[Line]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from explorer import Session, TileSpec
 from explorer.engine.analysis import walker
@@ -94,10 +95,43 @@ def test_an_encoder_of_any_size_runs_on_tiles_with_its_attention(
         tiled = session.info().tiled
     assert tiled is not None
     assert (tiled.share, tiled.left) == (1.0, ())
-    with Session(out) as session:
-        tiled = session.info().tiled
-    assert tiled is not None
-    assert (tiled.share, tiled.macs) == (None, None), "it depends on sizes that nobody gave"
+
+
+@pytest.mark.parametrize("dims", [{}, {"batch": 3}])
+def test_of_sizes_left_open_the_share_is_that_of_the_plans_and_says_so(
+    sample: Callable[[str], Path], tmp_path: Path, dims: dict[str, int]
+) -> None:
+    out = str(tmp_path / "tiled.onnx")
+    with Session(str(sample("bert_tiny"))) as session:
+        left = "/encoder/layer.0/*"
+        made = session.tile(TileSpec((16, 16, 16), sites=(left,)), output=out, verify=False)
+    with Session(out, dims=dims) as session:
+        info = session.info()
+    with Session(out, dims={"batch": 1, "sequence": 64} | dims) as session:
+        bound = session.info()
+    assert made.plan.dims == {"batch": 1, "sequence": 64}
+    assert info.tiled is not None
+    assert bound.tiled is not None
+    assert 0 < (bound.tiled.share or 0) < 1
+    assert info.tiled.dims == {name: size for name, size in made.plan.dims.items() if name not in dims}
+    assert replace(info.tiled, dims={}) == bound.tiled
+    assert info.totals.coverage < 1, "all other figures are those of any size"
+
+
+def open_product(build: Build, dims: Any) -> Tiled | None:
+    """What is said of one product of open rows and columns, with these sizes in its plan."""
+    plan = json.dumps({"tile": [64, 64, 64], "sites": [], "dims": dims})
+    return called(build, product(), "batch", 50, 40, metadata={"tile_hw.plan": plan})
+
+
+def test_sizes_of_a_plan_that_cannot_be_are_not_taken(build: Build) -> None:
+    taken = open_product(build, {"batch": 2, "none": 5})
+    assert taken is not None
+    assert (taken.macs, taken.dims) == (2 * 50 * 40, {"batch": 2})
+    for dims in ({"batch": 0}, {"batch": 1 << 40}, {"batch": "2"}, {"batch": None}, ["batch"], {"other": 2}):
+        tiled = open_product(build, dims)
+        assert tiled is not None
+        assert (tiled.share, tiled.dims) == (None, {}), dims
 
 
 def test_a_model_without_tiles_says_nothing_of_them(sample: Callable[[str], Path]) -> None:
