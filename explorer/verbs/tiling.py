@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
+from explorer.units import dims_text
 from explorer.verbs.answer import (
     BAD_INPUT,
     DIFFERENT,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from explorer.facts import Diff, TileSpec
+    from explorer.facts import Diff, Info, TileSpec
     from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.progress_line import ProgressLine
     from explorer.session import Session
@@ -43,21 +44,28 @@ def _tile_spec(given: Given) -> TileSpec:
 def _plan(given: Given, line: ProgressLine) -> Answer:
     from explorer import machines
 
-    spec = _tile_spec(given)
+    spec, fixed = _tile_spec(given), ""
     hardware = None if given.profile is None else machines.hardware(given.profile)
-    return asked(
-        given,
-        line,
-        lambda session, info: (
-            info,
-            session.cost(
-                spec, hardware, order=given.order, formulas=given.formulas or None, on_progress=line
-            ),
-        ),
-        "plan_cost",
-        "planning",
-        "sites",
-    )
+
+    def cost(session: Session, info: Info) -> tuple[Any, ...]:
+        nonlocal fixed
+        fixed = _fixed(info, given)
+        formulas = given.formulas or None
+        return info, session.cost(spec, hardware, order=given.order, formulas=formulas, on_progress=line)
+
+    answer = asked(given, line, cost, "plan_cost", "planning", "sites")
+    answer.warning = fixed
+    return answer
+
+
+def _fixed(info: Info, given: Given) -> str:
+    """Sizes that a program leaves open and its graph has fixed, unless they were asked for; '' for none."""
+    if info.model.format != "torch.export" or given.input_shape:
+        return ""
+    sizes = {name: size for name, size in info.assumptions["dims"].items() if name not in given.dim}
+    if not sizes:
+        return ""
+    return f"the graph is for {dims_text(sizes)} as the program was exported; --dim binds another size"
 
 
 def _tile(given: Given, line: ProgressLine) -> Answer:
@@ -72,7 +80,8 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
     spec = _tile_spec(given)
     source, change, warning = given.models[0], None, ""
     with Session(source, **session_options(given)) as session:
-        model = session.open(on_progress=line).model
+        info = session.open(on_progress=line)
+        model, fixed = info.model, _fixed(info, given)
         digest = session.sha256() if given.json else None
         idle = _idle_rules(session, spec)
         if given.output is None:
@@ -100,7 +109,7 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
         DIFFERENT if differs else DONE,
         lambda: document().tile(result, model, tool(), digest),
         lambda: pages("tiling").tile(result, source, change, opening_words(session_options(given))),
-        warning="; ".join(filter(None, (idle, warning))),
+        warning="; ".join(filter(None, (fixed, idle, warning))),
     )
 
 

@@ -163,7 +163,10 @@ def _bind(
     )
     if any(math.prod(i.shape or ()) >= LARGEST for i in inputs):  # type: ignore[arg-type]
         raise Misuse("its inputs would have sizes that no tensor has", where="--dim")
-    notes = tuple(_note(name, symbol, values[symbol], program) for name, (symbol, _) in known.items())
+    notes = tuple(
+        _note(name, symbol, values[symbol], program, values[symbol] == before)
+        for name, (symbol, before) in known.items()
+    )
     bound_dims = {name: values[symbol] for name, (symbol, _) in known.items()}
     return Bound(inputs, bound_dims, notes, len(inputs))
 
@@ -182,10 +185,12 @@ def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
         return size[1]
 
 
-def _note(name: str, symbol: str, size: int, program: Program) -> str:
+def _note(name: str, symbol: str, size: int, program: Program, exported: bool) -> str:
+    """What to know of an open dimension; `exported`: its size is that of the inputs at the export."""
     low, high = program.ranges.get(symbol, (None, None))
     span = f" ({low} to {high})" if low is not None and high is not None else ""
-    return f"dimension {name}: {size:,}{span}, open in the program; --dim {name}=N binds it"
+    source = " as it was exported" if exported else ""
+    return f"dimension {name}: {size:,}{source}{span}, open in the program; --dim {name}=N binds it"
 
 
 # -- the twin

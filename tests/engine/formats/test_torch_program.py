@@ -18,6 +18,7 @@ import torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._export.serde.schema import ScalarType  # noqa: E402
 
+from explorer import cli  # noqa: E402
 from explorer.engine.formats import torch_graph, torch_program  # noqa: E402
 from explorer.engine.formats.torch_archive import Archive  # noqa: E402
 from explorer.errors import BadModel, ExplorerError, Misuse  # noqa: E402
@@ -166,7 +167,10 @@ def test_of_two_branches_one_is_counted_and_the_assumption_is_said(folder: Path)
 def test_an_open_size_stands_at_what_it_was_exported_with_and_says_so(dynamic: str) -> None:
     info = Session(dynamic).info()
     assert info.assumptions["dims"] == {"batch": 2}
-    assert any("2 to 64" in note and "--dim batch=" in note for note in info.model.notes)
+    [note] = [note for note in info.model.notes if note.startswith("dimension")]
+    assert (
+        note == "dimension batch: 2 as it was exported (2 to 64), open in the program; --dim batch=N binds it"
+    )
 
 
 def test_an_open_size_can_be_bound(dynamic: str) -> None:
@@ -174,8 +178,23 @@ def test_an_open_size_can_be_bound(dynamic: str) -> None:
     by_name = Session(dynamic, dims={"batch": 8}).info()
     assert by_name.model.inputs[0].shape == (8, 1, 8, 8)
     assert by_name.totals.macs == expected.macs
+    assert "dimension batch: 8 (2 to 64), open in the program; --dim batch=N binds it" in by_name.model.notes
     by_shape = Session(dynamic, input_shapes={"image": (None, (8, 1, 8, 8))}).info()
     assert by_shape.totals == by_name.totals
+
+
+@pytest.mark.parametrize("verb", ["tile", "plan"])
+def test_a_tiling_says_for_which_size_it_is_where_nobody_chose_one(
+    dynamic: str, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "explorer: the graph is for batch=2 as the program was exported; --dim binds another size\n"
+    for typed, expected in (
+        ((), said),
+        (("--dim", "batch=8"), ""),
+        (("--input-shape", "image:8,1,8,8"), ""),
+    ):
+        assert cli.main([verb, dynamic, *typed]) == 0
+        assert capsys.readouterr().err == expected
 
 
 MISUSED: dict[str, tuple[dict[str, Any], str]] = {
