@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
 
 __all__ = [
+    "ASSUMED",
     "BOUND",
     "COLUMNS",
     "GROUP",
@@ -46,8 +47,8 @@ RANGE = 1_000
 """Children a range."""
 COLUMNS = ("macs", "params", "weight_bytes", "activation_bytes")
 """Figures of a layer that are known of every row without taking it out."""
-GROUP, UNKNOWN, BOUND, SHARED = 1, 2, 4, 8
-"""Flags of a row; SHARED: a parameter of it, or of what is in it, has other users."""
+GROUP, UNKNOWN, BOUND, SHARED, ASSUMED = 1, 2, 4, 8, 16
+"""Flags of a row; SHARED: a parameter of it, or of what is in it, has other users; ASSUMED: and no bound."""
 
 _KEPT_PAGES, _KEPT_ROWS = 128, 1_024
 _SENT = 1 << 18
@@ -64,7 +65,7 @@ class Structure(Struct):
         end: The row behind the last one inside it.
         depth: As in `Layer`.
         repeat: As in `Layer`, except that on the others of a run it is minus their place in it: -1, -2, ...
-        flags: Of GROUP, UNKNOWN, BOUND, SHARED.
+        flags: Of GROUP, UNKNOWN, BOUND, SHARED, ASSUMED.
         columns: The figures of `COLUMNS`; -1 for one that is not known.
         wide: For each row with more than `WIDE` children (-1: the top; runs counted once) every `RANGE`th
             of them.
@@ -100,6 +101,8 @@ class Piece(Struct, frozen=True):
 
 def structure_of(layers: Sequence[Layer]) -> Structure:
     """The structure of rows that are at hand, in two passes over them."""
+    from explorer.facts import is_assumed
+
     count = len(layers)
     found = Structure(
         parent=array("i", bytes(4 * count)),
@@ -117,7 +120,7 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
         repeat[at] = layer.repeat
         flag = GROUP if layer.group else 0
         if layer.status != "exact":
-            flag |= UNKNOWN if layer.status == "unknown" else BOUND
+            flag |= UNKNOWN if layer.status == "unknown" else ASSUMED if is_assumed(layer.reason) else BOUND
         if layer.shared_with:
             flag |= SHARED
         flags[at] = flag

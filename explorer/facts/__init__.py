@@ -52,6 +52,7 @@ __all__ = [
     "Tiled",
     "Totals",
     "Verification",
+    "is_assumed",
     "to_json",
 ]
 
@@ -93,7 +94,8 @@ class Layer(Struct, frozen=True):
         macs: Multiply-accumulates of one forward pass, all calls together.
         formula: How `macs` (or, where there are none, `elementwise_ops`) comes about, with numbers.
         activation_bytes: Bytes of the outputs.
-        status: 'exact', 'bound' or 'unknown'; `reason` says why when it is not exact.
+        status: 'exact', 'bound' or 'unknown'; `reason` says why when it is not exact. A reason that begins
+            with 'assumed' says that there is no bound, and what the figures rest on: see `is_assumed`.
         shared_with: Paths of other layers that use the same stored parameter.
         weights: The parameters or initializers of this layer.
         repeat: On the first of a run of identical sibling groups (layers.0 ... layers.11) the length
@@ -132,6 +134,11 @@ class Layer(Struct, frozen=True):
     weight_bytes_read: int | None = 0
     counted: bool = True
     kv_cache_bytes: int | None = None
+
+
+def is_assumed(reason: str) -> bool:
+    """Whether figures of status 'bound' with this reason are none, but rest on an assumption."""
+    return reason.startswith("assumed")
 
 
 NOTHING_KNOWN: Mapping[str, Any] = {

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from explorer.facts import Analysis, Info, Layer, ModelInfo, OpStat, Range, TensorInfo, Tiled, Totals
+from explorer.facts import (
+    Analysis,
+    Info,
+    Layer,
+    ModelInfo,
+    OpStat,
+    Range,
+    TensorInfo,
+    Tiled,
+    Totals,
+    is_assumed,
+)
 from explorer.glance import label
 from explorer.report.layout import BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.units import (
@@ -369,7 +380,8 @@ def _said_of_shapes(fact: Analysis) -> dict[str, str]:
 
 def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
     why = "" if bare else row.reason
-    remarks = [f"upper bound: {why}" if why and row.status == "bound" else why]
+    bound = why and row.status == "bound" and not is_assumed(why)
+    remarks = [f"upper bound: {why}" if bound else why]
     if row.shared_with:
         more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
         remarks.append(f"shared with {row.shared_with[0]}{more}")

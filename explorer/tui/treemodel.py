@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.rows import BOUND, GROUP, RANGE, SHARED, UNKNOWN, WIDE, Rows, structure_of
+from explorer.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN, WIDE, Rows, structure_of
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
@@ -174,7 +174,7 @@ class TreeModel:
         return self.figure(row, self.metric)
 
     def figure(self, row: int, metric: Metric) -> tuple[int | None, str]:
-        """The row's figure in a column, and '≤' or '≥' if it is a bound only.
+        """The row's figure in a column, and '≤' or '≥' if it is a bound only, '≈' if something was assumed.
 
         The sum over a run counts a parameter that its blocks share once for each block: an upper bound.
         A group with an unknown part, or of which parts are still being read, sums what is known: a lower one.
@@ -188,6 +188,8 @@ class TreeModel:
             bound = "≥"
         elif flag & BOUND and metric.id == "macs":
             bound = "≤"
+        elif flag & ASSUMED and metric.id == "macs":
+            bound = "≈"
         if row >= 0:
             value = column[row]
             return (None if value < 0 else value), bound

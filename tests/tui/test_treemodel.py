@@ -47,6 +47,17 @@ def test_parameters_that_blocks_share_make_their_sum_an_upper_bound() -> None:
     assert model.value(model.rows[0]) == (10, "≤")
 
 
+def test_figures_that_rest_on_an_assumption_are_no_bounds() -> None:
+    reasons = ("assumed: a value taken as 1", "nonzero")
+    model = TreeModel(
+        [
+            Layer(i, None, text, text, "MatMul", 0, False, macs=3, status="bound", reason=text)
+            for i, text in enumerate(reasons)
+        ]
+    )
+    assert [model.figure(row, METRICS[0]) for row in model.rows] == [(3, "≈"), (3, "≤")]
+
+
 def test_a_sum_over_rows_that_are_still_being_read_is_a_lower_bound() -> None:
     model = TreeModel(blocks().layers)
     model.growing = True

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.analysis.memory import Detail, Examined, Schedule, Step, described, live_peak
-from explorer.engine.analysis.tree import summed
+from explorer.engine.analysis.tree import Bounds, summed
 from explorer.engine.analysis.two_texts import TwoTexts
-from explorer.facts import Analysis, Layer, ModelInfo, Shape, TensorInfo
+from explorer.facts import Analysis, Layer, ModelInfo, Shape, TensorInfo, is_assumed
 
 __all__ = ["derive"]
 
@@ -284,7 +284,7 @@ def _summed_up(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(done)
 
 
-def _bounds(layers: Sequence[Layer]) -> tuple[int, str]:
+def _bounds(layers: Sequence[Layer]) -> Bounds:
     """As `tree.bounds`, from the rows of a step."""
     found = [x for x in layers if x.status == "bound" and x.counted and not x.group]
-    return len(found), found[0].path if found else ""
+    return len(found), found[0].path if found else "", sum(is_assumed(x.reason) for x in found)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.analysis.arena import Block, place
-from explorer.facts import Analysis, Info, Layer, Shape, Status, TensorInfo
+from explorer.facts import Analysis, Info, Layer, Shape, Status, TensorInfo, is_assumed
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
 __all__ = [
@@ -142,7 +142,7 @@ class Examined:
     Args:
         info: What is known of the whole model.
         rows: Makes the rows of the layer tree, and the order from which more facts can be made.
-        bounds: How many layers are counted at an upper bound, and the path of one, as `tree.bounds` has it.
+        bounds: What `tree.bounds` found.
 
     Attributes:
         info: What is known of the whole model.
@@ -155,7 +155,7 @@ class Examined:
         self,
         info: Info,
         rows: Callable[[], tuple[tuple[Layer, ...], Schedule]],
-        bounds: tuple[int, str] = (0, ""),
+        bounds: tuple[int, str, int] = (0, "", 0),
     ) -> None:
         self.info = info
         self.bounds = bounds
@@ -163,7 +163,7 @@ class Examined:
         self._made: tuple[tuple[Layer, ...], Schedule] | None = None
 
     @classmethod
-    def of(cls, analysis: Analysis, order: Schedule, bounds: tuple[int, str] = (0, "")) -> Examined:
+    def of(cls, analysis: Analysis, order: Schedule, bounds: tuple[int, str, int] = (0, "", 0)) -> Examined:
         """What is there already."""
         return cls(analysis.info, lambda: (analysis.layers, order), bounds)
 
@@ -327,5 +327,5 @@ def _status(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
         reasons.append(f"{missing:,} of {tensors:,} tensors are left out: their sizes are not known")
     if reasons:
         return "unknown", "; ".join(reasons)
-    bound = next((step.bound for step in order.steps if step.bound and step.outputs), "")
-    return ("bound", bound) if bound else ("exact", "")
+    bounds = [step.bound for step in order.steps if step.bound and step.outputs]
+    return ("bound", next(filter(is_assumed, bounds), bounds[0])) if bounds else ("exact", "")

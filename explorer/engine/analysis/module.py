@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from msgspec.structs import replace
@@ -31,9 +31,20 @@ from explorer.engine.analysis.module_rows import (
 )
 from explorer.engine.analysis.module_trace import trace
 from explorer.engine.analysis.packed_weights import is_packed
+from explorer.engine.analysis.questions import Place
 from explorer.engine.collecting import uncollected
 from explorer.errors import Cancelled
-from explorer.facts import NOTHING_KNOWN, Analysis, Info, Layer, ModelInfo, Progress, Status, TensorInfo
+from explorer.facts import (
+    NOTHING_KNOWN,
+    Analysis,
+    Info,
+    Layer,
+    ModelInfo,
+    Progress,
+    Status,
+    TensorInfo,
+    is_assumed,
+)
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.training_torch import Gradients
@@ -209,23 +220,28 @@ def _is_unsettled(module: nn.Module) -> bool:
 
 def _traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Trace:
     """One run on shapes. A model that fails after it asked whether a tensor is true (is anything not a
-    number?) is run again with the other answer, and that run counts if it gets further.
+    number?) is run again with the other answer, and that run counts if it gets further. One that asks for
+    values without an end is run again with that loop taken once.
     """
     best: Trace | None = None
     decisions: tuple[bool, ...] = ()
+    loops: dict[Place, Literal["once", "refused"]] = {}
     for _ in range(DECISIONS):
         taken: Counter[str] = Counter()
         with stand_ins.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
-            seen = trace(model, args, kwargs, decisions=decisions, **options)
+            seen = trace(model, args, kwargs, decisions=decisions, loops=loops, **options)
         seen.assumed.update(taken)
+        if seen.endless is not None:
+            loops[seen.endless] = "refused" if seen.endless in loops else "once"
+            best, decisions = None, ()
+            continue
         if best is not None and seen.failed and len(seen.events) <= len(best.events):
             break
         best = seen
         if not seen.failed or not seen.decided or not seen.decided[-1]:
             break
         decisions = (*seen.decided[:-1], False)
-    assert best is not None
-    return best
+    return best or seen
 
 
 def shapes_failure(model: nn.Module, *args: Any) -> tuple[str, str] | None:
@@ -283,7 +299,7 @@ def _merge(part: Row, whole: Row) -> None:
     whole.stored.update(part.stored)
     whole.formulas.update(part.formulas)
     whole.free = whole.free or part.free
-    whole.bound = whole.bound or part.bound
+    whole.bound = part.bound if is_assumed(part.bound) else whole.bound or part.bound
     whole.unknown = whole.unknown or part.unknown
     whole.operators += part.operators
     if whole.module is None:

@@ -19,6 +19,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Detail
 from explorer.engine.analysis.packed_weights import is_packed, unpacked
+from explorer.engine.analysis.questions import Place
 from explorer.facts import TensorInfo
 
 __all__ = [
@@ -129,6 +130,9 @@ class Trace(Struct):
         result: What the model returned, None if it failed.
         failed: Path of the module or operator that failed and why, or None.
         kept: Storages of the model's outputs.
+        assumed: What was assumed, and how often.
+        decided: Answers to the questions whether a tensor is true.
+        endless: The place of the code that asked for values so often that the run was ended.
     """
 
     rows: list[Row]
@@ -141,6 +145,7 @@ class Trace(Struct):
     kept: frozenset[int] = frozenset()
     assumed: Counter[str] = field(default_factory=Counter)
     decided: tuple[bool, ...] = ()
+    endless: Place | None = None
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -48,9 +48,10 @@ from explorer.engine.analysis.module_rows import (
     parameters,
     tensors,
 )
+from explorer.engine.analysis.questions import NO_LOOPS, Loops, Questions
 from explorer.engine.fused import undisturbed
 from explorer.errors import ExplorerError
-from explorer.facts import TensorInfo
+from explorer.facts import TensorInfo, is_assumed
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.training_torch import Gradients
@@ -93,7 +94,7 @@ class _Watch:
         check: Callable[[int, int], None],
         gradients: Gradients | None,
         detailed: bool,
-        decisions: Sequence[bool],
+        questions: Questions,
     ) -> None:
         self.model = model
         self.detailed = detailed
@@ -115,8 +116,7 @@ class _Watch:
         self.bound: dict[int, str] = {}
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
-        self.decisions = decisions
-        self.decided: list[bool] = []
+        self.questions = questions
         self.asked = ""
         self.operators: dict[Any, aten_memo.Operator] = {}
         self.failed: tuple[str, BaseException] | None = None
@@ -255,6 +255,7 @@ class _Watch:
             return func(*args, **kwargs)
         guessed = aten_bounds.guess(name, args)
         if guessed is not None:
+            guessed = self.questions.answer(guessed)
             self.assumed[guessed[1]] += 1
             self.asked = guessed[1]
             return guessed[0]
@@ -400,7 +401,8 @@ class _Watch:
             kwargs = {**kwargs, "device": torch.device("meta")}
         bounded = aten_bounds.answer(func, args) if operator.bounded and given else None
         if bounded is not None and operator.name in aten_bounds.VALUES:
-            bounded = self.decide(bounded)
+            bounded = self.questions.answer(bounded)
+            self.asked = bounded[1]
         key = tuple(signature) if decided and bounded is None and operator.repeats else None
         known = None if key is None else operator.answers.get(key)
         if known is not None and known.how != aten_memo.CALLED:
@@ -445,17 +447,6 @@ class _Watch:
             row.attributes = known.attributes
         return out
 
-    def decide(self, bounded: tuple[Any, str]) -> tuple[Any, str]:
-        """A value that the model asked for: as it was decided before, if it was, else as assumed."""
-        value, text = bounded
-        if value is True:
-            number = len(self.decided)
-            if number < len(self.decisions) and not self.decisions[number]:
-                value, text = False, aten_bounds.REFUSED
-            self.decided.append(value)
-        self.asked = text
-        return value, text
-
     def record(
         self,
         row: Row,
@@ -498,7 +489,7 @@ class _Watch:
                 continue
             written += size
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
-        if reason and not row.bound:
+        if reason and (not row.bound or (is_assumed(reason) and not is_assumed(row.bound))):
             row.bound = reason
         if made and not outputs:
             if self.tape is not None:
@@ -733,6 +724,7 @@ def trace(
     gradients: Gradients | None = None,
     detailed: bool = False,
     decisions: Sequence[bool] = (),
+    loops: Loops = NO_LOOPS,
 ) -> Trace:
     """Runs `model` once on tensors of the meta device and books every operator.
 
@@ -744,12 +736,14 @@ def trace(
         gradients: Watches what a backward pass would do; then the run has gradients on.
         detailed: What each operator does by itself is kept.
         decisions: Answers to the first questions whether a tensor is true; the rest are taken as true.
+        loops: Places of the code that asked for values again and again in a run before.
 
     Returns:
         What was seen. A model that raises gives what was seen until then, and names the module.
     """
     aten_memo.trim()
-    watch = _Watch(model, check, gradients, detailed, decisions)
+    questions = Questions(decisions, loops)
+    watch = _Watch(model, check, gradients, detailed, questions)
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
     seen = Trace(
@@ -778,6 +772,6 @@ def trace(
             at = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
             text = " ".join(str(error).split())
             seen.failed = at, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-    seen.decided = tuple(watch.decided)
+    seen.decided, seen.endless = tuple(questions.decided), questions.endless
     seen.kept = frozenset(t.untyped_storage()._cdata for _, t in tensors(seen.result))
     return seen

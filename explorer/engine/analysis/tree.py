@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from explorer.facts import Info, Layer, Status, TensorInfo, Totals
+from explorer.facts import Info, Layer, Status, TensorInfo, Totals, is_assumed
 from explorer.units import printable
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from explorer.engine.graph import Node
 
 __all__ = [
+    "Bounds",
     "Figures",
     "GroupFacts",
     "Leaf",
@@ -203,9 +204,10 @@ _FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activatio
 class _Sum:
     """Totals of a subtree while its rows are added up, last row first."""
 
-    __slots__ = ("figures", "leaves", "missing", "status", "stored", "unknown")
+    __slots__ = ("assumed", "figures", "leaves", "missing", "status", "stored", "unknown")
 
     def __init__(self) -> None:
+        self.assumed = False
         self.figures = [0] * len(_FIGURES)
         self.missing: set[int] = set()
         self.stored: dict[Hashable, tuple[int, int]] = {}
@@ -236,6 +238,7 @@ class _Sum:
         self.leaves += 1
         if layer.status != "exact":
             self.count(layer.status, layer.status == "unknown")
+            self.assumed = self.assumed or is_assumed(layer.reason)
 
     def add_sum(self, other: _Sum) -> None:
         self.figures = [a + b for a, b in zip(self.figures, other.figures, strict=True)]
@@ -243,6 +246,7 @@ class _Sum:
         self.stored.update(other.stored)
         self.leaves += other.leaves
         self.count(other.status, other.unknown)
+        self.assumed = self.assumed or other.assumed
 
     def count(self, status: Status, unknown: int) -> None:
         self.unknown += unknown
@@ -394,7 +398,7 @@ def _with_totals(rows: Sequence[tuple[Layer, Leaf | GroupFacts]]) -> tuple[Layer
             if not reason and mine.status == "unknown":
                 reason = f"{mine.unknown:,} of {mine.leaves:,} below have no known cost"
             elif not reason and mine.status == "bound":
-                reason = _BELOW
+                reason = _BELOW_ASSUMED if mine.assumed else _BELOW
             _fill(layer, status=mine.status, reason=reason, **mine.values())
             if mine.stored:
                 params = sum(e for e, _ in mine.stored.values())
@@ -434,24 +438,37 @@ def _mark_runs(rows: Sequence[Layer], siblings: Sequence[int], kinds: Sequence[i
 
 
 _BELOW = "some below are bounds"
+_BELOW_ASSUMED = "assumed values count below"
+
+Bounds = tuple[int, str, int]
+"""How many layers have no exact figure, the path of one, and how many of them rest on an assumption."""
 
 
-def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> tuple[int, str]:
-    """How many leaves and groups are counted at an upper bound, and the path of one of them."""
+def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> Bounds:
+    """How many leaves and groups are counted at an upper bound or under an assumption."""
     found = [leaf for leaf in leaves if leaf.counted and leaf.figures.status == "bound"]
     paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
     if not found and not paths:
-        return 0, ""
-    return len(found) + len(paths), paths[0] if paths else found[0].layer.path
+        return 0, "", 0
+    assumed = sum(is_assumed(leaf.layer.reason) for leaf in found)
+    return len(found) + len(paths), paths[0] if paths else found[0].layer.path, assumed
 
 
-def said_of_bounds(info: Info, found: tuple[int, str]) -> Info:
-    """The facts with a note where their totals hold upper bounds, which look like any other number."""
-    count, path = found
+def said_of_bounds(info: Info, found: Bounds) -> Info:
+    """The facts with a note where their totals hold what is not exact, which looks like any other number."""
+    count, path, assumed = found
     if not count:
         return info
     many = f"{count:,} layers are" if count > 1 else f"'{printable(path)}' is"
-    note = f"{many} counted at an upper bound, which the totals hold: they are the most"
+    if assumed == count:
+        note = f"{many} counted under an assumption: the totals may be more or less"
+    elif assumed:
+        note = (
+            f"{count - assumed:,} layers are counted at an upper bound and {assumed:,} under an assumption: "
+            "the totals may be more or less"
+        )
+    else:
+        note = f"{many} counted at an upper bound, which the totals hold: they are the most"
     if info.totals.coverage < 1:
         note += " of what is known"
     return replace(info, model=replace(info.model, notes=(*info.model.notes, note)))

@@ -66,7 +66,9 @@ def _above(memory: Memory, width: int, height: int, exact: bool) -> tuple[list[L
 
 
 def _figures(memory: Memory, width: int, exact: bool) -> list[Line]:
-    least = "≥ " if memory.status == "unknown" else "≤ " if memory.status == "bound" else ""
+    from explorer.facts import is_assumed
+
+    least = {"unknown": "≥ ", "bound": "≈ " if is_assumed(memory.reason) else "≤ "}.get(memory.status, "")
     role = "warn" if least else "number"
     figures = (
         ("peak", memory.peak_bytes, least),

@@ -160,6 +160,90 @@ def test_values_that_are_known_are_used() -> None:
     assert (linear.calls, linear.macs, linear.status) == (4, 4 * 2 * 9, "exact")
 
 
+class Ends(nn.Module):
+    """Goes on until a value says stop, in the ways in which that is written."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.way = way
+
+    def forward(self, x: Any) -> Any:
+        if self.way == "while":
+            while x.norm() > 1e-3:
+                x = self.fc(x)
+        elif self.way == "item":
+            while x.norm().item() > 1e-3:
+                x = self.fc(x)
+        elif self.way == "list":
+            while x.abs().tolist()[0][0] > 1e-3:
+                x = self.fc(x)
+        elif self.way == "array":
+            while x.abs().numpy().max() > 1e-3:
+                x = self.fc(x)
+        elif self.way == "break":
+            while True:
+                x = self.fc(x)
+                if x.norm().item() < 1e-3:
+                    break
+        elif self.way == "never":
+            while True:
+                x = self.fc(x)
+                if x.norm().item() == 17:
+                    break
+        return x
+
+
+@pytest.mark.parametrize(
+    ("way", "calls"), [("while", 1), ("item", 1), ("list", 1), ("array", 1), ("break", 2)]
+)
+def test_a_loop_that_only_a_value_ends_is_counted_once_and_not_for_ever(way: str, calls: int) -> None:
+    analysis = on_meta(Ends(way), (2, 3))
+    linear = row(analysis, "Linear")
+    assert (linear.calls, linear.macs) == (calls, calls * 2 * 9)
+    notes = analysis.info.model.notes
+    assert any("a loop that ends by the value of a tensor runs once" in note for note in notes)
+    assert not any("failed" in note for note in notes)
+
+
+def test_a_loop_that_no_answer_ends_is_a_failure_that_says_so() -> None:
+    analysis = on_meta(Ends("never"), (2, 3))
+    assert any("a loop that only values end" in note for note in analysis.info.model.notes)
+    assert analysis.info.totals.coverage < 1
+    assert row(analysis, "Linear").calls < 4
+
+
+def test_a_loop_over_many_boxes_may_ask_for_each() -> None:
+    def boxes(x: Any) -> Any:
+        for i in range(1000):
+            if x[0, 0] > i:
+                x = x @ x
+        return x
+
+    assert on_meta(boxes, (3, 3)).info.totals.macs == 27_000
+
+
+def test_what_rests_on_an_assumption_is_not_called_the_most() -> None:
+    from explorer import Session
+    from explorer.report import model as report
+
+    class Both(nn.Module):
+        def forward(self, x: Any) -> Any:
+            kept = x[x[:, 0] > 0] @ torch.ones(3, 3)
+            return kept[: int(x.sum())] @ torch.ones(3, 3)
+
+    with Session(Both(), inputs=torch.zeros(4, 3)) as session:
+        analysis = session.analysis()
+        notes = session.info().model.notes
+        memory = session.memory()
+    assert any("under an assumption: the totals may be more or less" in note for note in notes)
+    assert not any("the most" in note for note in notes)
+    assert memory.reason.startswith("assumed")
+    told = [report._remark(layer, {}, False) for layer in analysis.layers if layer.status == "bound"]
+    assert any(text.startswith("upper bound: indexing") for text in told)
+    assert any(text.startswith("assumed: ") for text in told)
+
+
 # -- devices and types
 
 
