@@ -9,6 +9,8 @@ and onnxruntime get to see.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import queue
 import struct
@@ -127,20 +129,18 @@ class _Encoder:
 
     def bundle(self, number: int, bundle: Bundle) -> Computed:
         """Tensors as the repeated field `number`, put together while they are written."""
-        known: dict[tuple[tuple[int, ...], int], tuple[bytes, bytes, int]] = {}
-        heads, total = [], 0
-        for name, shape in zip(map(str.encode, bundle.names), bundle.shapes, strict=True):
-            key = shape, len(name)
-            if key not in known:
-                size = Tensor("", bundle.dtype, shape, None).nbytes
-                front = self.kind(shape, bundle.dtype) + varint(8 << 3 | 2) + varint(len(name))
-                raw = varint(9 << 3 | 2) + varint(size)
-                length = varint(len(front) + len(name) + len(raw) + size)
-                known[key] = varint(number << 3 | 2) + length + front, raw, size
-            front, raw, size = known[key]
-            head = front + name + raw
-            heads.append(head)
-            total += len(head) + size
+        heads: list[bytes] = []
+        total = 0
+        names = list(map(str.encode, bundle.names))
+        for (shape, letters), alike in itertools.groupby(zip(bundle.shapes, map(len, names), strict=True)):
+            size = Tensor("", bundle.dtype, shape, None).nbytes
+            raw = varint(9 << 3 | 2) + varint(size)
+            front = self.kind(shape, bundle.dtype) + varint(8 << 3 | 2) + varint(letters)
+            length = len(front) + letters + len(raw) + size
+            front = varint(number << 3 | 2) + varint(length) + front
+            first, last = len(heads), len(heads) + len(list(alike))
+            heads += [front + name + raw for name in names[first:last]]
+            total += (len(heads[-1]) + size) * (last - first)
 
         def make() -> Iterator[memoryview]:
             pieces: list[bytes | memoryview] = []
@@ -169,41 +169,22 @@ class _Encoder:
         run: list[bytes] = []
         for node in held(nodes):
             if isinstance(node, Run):
-                many = _many(number, node)
-                run += [many] if many is not None else self.each(number, node.singly())
-                continue
-            body = None if node.record is not None else _plain(node)
-            if body is None:
+                run += _many(number, node)
+            elif node.record is None and not node.attributes:
+                run.append(length_delimited(number, _head(node)))
+            else:
                 if run:
                     parts.add(b"".join(run))
                     run.clear()
                 parts.message(number, self.node(node))
-            else:
-                run.append(length_delimited(number, body))
         if run:
             parts.add(b"".join(run))
-
-    def each(self, number: int, nodes: Iterable[Node]) -> Iterator[bytes]:
-        """Nodes without attributes as the repeated field `number`, one by one."""
-        for node in nodes:
-            yield length_delimited(number, _join(self.node(node)))
 
     def node(self, node: Node) -> _Parts:
         record = node.record
         if record is not None:
             return _Parts([record if record.size >= _SMALL else bytes(record.view())])
-        head = [length_delimited(1, name.encode()) for name in node.inputs]
-        head += [length_delimited(2, name.encode()) for name in node.outputs]
-        if node.name:
-            head.append(length_delimited(3, node.name.encode()))
-        head.append(length_delimited(4, node.op.encode()))
-        if node.domain:
-            head.append(length_delimited(7, node.domain.encode()))
-        if node.overload:
-            head.append(length_delimited(8, node.overload.encode()))
-        for key, value in node.metadata.items():
-            head.append(length_delimited(9, _pair(key, value)))
-        parts = _Parts([b"".join(head)])
+        parts = _Parts([_head(node)])
         for name, attribute in node.attributes.items():
             parts.message(5, self.attribute(name, attribute))
         return parts
@@ -263,8 +244,7 @@ class _Encoder:
         if function.record is not None:
             return _Parts([function.record])
         head = [length_delimited(1, function.name.encode())]
-        head += [length_delimited(4, name.encode()) for name in function.inputs]
-        head += [length_delimited(5, name.encode()) for name in function.outputs]
+        head += [_repeated(4, function.inputs), _repeated(5, function.outputs)]
         head += [length_delimited(6, name.encode()) for name in function.attributes]
         parts = _Parts([b"".join(head)])
         self.nodes(parts, 7, function.nodes)
@@ -280,57 +260,68 @@ class _Encoder:
         return parts
 
 
-_NODE_FIELDS = {number: chr(number << 3 | 2) for number in (1, 2, 3, 4, 7, 8, 9)}
+def _head(node: Node) -> bytes:
+    """A node without its attributes."""
+    words = [(3, node.name), (4, node.op), (7, node.domain), (8, node.overload)]
+    head = [length_delimited(number, word.encode()) for number, word in words if word]
+    head += [length_delimited(9, _pair(key, value)) for key, value in node.metadata.items()]
+    return b"".join((_repeated(1, node.inputs), _repeated(2, node.outputs), *head))
 
 
-def _plain(node: Node) -> bytes | None:
-    """A node without attributes as bytes; None if it has some, or a name that is long or not ASCII.
+def _repeated(number: int, words: Sequence[str]) -> bytes:
+    """Words as the repeated field `number`: a tiled graph is all names, most of them as long as the next."""
+    if not "".join(words).isascii():
+        return b"".join([length_delimited(number, word.encode()) for word in words])
+    text = []
+    for size, alike in itertools.groupby(words, len):
+        head = _field_head(number, size)
+        text.append(head + head.join(alike))
+    return "".join(text).encode("latin-1")
 
-    A tiled graph is thousands of such nodes, all names: a length below 128 is one character, so that the
-    whole node can be put together as text.
+
+def _many(number: int, run: Run) -> list[bytes]:
+    """The nodes of a run as the repeated field `number`.
+
+    They are put together as text: neighbours mostly have names of the same lengths, and then the same letters
+    stand between these.
     """
-    if node.attributes:
-        return None
-    give, take = _NODE_FIELDS[1], _NODE_FIELDS[2]
-    text = [f"{give}{chr(len(name))}{name}" for name in node.inputs]
-    text += [f"{take}{chr(len(name))}{name}" for name in node.outputs]
-    for number, word in ((3, node.name), (4, node.op), (7, node.domain), (8, node.overload)):
-        if word:
-            text.append(f"{_NODE_FIELDS[number]}{chr(len(word))}{word}")
-    for key, value in node.metadata.items():
-        pair = f"{give}{chr(len(key))}{key}{take}{chr(len(value))}{value}"
-        text.append(f"{_NODE_FIELDS[9]}{chr(len(pair))}{pair}")
-    whole = "".join(text)
-    return whole.encode("ascii") if whole.isascii() else None
+    shared = _field_text(4, run.op) + _field_text(7, run.domain)
+    for key, value in run.metadata.items():
+        shared += _field_text(9, _field_text(1, key) + _field_text(2, value))
+    columns = (*run.wires, run.outputs, run.names, run.labels)
+    if not all("".join(words).isascii() for words in ((run.label_key, shared), *columns)):
+        return [length_delimited(number, _head(node)) for node in run.singly()]
+    text: list[str] = []
+    first = 0
+    for sizes, alike in itertools.groupby(zip(*(map(len, column) for column in columns), strict=True)):
+        last = first + len(list(alike))
+        *heads, end = map(itertools.repeat, _between(number, sizes, run.label_key, shared))
+        words = (column[first:last] for column in columns)
+        row = itertools.chain.from_iterable(zip(heads, words, strict=True))
+        text += itertools.chain.from_iterable(zip(*row, end, strict=False))
+        first = last
+    return ["".join(text).encode("latin-1")]
 
 
-def _many(number: int, run: Run) -> bytes | None:
-    """The nodes of a run as the repeated field `number`, as text; None if a name is long or not ASCII."""
-    pairs = [_pair_text(key, value) for key, value in run.metadata.items()]
-    labelled = [_pair_text(run.label_key, label) for label in run.labels]
-    fields = [(1, wire) for wire in run.wires]
-    fields += [(2, run.outputs), (3, run.names), (9, labelled)]
-    shared = [(4, run.op), (7, run.domain), *((9, pair) for pair in pairs)]
-    longest = max(max(max(map(len, column)) for _, column in fields), *(len(word) for _, word in shared))
-    if longest > 127:
-        return None
-    columns = [
-        [f"{tag}{chr(len(word))}{word}" for word in column]
-        for tag, column in ((_NODE_FIELDS[at], column) for at, column in fields)
-    ]
-    end = "".join(f"{_NODE_FIELDS[at]}{chr(len(word))}{word}" for at, word in shared)
-    texts = ["".join(row) + end for row in zip(*columns, strict=True)]
-    if not all(map(str.isascii, texts)):
-        return None
-    # the length in front of a node is two bytes, which as text are two letters
-    heads = {
-        size: (varint(number << 3 | 2) + varint(size)).decode("latin-1") for size in set(map(len, texts))
-    }
-    return "".join(f"{heads[len(text)]}{text}" for text in texts).encode("latin-1")
+@functools.lru_cache(maxsize=64)
+def _between(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -> tuple[str, ...]:
+    """What stands before, between and behind the words of a node of a run, which have these sizes."""
+    *inputs, output, name, label = sizes
+    pair = _field_text(1, label_key) + _field_head(2, label)
+    heads = [_field_head(1, size) for size in inputs]
+    heads += [_field_head(2, output), _field_head(3, name), _field_head(9, len(pair) + label) + pair]
+    size = sum(map(len, heads)) + sum(sizes) + len(shared)
+    return (_field_head(number, size) + heads[0], *heads[1:], shared)
 
 
-def _pair_text(key: str, value: str) -> str:
-    return f"{_NODE_FIELDS[1]}{chr(len(key))}{key}{_NODE_FIELDS[2]}{chr(len(value))}{value}"
+@functools.lru_cache(maxsize=1024)
+def _field_head(number: int, size: int) -> str:
+    """What stands in front of a field of this many bytes, a letter a byte."""
+    return (varint(number << 3 | 2) + varint(size)).decode("latin-1")
+
+
+def _field_text(number: int, word: str) -> str:
+    return f"{_field_head(number, len(word))}{word}"
 
 
 def _attribute_kind(value: Any) -> int:
@@ -449,6 +440,9 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         OSError: The target cannot be written; `targets.replacing` turns it into one line.
         Cancelled: `cancel` said so.
     """
+    # glibc hands large buffers back to the kernel, and a new one costs as much as filling it, until a larger
+    # one was freed. This one is not touched, and so takes no memory.
+    bytes(1 << 24)
     parts = _Encoder(_keep).model(model)
     if parts.size <= PROTOBUF_LIMIT:
         _stream(parts, path, on_progress, cancel)

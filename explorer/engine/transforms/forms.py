@@ -153,13 +153,15 @@ def _products(
     """Sums of tile products for every (m, n); `columns` are the labels of n, '*' for a Scan's."""
     operator = tile_operator(region.emission, geometry.tile, site.dtype, site.right_dtype)
     out = []
+    depth = [str(k) for k in range(len(ws))]
+    down = list(zip(*ws, strict=True))
     for i, row in enumerate(xs):
         line = []
-        for j, column in enumerate(columns):
+        for column, tiles in zip(columns, down, strict=True):
             tag = "" if column == "*" else f"_{column}"
-            tiles = [of_depth[j] for of_depth in ws]
-            labels = [f"p_{i}{tag}_{k}" for k in range(len(row))]
-            mnk = [f"{i},{column},{k}" for k in range(len(row))]
+            label, product = f"p_{i}{tag}_", f"{i},{column},"
+            labels = [label + k for k in depth]
+            mnk = [product + k for k in depth]
             terms: Sequence[str]
             if len(row) >= _RUN:
                 terms = region.add_run(operator, (row, tiles), labels, DOMAIN, mnk)

@@ -94,8 +94,8 @@ class _Stored:
         bundles = region.emission.bundles
         if key not in bundles:
             tiles = weights.Tiles(self.weight, tile, (ks, ns), self.at, self.fill)
-            names = [region.emission.unique(f"{self.named}/tile_{k}_{n}") for k, n in tiles.places]
-            bundles[key] = tiles.bundle(names)
+            names = [f"{self.named}/tile_{k}_{n}" for k, n in tiles.places]
+            bundles[key] = tiles.bundle(region.emission.uniques(names))
         found = bundles[key].names
         if self.weight.transposed:
             return [list(found[k :: grid[0]]) for k in range(grid[0])]

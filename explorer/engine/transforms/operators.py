@@ -18,6 +18,12 @@ HALVES = ("float16", "bfloat16")
 """Types that are multiplied in float32."""
 
 
+def _grid(label: str, m: int, n: int) -> list[list[str]]:
+    """Names of m x n blocks."""
+    across = [f"_{j}" for j in range(n)]
+    return [[block + j for j in across] for block in (f"{label}_{i}" for i in range(m))]
+
+
 def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]) -> str:
     """The function that cuts a (sum(rows), sum(cols)) matrix; outputs row by row."""
     name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
@@ -28,7 +34,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
         if len(rows) > 1:
             bands = [f"band_{i}" for i in range(len(rows))]
             body.split("X", rows, 0, bands, "rows")
-        outputs = [[f"X_{i}_{j}" for j in range(len(cols))] for i in range(len(rows))]
+        outputs = _grid("X", len(rows), len(cols))
         if len(cols) == 1:
             # with one column the bands are the blocks
             body.nodes[-1].outputs = tuple(o[0] for o in outputs)
@@ -49,7 +55,7 @@ def cut(
     if len(rows) == len(cols) == 1:
         return [[x]]
     function = split2d(region.emission, rows, cols, tile)
-    names = [[region.value(f"{label}_{i}_{j}") for j in range(len(cols))] for i in range(len(rows))]
+    names = _grid(region.value(label), len(rows), len(cols))
     flat = [name for row in names for name in row]
     region.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
     return names
@@ -60,7 +66,7 @@ def concat2d(emission: Emission, m: int, n: int) -> str:
 
     def make(name: str) -> Function:
         body = Region(emission, "", "")
-        grid = [[f"X_{i}_{j}" for j in range(n)] for i in range(m)]
+        grid = _grid("X", m, n)
         bands = [body.concat(row, 1, f"band_{i}") for i, row in enumerate(grid)]
         body.concat(bands, 0, "Y")
         body.nodes[-1].outputs = ("Y",)

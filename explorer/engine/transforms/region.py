@@ -77,6 +77,13 @@ class Emission(Struct):
         self.taken.add(name)
         return name
 
+    def uniques(self, wanted: Sequence[str]) -> list[str]:
+        """Different names, each `wanted` or with a number behind it when it is in use."""
+        if not self.taken.isdisjoint(wanted):
+            return [self.unique(name) for name in wanted]
+        self.taken.update(wanted)
+        return list(wanted)
+
     def store(self, key: tuple[Any, ...], wanted: str, make: Any) -> str:
         """Name of the initializer for `key`, made by `make(name)` the first time."""
         if key not in self.stored:
@@ -184,8 +191,8 @@ class Region:
             mnk: Which products they are.
         """
         place = f"{self.site}/{self.place}" if self.site else self.place
-        made = tuple(f"{self.prefix}{label}" for label in labels)
-        names = [f"{place}{label}" for label in labels]
+        made = tuple([self.prefix + label for label in labels])
+        names = [place + label for label in labels]
         metadata = {SITE_KEY: self.site} if self.site else {}
         self.nodes.append(Run(op, domain, wires, made, names, metadata, MNK_KEY, mnk))
         return made

@@ -31,22 +31,28 @@ def _matrix(weight: Weight, at: int = 0) -> Array:
 def _block(matrix: Array, k: int, n: int, height: int, width: int, fill: int = 0) -> Array:
     """matrix[k:k+height, n:n+width], contiguous, with `fill` where it reaches beyond the matrix."""
     part = matrix[k : k + height, n : n + width]
-    if part.strides[0] < part.strides[1]:
-        # Stored rows a multiple of 4 KiB apart share their cache sets, and reading across them misses
-        # every time: a copy with odd distances first makes the transposition five times faster.
-        pad = _ODD // part.itemsize
-        stage = np.empty((part.shape[1], part.shape[0] + pad), part.dtype)[:, : part.shape[0]]
-        np.copyto(stage, part.T)
-        part = stage.T
-    if part.shape == (height, width):
+    whole = part.shape == (height, width)
+    if part.strides[0] >= part.strides[1] and whole:
         return np.ascontiguousarray(part)
-    out = np.full((height, width), fill, matrix.dtype)
-    out[: part.shape[0], : part.shape[1]] = part
+    out = np.empty((height, width), part.dtype) if whole else np.full((height, width), fill, part.dtype)
+    if part.strides[0] >= part.strides[1]:
+        out[: part.shape[0], : part.shape[1]] = part
+        return out
+    # Stored rows a multiple of 4 KiB apart share their cache sets, and reading across them misses
+    # every time: a copy with odd distances first makes the transposition five times faster.
+    for first in range(0, part.shape[1], _STAGED):
+        rows = part[:, first : first + _STAGED].T
+        stage = np.empty((len(rows), rows.shape[1] + _ODD // part.itemsize), part.dtype)[:, : rows.shape[1]]
+        np.copyto(stage, rows)
+        np.copyto(out[: rows.shape[1], first : first + len(rows)], stage.T)
     return out
 
 
 _ODD = 64
 """Bytes by which the rows of a staging buffer are longer than their content."""
+
+_STAGED = 256
+"""Stored rows that are transposed at once."""
 
 
 def _bytes(array: Array) -> memoryview:
@@ -128,6 +134,9 @@ class _Slabs:
             yield _bytes(_block(band, k, n - first, self.height, self.width, self.fill))
 
 
+_SLAB = 1 << 21
+"""Bytes of a dense matrix that are made at once, unless its rows are long."""
+
 _MAPPED = 1 << 27
 """Bytes of a weight that may be mapped at once where it is read across its rows."""
 
@@ -135,7 +144,7 @@ _MAPPED = 1 << 27
 def dense(
     name: str, weight: Weight, height: int, width: int, first: int = 0, at: int | None = 0, fill: int = 0
 ) -> Tensor:
-    """The (height, width) matrix that starts at column `first`, padded; row slabs of 64.
+    """The (height, width) matrix that starts at column `first`, padded; in slabs of some rows.
 
     Args:
         name: Of the tensor.
@@ -146,7 +155,8 @@ def dense(
         at: Which matrix of a stack; None for all, (batch, height, width).
         fill: What it is padded with.
     """
-    step = 64
+    row = weight.tensor.nbytes * width // max(weight.tensor.elements, 1)
+    step = max(64, _SLAB // max(row, 1))
     rest = height % step
     corners = [(k, first) for k in range(0, height - rest, step)]
     slabs: list[Callable[[], Iterator[memoryview]]] = []
