@@ -13,14 +13,14 @@ approach to probabilistic rounding error analysis", SISC 2019): there the limit 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph import Function, Graph, Model, Node, Value
+from explorer.engine.graph import Function, Graph, Model, Node, Value, subgraphs
 from explorer.engine.parallel import Share
 from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.exact import compare_exact, dense_integers
@@ -49,7 +49,7 @@ _SLAB = 1 << 14
 _ROWS = 1 << 21
 """Elements of X that are widened at a time."""
 
-_SAMPLED = 256
+_SAMPLED = 64
 """Rows up to which all are compared in the dense draw."""
 
 _TOGETHER = 1024
@@ -184,9 +184,21 @@ def _part(
         outputs=tuple(Value(n, None, None) for n in outputs),
         initializers={n: initializers[n] for n in read if n in initializers},
     )
-    return Session(
-        replace(model, graph=graph, metadata={}, extra=()), what=what, optimise=False, threads=threads
-    )
+    part = replace(model, graph=graph, functions=_called(model, nodes), metadata={}, extra=())
+    return Session(part, what=what, optimise=False, threads=threads)
+
+
+def _called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
+    """The functions that nodes call, and those that these call: a session checks all that it is given."""
+    found: set[tuple[str, str, str]] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        pending += (n for _, body in subgraphs(node) for n in body.nodes)
+        if node.key in model.functions and node.key not in found:
+            found.add(node.key)
+            pending += model.functions[node.key].nodes
+    return {key: function for key, function in model.functions.items() if key in found}  # in their order
 
 
 def fault_of(comparison: Comparison, ratio: float, limit: float) -> str:
@@ -299,18 +311,14 @@ def _references(
     wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
     with np.errstate(all="ignore"):
-        if stored and looked[-1] is None and meaning.M * meaning.K <= _ROWS:
+        lefts = [_rows(meaning.left(inputs), some) for inputs, some in zip(draws, looked, strict=True)]
+        if stored and sum(rows.size for rows in lefts) <= _ROWS:
             # one pass over the weight for all draws
-            rows = np.concatenate([meaning.left(inputs) for inputs in draws], axis=1)
-            made = [product(rows[b].astype(wide), weights[0][b]) for b in range(meaning.batch)]
-            parts = [np.split(np.stack(both), len(draws), axis=1) for both in zip(*made, strict=True)]
+            ends = np.cumsum([rows.shape[1] for rows in lefts])[:-1]
+            both = _banded(np.concatenate(lefts, axis=1), weights[0], wide)
+            parts = [np.split(side, ends, axis=1) for side in both]
         else:
-            each = [
-                _banded(_rows(meaning.left(inputs), some), weight, wide)
-                for inputs, weight, some in zip(
-                    draws, weights * len(draws) if stored else weights, looked, strict=True
-                )
-            ]
+            each = [_banded(rows, weights[0 if stored else at], wide) for at, rows in enumerate(lefts)]
             parts = [list(side) for side in zip(*each, strict=True)]
         results = []
         for inputs, some, part, top in zip(draws, looked, *parts, strict=True):
