@@ -18,7 +18,7 @@ from explorer.engine.analysis.rules import tflite
 from explorer.engine.analysis.scopes import Place, relative
 from explorer.engine.analysis.shapes import Shapes
 from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, whole
-from explorer.engine.formats import onnx_reader
+from explorer.engine.formats import onnx_tensor
 from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
 from explorer.facts import Dim, TensorInfo, Tiled
 
@@ -202,7 +202,7 @@ def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stor
         name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()
     }
     if graph.extra:
-        for name, entry in onnx_reader.sparse_initializers(graph).items():
+        for name, entry in onnx_tensor.sparse_initializers(graph).items():
             found[name] = (_of_sparse(entry, name, owner),)
     return found
 
@@ -285,7 +285,7 @@ def hand_on(frame: Frame, node: Node) -> None:
             if _is_plain(tensor):
                 frame.looks[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), Span):
-            stored[name] = (_of_sparse(onnx_reader.sparse(sparse), name, owner),)
+            stored[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
     elif node.op in _ALIASES and all(n in stored for n in node.inputs if n):
         if node.op == "DequantizeLinear":
             entries = [e for n in node.inputs for e in stored.get(n, ())]

@@ -25,7 +25,7 @@ from explorer.engine.analysis.shapes.onnx_pass import OnnxPass
 from explorer.engine.analysis.shapes.rules import Call, Misfit, Type
 from explorer.engine.analysis.shapes.table import Table, better, common, complete_all, merge, possible, take
 from explorer.engine.analysis.shapes.told import Told, entered, shown_shape
-from explorer.engine.formats import onnx_reader
+from explorer.engine.formats import onnx_tensor
 from explorer.engine.graph import Function, Graph, Model, Node, Tensor, Value, subgraphs
 from explorer.facts import Dim, Shape, TensorInfo
 
@@ -414,7 +414,7 @@ class Inference:
             kind = tensor_.dtype, tensor_.shape
             types[name] = pool.setdefault(kind, kind)
         if graph.extra:
-            sparse = onnx_reader.sparse_initializers(graph)
+            sparse = onnx_tensor.sparse_initializers(graph)
             types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
         for value in graph.inputs:
             types.setdefault(value.name, (value.dtype, entered(value.shape)))
