@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 
-from explorer import options, verbs, words
+from explorer import verb_table, verbs, words
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond
 from explorer.units import printable
 from explorer.verbs.answer import BAD_INPUT
@@ -220,7 +220,7 @@ def _check_source(source: str) -> None:
         return
     import difflib
 
-    close = difflib.get_close_matches(source, options.VERBS, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(source, verb_table.VERBS, n=1, cutoff=0.75)
     if close:
         raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
     from explorer import glance

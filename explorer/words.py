@@ -9,7 +9,8 @@ one, not a page of usage. Help, which nobody waits for, is laid out by argparse.
 from __future__ import annotations
 
 from explorer.errors import Misuse, nearest
-from explorer.options import MODEL_HELP, OPTIONS, SCREEN, VERBS, Verb
+from explorer.options import OPTIONS
+from explorer.verb_table import MODEL_HELP, SCREEN, VERBS, Verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import explorer
-from explorer import arguments, cli, options, verbs, words
+from explorer import arguments, cli, verb_table, verbs, words
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import Progress
 from explorer.progress_line import ProgressLine
@@ -170,21 +170,21 @@ def test_every_verb_that_is_declared_does_something() -> None:
     doing = {
         verb for verb in verbs.MODULES if verb in import_module(f"explorer.verbs.{verbs.MODULES[verb]}").RUN
     }
-    assert {*verbs.INSTANT, *doing} == options.VERBS.keys()
+    assert {*verbs.INSTANT, *doing} == verb_table.VERBS.keys()
 
 
 def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> None:
-    for verb in (None, *options.VERBS):
+    for verb in (None, *verb_table.VERBS):
         code, out, err = run(*([verb] if verb else []), "--help")
         assert (code, err) == (0, "")
         assert "examples:\n  explorer" in out
-        for flag in options.VERBS[verb].options if verb else ():
+        for flag in verb_table.VERBS[verb].options if verb else ():
             assert flag in out
         assert max(map(len, out.splitlines())) <= 100
 
 
 def test_every_example_in_the_help_can_be_typed() -> None:
-    for name, verb in options.VERBS.items():
+    for name, verb in verb_table.VERBS.items():
         for example in verb.examples:
             typed = example.split("   ")[0].replace("'", "").split()
             assert typed[:2] == ["explorer", name]
@@ -192,7 +192,7 @@ def test_every_example_in_the_help_can_be_typed() -> None:
 
 
 def test_every_verb_and_the_screen_take_a_limit_of_memory() -> None:
-    for verb in (options.SCREEN, *options.VERBS.values()):
+    for verb in (verb_table.SCREEN, *verb_table.VERBS.values()):
         assert "--memory" in verb.options
 
 

@@ -158,10 +158,10 @@ def test_the_readme_shows_the_keys_that_the_screen_has_and_the_formats_that_ther
 
 
 def test_the_readme_names_every_verb_and_option() -> None:
-    from explorer import options
+    from explorer import options, verb_table
 
     text = readme.README.read_text(encoding="utf-8")
-    for verb in options.VERBS:
+    for verb in verb_table.VERBS:
         assert f"explorer {verb}" in text
     for flag in options.OPTIONS:
         assert flag in text, flag
