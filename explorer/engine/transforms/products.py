@@ -121,6 +121,10 @@ def _inferred(
     inputs: Mapping[str, tuple[str | None, Shape]],
 ) -> tuple[shapes.Inference, shapes.Inference]:
     """Shapes with the dimensions that nobody bound left open, and at the sizes that figures are for."""
+    if model.defaults:
+        # no size of the tiled graph may follow from a value that a caller may replace
+        stored = {n: t for n, t in model.graph.initializers.items() if n not in model.defaults}
+        model = replace(model, graph=replace(model.graph, initializers=stored))
     opened = shapes.Inference(model, dims, inputs)
     return opened, opened if sizes == dims else shapes.Inference(model, sizes, inputs)
 

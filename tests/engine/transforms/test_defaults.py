@@ -145,3 +145,21 @@ def test_every_weight_of_an_old_file_is_a_constant_although_it_is_listed_among_t
     made = onnx.load(tmp_path / "b.onnx")
     assert made.ir_version >= 8
     assert [value.name for value in made.graph.input] == ["x"]
+
+
+def test_no_size_of_the_tiles_follows_from_a_value_that_a_caller_may_replace(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "sizes"], ["wide"]),
+        helper.make_node("MatMul", ["wide", "v"], ["y"]),
+    ]
+    weights = {"sizes": np.array([2, 2, 6]), "v": weight(6, 5)}
+    source = save(tmp_path / "a.onnx", nodes, weights, ("sizes",), x=(4, 6))
+    model = onnx.load(source)
+    del model.graph.value_info[:], model.graph.output[:]
+    model.graph.output.append(info("y", ["a", "b", "c"]))
+    onnx.save(model, source)
+    with pytest.raises(Misuse, match="the shape of its activation depends on the data"):
+        Session(source).plan(SPEC)
+    del model.graph.input[1:]
+    onnx.save(model, source)
+    assert Session(source).plan(SPEC).sites[0].M == 4
