@@ -206,6 +206,10 @@ class _Check:
         self.site = site
         self.tile = site.tile
         self.tiles = 0
+        self.whole = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
+        """Whether tiles at an end are whole: edges are padded, or the size is open."""
+        self.labels: dict[str, list[tuple[int, str]]] = {}
+        """What a label claims of which axis."""
         self.places: dict[tuple[int, int, int], Array] = {}
         """Where the elements of a tile stand in the product that makes it, by the size of both."""
         codes = [value.codes for value in given]
@@ -294,8 +298,8 @@ class _Check:
         return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
 
     def _full(self, axis: str, tile: int, extent: int) -> int:
-        """How long a tile is along an axis: whole where edges are padded, or the size is open."""
-        return tile if self.site.edges == "padded" or axis in self.site.dynamic else extent
+        """How long a tile is along an axis."""
+        return tile if self.whole[axis] else extent
 
     def _product(self, product: Product, area: _Rectangle, index: int, done: int, factor: float) -> int:
         """Checks one product; returns how far the depth is covered with it."""
@@ -310,13 +314,20 @@ class _Check:
             raise NotTiled(
                 f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
             )
-        if isinstance(product.right, Symbol):
-            self._flowing(product.right, area, done, want, where, factor)
+        right = product.right
+        if isinstance(right, Symbol):
+            self._flowing(right, area, done, want, where, factor)
         else:
             # blocks of rows meet the same tiles: once is enough for the same bytes, read in the same order
-            right = product.right
-            data = right.__array_interface__["data"][0], right.dtype, right.shape, right.strides
-            key = *data, area.b, done, area.n
+            key = (
+                right.__array_interface__["data"][0],
+                right.dtype,
+                right.strides,
+                right.shape,
+                area.b,
+                done,
+                area.n,
+            )
             if key not in self.compared or factor != 1.0:
                 self._tile(right, where, done, want, area, factor)
                 self.compared.add(key)
@@ -381,12 +392,12 @@ class _Check:
 
     def _label(self, label: str, where: tuple[int, int, int]) -> None:
         """The (m, n, k) written on a node must be true; inside a Scan only k is a place in the whole."""
-        if not label or label == f"{where[0]},{where[1]},{where[2]}":
-            return
-        said = label.split(",")
-        looped = self.site.form == "scan"
-        for axis, (text, true) in enumerate(zip(said, where, strict=False)):
-            if text != "*" and (axis == 2 or not looped) and text != str(true):
+        if label not in self.labels:
+            looped = self.site.form == "scan"
+            said = enumerate(label.split(",")[:3])
+            self.labels[label] = [(i, t) for i, t in said if t not in ("", "*") and (i == 2 or not looped)]
+        for axis, text in self.labels[label]:
+            if text != str(where[axis]):
                 raise NotTiled(f"product {where} is labelled ({printable(label)})")
 
     def _tile(
