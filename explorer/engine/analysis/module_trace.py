@@ -11,7 +11,6 @@ Everything is put back afterwards, whatever happens: hooks, train or eval state,
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from explorer.engine.analysis import (
     aten,
@@ -31,7 +28,7 @@ from explorer.engine.analysis import (
     macs,
     packed_weights,
 )
-from explorer.engine.analysis.memory import Detail, Moved
+from explorer.engine.analysis.module_detail import detail_of, seen_among
 from explorer.engine.analysis.module_rows import (
     Event,
     Row,
@@ -48,6 +45,7 @@ from explorer.engine.analysis.module_rows import (
     parameters,
     tensors,
 )
+from explorer.engine.analysis.module_taps import Functions, Operators, hide, listening, modes, show
 from explorer.engine.analysis.questions import NO_LOOPS, Loops, Questions
 from explorer.engine.fused import undisturbed
 from explorer.errors import ExplorerError
@@ -122,7 +120,7 @@ class _Watch:
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
         self.function_row: Row | None = None
-        self.functions = _Functions(self)
+        self.functions = Functions(self)
         self.done = 0
         # a layer whose operators are asked for one by one has to run
         self.repeats = gradients is None and not detailed and leaf_memo.enabled()
@@ -149,12 +147,12 @@ class _Watch:
         if seat is None:
             return call(module, *args, **kwargs)
         # what is asked of tensors around the call is none of the model's doing
-        hidden = _hide(self.functions)
+        hidden = hide(self.functions)
         try:
             self.done += 1
             self.check(self.done, len(self.named))
             asked = tape = None
-            if hidden and seat.quiet and self.repeats and _modes() == self.modes and not self.asked:
+            if hidden and seat.quiet and self.repeats and modes() == self.modes and not self.asked:
                 asked = leaf_memo.asked(module, args, kwargs)
             if asked is not None and asked.tape is not None and self.certain(asked.addresses):
                 tape = asked.tape
@@ -169,7 +167,7 @@ class _Watch:
             self.frames.append(_Frame(seat.path, row if seat.leaf else None, seat.absorbs))
             heard = hidden and not seat.quiet
             if heard:
-                _show(self.functions)
+                show(self.functions)
             try:
                 result = call(module, *args, **kwargs)
             except BaseException as error:
@@ -179,7 +177,7 @@ class _Watch:
             finally:
                 del self.frames[depth:]
                 if heard:
-                    _hide(self.functions)
+                    hide(self.functions)
                 bookings, self.tape = self.tape, None
             if asked is not None and bookings is not None and not row.bound:
                 leaf_memo.keep(asked, module_inputs(module, args, kwargs), bookings, result)
@@ -190,7 +188,7 @@ class _Watch:
                 self.gradients.result(row, result)
         finally:
             if hidden:
-                _show(self.functions)
+                show(self.functions)
         return result
 
     def certain(self, addresses: Sequence[int]) -> bool:
@@ -437,7 +435,7 @@ class _Watch:
         before = len(self.events)
         self.record(row, given, made, known, operator, assumption)
         if self.detailed and len(self.events) > before:
-            detail = self.detail(func, args, kwargs, given, made, known)
+            detail = detail_of(func, args, kwargs, given, made, known, self.stored)
             self.events[-1] = self.events[-1]._replace(detail=detail)
         if self.gradients is not None:
             self.gradients.operator(row, operator.short, args, given, made, known.cost.macs)
@@ -472,7 +470,7 @@ class _Watch:
                 reason = self.bound[key]
             if key not in inputs:
                 inputs[key] = size
-            elif not _seen(t, given[:at]):
+            elif not seen_among(t, given[:at]):
                 # another part of the same memory, such as Q, K and V made in one product
                 inputs[key] = min(inputs[key] + size, storage.nbytes())
         reason = reason or self.asked
@@ -516,40 +514,6 @@ class _Watch:
                 leaf_memo.Booking(known.cost, read, stored, written, event.inputs, event.outputs, True)
             )
 
-    def detail(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        given: Sequence[torch.Tensor],
-        made: Sequence[torch.Tensor],
-        known: aten_memo.Answer,
-    ) -> Detail:
-        """What one operator does by itself."""
-        reads: list[Moved | None] = []
-        for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
-            key = t.untyped_storage()._cdata
-            gathers = at == 0 and func._schema.name in aten.GATHERS
-            if not _seen(t, given[:at]):
-                size = known.made[0][2] if gathers and known.made else size
-                reads.append(Moved(key, tuple(t.shape), size, key in self.stored))
-        results = [
-            Moved(t.untyped_storage()._cdata, shape, size)
-            for t, (_, shape, size) in zip(made, known.made, strict=True)
-        ]
-        attention = "scaled_dot_product" in func._schema.name
-        flags = [a for a in (*args[3:], kwargs.get("is_causal")) if isinstance(a, bool)]
-        return Detail(
-            func._schema.name,
-            known.cost.macs,
-            known.cost.elementwise_ops,
-            tuple(reads),
-            tuple(results),
-            pointwise=torch.Tag.pointwise in func.tags,
-            causal=attention and any(flags),
-            axes=_axes(args) if "softmax" in func._schema.name or "norm" in func._schema.name else (),
-        )
-
     def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
         candidates = self.weights[key]
         offset = tensor.storage_offset()
@@ -584,76 +548,9 @@ _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "ia
 _RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 
 
-def _axes(args: Sequence[Any]) -> tuple[int, ...]:
-    """The axes that a softmax (its dim) or a normalisation (its shape) goes over."""
-    rank = args[0].dim() if args else 0
-    if len(args) < 2 or not rank:
-        return ()
-    if isinstance(args[1], int):
-        return (args[1] % rank,)
-    return tuple(range(rank - len(args[1]), rank)) if isinstance(args[1], (list, tuple)) else ()
-
-
-def _seen(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
-    """Whether one of the others is the same view of the same memory."""
-    key, place = tensor.untyped_storage()._cdata, (tensor.storage_offset(), tensor.shape, tensor.stride())
-    return any(
-        t is tensor
-        or (t.untyped_storage()._cdata == key and (t.storage_offset(), t.shape, t.stride()) == place)
-        for t in others
-    )
-
-
-class _Functions(TorchFunctionMode):
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return self.watch.call(func, args, kwargs or {})
-
-
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.watch = watch
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # torch would wrap the method below so that its compiler skips it: every operator would pass
-        # through the wrapper, and the first would import the compiler, which takes longer than the rest
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return self.watch.dispatch(func, args, kwargs or {})
-
-
 def _is_mixed(given: Sequence[torch.Tensor]) -> bool:
     """Whether some tensors have values and others not; numbers (of no dimension) go with either."""
     return any(t.is_meta for t in given) and any(t.dim() and not t.is_meta for t in given)
-
-
-def _hide(mode: TorchFunctionMode) -> bool:
-    """Takes a mode off the stack if it is the innermost one; says whether it was."""
-    depth = torch._C._len_torch_function_stack()
-    if not depth or torch._C._get_function_stack_at(depth - 1) is not mode:
-        return False
-    torch._C._pop_torch_function_stack()
-    return True
-
-
-def _modes() -> tuple[int, int]:
-    """How many modes there are that hear functions, and operators."""
-    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
-
-
-def _show(mode: TorchFunctionMode) -> None:
-    """Puts a mode that was hidden back."""
-    torch._C._push_on_torch_function_stack(mode)
 
 
 def _bytes(value: Any) -> int:
@@ -663,53 +560,11 @@ def _bytes(value: Any) -> int:
     return sum(t.numel() * t.element_size() for _, t in tensors(value))
 
 
-class _Watching(threading.local):
-    """Who watches the modules that this thread calls."""
-
-    watch: _Watch | None = None
-
-
-_WATCHING = _Watching()
-_CALLS = threading.Lock()
-_watchers = 0
-_plain_call: Callable[..., Any] = nn.Module.__call__
-
-
-def _watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-    watch = _WATCHING.watch
-    return _plain_call(self, *args, **kwargs) if watch is None else watch.run(_plain_call, self, args, kwargs)
-
-
-@contextmanager
-def _calls(watch: _Watch) -> Iterator[None]:
-    """Lets `watch` see the calls of modules in this thread.
-
-    One place instead of two hooks on each module: that takes longer than all the rest, and leaves no
-    trace on the model whatever happens.
-    """
-    global _plain_call, _watchers
-    outer = _WATCHING.watch
-    with _CALLS:
-        if not _watchers:
-            _plain_call = nn.Module.__call__
-            nn.Module.__call__ = _watched_call  # type: ignore[method-assign]
-        _watchers += 1
-    _WATCHING.watch = watch
-    try:
-        yield
-    finally:
-        _WATCHING.watch = outer
-        with _CALLS:
-            _watchers -= 1
-            if not _watchers:
-                nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
-
-
 @contextmanager
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Eyes on every module, eval mode and no fast path, all put back at the end."""
     modules = watch.named.values()
-    with undisturbed(modules), _calls(watch):
+    with undisturbed(modules), listening(watch):
         if any(module.training for module in modules):
             model.eval()
         yield
@@ -762,8 +617,8 @@ def trace(
     watch.events.append(Event(source, (), made))
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
-            with watch.functions, _Operators(watch):
-                functions, operators = _modes()
+            with watch.functions, Operators(watch):
+                functions, operators = modes()
                 watch.modes = functions - 1, operators
                 seen.result = model(*args, **kwargs)
         except ExplorerError:
