@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from explorer.engine.graph import AttributeRef, Function, Graph, Node, Tensor
 
-__all__ = ["Domain", "Interpreter", "Scope", "needed", "reads"]
+__all__ = ["Domain", "Interpreter", "Scope", "Wiring", "needed", "reads"]
 
 _CONTROL = frozenset(("If", "Loop", "Scan"))
 
@@ -228,6 +228,38 @@ def _free(graph: Graph) -> Iterator[str]:
                 yield name
         own.update(node.outputs)
     yield from (v.name for v in graph.outputs if v.name not in own)
+
+
+class Wiring:
+    """Which node of a graph makes which value, to ask for parts of it many times.
+
+    Args:
+        graph: Its nodes are in an order in which they can run.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = graph.nodes
+        self.known = graph.initializers.keys()
+        self._makers = {o: at for at, node in enumerate(graph.nodes) for o in node.outputs if o}
+
+    def needed(self, outputs: Iterable[str], stop: Iterable[str] = ()) -> tuple[list[Node], set[str]]:
+        """As the function `needed`; initializers need not be looked up."""
+        ends = set(stop)
+        chosen: set[int] = set()
+        seen: set[str] = set()
+        pending = list(outputs)
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            at = None if name in ends else self._makers.get(name)
+            if at is not None and at not in chosen:
+                chosen.add(at)
+                pending += reads(self.nodes[at])
+        nodes = [self.nodes[at] for at in sorted(chosen)]
+        made = {o for node in nodes for o in node.outputs if o not in ends}
+        return nodes, seen - made - self.known
 
 
 def needed(

@@ -30,6 +30,7 @@ from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
 from explorer.engine.verify.exact import SATURATES
 from explorer.engine.verify.inputs import Drawn, InputShapes, any_values, check_names, draw, plan_inputs
+from explorer.engine.verify.interpret import Wiring
 from explorer.engine.verify.lengths import bindings, both
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.original import find_original
@@ -195,6 +196,7 @@ class _Job:
         self.cancel = cancel
         self.unresolved: dict[str, str] = {}
         """Planned products whose weight the original does not give, and why."""
+        self._wiring = Wiring(after.graph)
         self._told: Progress | None = None
         self._known_places: dict[int, list[Place]] = {}
         self._sessions: dict[str, Sessions] = {}
@@ -294,6 +296,7 @@ class _Job:
                 raise NotTiled("there is no such place in the other model")
         except (BadModel, NotTiled) as why:
             return _site_evidence(site, 0, printable(str(why)), None, "")
+        wiring = Wiring(after.graph) if site.place else self._wiring
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         shapes = [x.shape for x in inputs]
         meaning = original.at(shapes, y.shape)
@@ -301,14 +304,14 @@ class _Job:
         structure, tiles = "", 0
         try:
             dtype = original.dtype or str(inputs[0].dtype)
-            tiles = walk(after, site, original, meaning, shapes, dtype, cancel=share.stopped)
+            tiles = walk(after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=share.stopped)
         except NotTiled as fault:
             structure = printable(str(fault))
         ran: SiteRun | None = None
         unrunnable = ""
         sessions = self._sessions.setdefault(_key(site), {}) if site.dynamic else None
         try:
-            ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, sessions)
+            ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
         except BadModel as error:
             unrunnable = str(error)
         return _site_evidence(site, tiles, structure, ran, unrunnable)

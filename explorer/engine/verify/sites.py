@@ -25,7 +25,7 @@ from explorer.engine.parallel import Share
 from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.exact import compare_exact, dense_integers
 from explorer.engine.verify.float64 import product
-from explorer.engine.verify.interpret import needed, reads
+from explorer.engine.verify.interpret import Wiring, needed, reads
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.runtime import Array, Session
 from explorer.errors import Cancelled
@@ -97,6 +97,7 @@ def run_site(
     y: Array,
     seed: int,
     share: Share,
+    wiring: Wiring,
     sessions: Sessions | None = None,
 ) -> SiteRun:
     """Runs one site on its true activations and on dense random ones.
@@ -110,6 +111,7 @@ def run_site(
         y: The original's own output for them.
         seed: Of the dense activations.
         share: Threads for its sessions; asked between them whether to stop.
+        wiring: Of the tiled graph.
         sessions: Of an earlier run of this site at other sizes; it gets what this one makes.
 
     Returns:
@@ -122,7 +124,7 @@ def run_site(
     fill = _dense if meaning.integers is None else dense_integers
     dense = [fill(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
-    outputs = _Runner(after, site, original, share, sessions).run(draws)
+    outputs = _Runner(after, site, original, share, wiring, sessions).run(draws)
     comparison = Comparison(unit_roundoff(str(y.dtype)), binned=False)
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
     if wrong is not None:
@@ -356,6 +358,7 @@ class _Runner:
         site: SitePlan,
         original: Original,
         share: Share,
+        wiring: Wiring,
         sessions: Sessions | None,
     ) -> None:
         self.after = after
@@ -363,8 +366,7 @@ class _Runner:
         self.site = site
         self.share = share
         self.given = list(original.inputs)
-        graph = after.graph
-        nodes, _ = needed(graph.nodes, [site.output], stop=self.given, known=graph.initializers)
+        nodes, _ = wiring.needed([site.output], stop=self.given)
         function = after.functions.get(nodes[0].key) if len(nodes) == 1 else None
         if function is not None and len(function.nodes) > _TOGETHER:
             nodes = _opened(nodes[0], function)

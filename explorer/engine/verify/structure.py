@@ -19,7 +19,7 @@ from msgspec import Struct
 from explorer.engine.graph import Model
 from explorer.engine.verify.blocks import Given, Ledger, NotTiled, Product, Symbol, Total
 from explorer.engine.verify.integers import IntegerRules, sums_behind
-from explorer.engine.verify.interpret import Interpreter, needed
+from explorer.engine.verify.interpret import Interpreter, Wiring
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.symbols import Symbols
@@ -38,6 +38,7 @@ def walk(
     shapes: Sequence[tuple[int, ...]],
     dtype: str,
     *,
+    wiring: Wiring | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> int:
     """Walks one site of the tiled graph and compares every tile.
@@ -49,7 +50,8 @@ def walk(
         meaning: What it means at these sizes.
         shapes: Of the original's inputs as they arrive.
         dtype: Element type of the operands.
-        cancel: Asked between columns.
+        wiring: Of the tiled graph, if it is known.
+        cancel: Asked at every tile of the output.
 
     Returns:
         How many tiles were compared bit for bit.
@@ -69,7 +71,7 @@ def walk(
         symbols.override = IntegerRules(meaning.integers, given, ledger.next).apply
     values: dict[str, Any] = dict(zip(original.inputs, given, strict=True))
     graph = after.graph
-    nodes, ends = needed(graph.nodes, [site.output], stop=values, known=graph.initializers)
+    nodes, ends = (wiring or Wiring(graph)).needed([site.output], stop=values)
     strange = sorted(ends - set(values))
     if strange:
         raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")
