@@ -514,11 +514,6 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
     """
     import torch
 
-    from explorer.engine.analysis.meta_twin import without_values
-    from explorer.engine.analysis.module import shapes_failure
-    from explorer.engine.analysis.module_rows import is_lazy
-
-    lazy = any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
     first = next((m for m in model.modules() if next(m.children(), None) is None and _likely(m)[1]), None)
     dtype, shapes = _likely(first)
     dtype = _floating(model) if dtype == "float32" else dtype
@@ -526,21 +521,36 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
     for shape in shapes:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         text = "x".join(map(str, shape))
-        try:
-            # a layer that waits for its first input would keep the size of a shape that failed
-            with loaded.quiet(), torch.no_grad():
-                (without_values(model) if lazy else model)(tensor)
-        except Exception:
-            # what is data-dependent answers with its bound only where every operator is watched
-            with loaded.quiet():
-                failed = shapes_failure(without_values(model) if lazy else model, tensor)
-            at, reason = failed or ("", "")
-        else:
-            failed = None
+        with loaded.quiet():
+            failed = _failure(model, tensor)
         if failed is not None:
+            at, reason = failed
             where = f" in {at}" if at else ""
             tried = tried or f"and with {text}, likely from its first layer, it fails{where}: {reason[:200]}"
             continue
         note = f"input {name}: {text} guessed from the first layer ({type(first).__name__})"
         return TensorInfo(name, dtype, shape, "inferred"), note
     return None, tried
+
+
+def _failure(model: nn.Module, tensor: torch.Tensor) -> tuple[str, str] | None:
+    """Where and why a model does not run on a tensor without values; None if it does."""
+    import torch
+    from torch import nn
+
+    from explorer.engine.analysis.meta_twin import without_values
+    from explorer.engine.analysis.module import shapes_failure
+    from explorer.engine.analysis.module_rows import is_lazy
+
+    lazy = any(is_lazy(held) for held in (*model.parameters(), *model.buffers()))
+    # a recurrent layer runs in one piece where it is watched, and step by step where it is not
+    if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        try:
+            # a layer that waits for its first input would keep the size of a shape that failed
+            with torch.no_grad():
+                (without_values(model) if lazy else model)(tensor)
+            return None
+        except Exception:
+            # what is data-dependent answers with its bound only where every operator is watched
+            pass
+    return shapes_failure(without_values(model) if lazy else model, tensor)

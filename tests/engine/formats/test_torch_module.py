@@ -180,6 +180,24 @@ def test_what_goes_in_is_found_out_and_said(nets: Path) -> None:
     assert note == ("input image: 1x1x28x28 guessed from the first layer (Conv2d)",)
 
 
+def test_a_long_sequence_for_a_recurrent_layer_is_tried_in_one_piece() -> None:
+    class Pixels(nn.Module):
+        """Reads an image pixel by pixel: 50,176 steps, for each of which torch has a dozen operators."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+            self.gru = nn.GRU(4, 5, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            assert torch._C._len_torch_function_stack(), "nobody watches"
+            return self.gru(self.conv(x).flatten(2).transpose(1, 2))[0]
+
+    loaded = of(Pixels())
+    assert loaded.bind().inputs[0].shape == (1, 3, 224, 224)
+    assert analyse(loaded).info.totals.macs == 224 * 224 * (3 * 4 + 3 * 5 * (4 + 5))
+
+
 def test_several_inputs_have_to_be_given(nets: Path) -> None:
     loaded = load("my_nets:Two")
     with pytest.raises(Misuse, match="--input-shape left:1,3,224,224"):
