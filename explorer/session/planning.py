@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from explorer.facts import Plan, TileSpec
 from explorer.session.module_tiling import ModuleTiling
 from explorer.session.states import OnProgress
@@ -37,21 +35,13 @@ class Planning(ModuleTiling):
         model that was tiled several times it is the last plan, with the sites of the earlier ones behind
         its own.
         """
-        from explorer.engine.transforms.carried import PLAN_KEY, earlier
-        from explorer.engine.verify.recovery import recover_plan
+        from explorer.engine.verify.recovery import recover_plan, with_earlier
 
         if self.info().tiled is None:
             return None
         at = self._history.current
-        model = self._model(at)
-        plan = self._history.entries[at].plan or recover_plan(model)
-        for text in earlier(model):
-            other = recover_plan(replace(model, metadata={PLAN_KEY: text}))
-            if plan is None or other is None:
-                continue
-            products, macs = plan.products + other.products, plan.macs + other.macs
-            plan = replace(plan, sites=plan.sites + other.sites, products=products, macs=macs)
-        return plan
+        model, plan = self._model(at), self._history.entries[at].plan
+        return recover_plan(model) if plan is None else with_earlier(plan, model)
 
     def cost(
         self,

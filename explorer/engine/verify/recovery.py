@@ -6,19 +6,42 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from explorer.engine.graph import Model
+from explorer.engine.transforms.carried import PLAN_KEY, earlier
 from explorer.facts import Plan, SitePlan
 
-__all__ = ["recover_plan"]
+__all__ = ["recover_plan", "with_earlier"]
 
 
 def recover_plan(model: Model) -> Plan | None:
     """The plan that a tiled file carries; None if it carries none that can be read.
 
+    Of a model that was tiled several times it is the last one, with what the earlier ones did behind it.
     What a file says is a claim: the proof takes from it which sites to look at, and nothing else for
     granted.
     """
-    text = model.metadata.get("tile_hw.plan")
+    plan = _read(model.metadata.get(PLAN_KEY, ""))
+    return None if plan is None else with_earlier(plan, model)
+
+
+def with_earlier(plan: Plan, model: Model) -> Plan:
+    """A plan with the sites, sizes and parts of those that a model carries from before it."""
+    for other in filter(None, map(_read, earlier(model))):
+        plan = replace(
+            plan,
+            sites=plan.sites + other.sites,
+            products=plan.products + other.products,
+            macs=plan.macs + other.macs,
+            dims={**other.dims, **plan.dims},
+            free=tuple(dict.fromkeys(plan.free + other.free)),
+            decomposed=tuple(dict.fromkeys(plan.decomposed + other.decomposed)),
+        )
+    return plan
+
+
+def _read(text: str) -> Plan | None:
     if not text:
         return None
     try:

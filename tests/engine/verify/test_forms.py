@@ -225,6 +225,21 @@ def test_the_plan_is_recovered_from_the_file(tmp_path: Path) -> None:
     assert verify(source, after).sites[0].tiles == plan.products
 
 
+def test_every_site_of_a_model_that_was_tiled_twice_is_proved(
+    sample: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = onnx_reader.read(shutil.copy(sample("lenet"), tmp_path))
+    once, first = t.tiled(source, TileSpec(tile=(16, 16, 16), sites=("*conv*",), form="scan"))
+    twice, second = t.tiled(once, TileSpec(tile=(8, 8, 8), form="batched"))
+    assert first.sites
+    assert second.sites
+    evidence = verify(source, twice)
+    assert evidence.passed, evidence.verdict
+    tiles = {s.name: s.products for s in (*first.sites, *second.sites)}
+    assert {s.name: s.tiles for s in evidence.sites} == tiles
+    assert f"{sum(tiles.values()):,} products checked bit for bit" in evidence.verdict
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sites": 3}', '{"sites": [{}], "tile": [1, 2, 3]}'])
 def test_a_plan_that_cannot_be_read_is_no_plan(text: str, tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
