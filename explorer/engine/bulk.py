@@ -116,6 +116,7 @@ class Bundle(Struct, frozen=True):
         shapes: Their shapes.
         single: Makes one of them, by its place.
         data: Their bytes, a tensor at a time.
+        bands: The same in parts that can be made side by side: of how many tensors, and their bytes.
     """
 
     dtype: str
@@ -123,6 +124,7 @@ class Bundle(Struct, frozen=True):
     shapes: Sequence[tuple[int, ...]]
     single: Callable[[int], Tensor]
     data: Callable[[], Iterator[memoryview]]
+    bands: Sequence[tuple[int, Callable[[], Iterator[memoryview]]]] = ()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Each of them with its name."""

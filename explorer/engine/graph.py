@@ -146,11 +146,13 @@ class Inline(Struct, frozen=True):
 class Computed(Struct, frozen=True):
     """Bytes that are made while they are written, a slab at a time: the tiles of a weight.
 
-    `make` yields buffers whose sizes add up to `size`.
+    `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes, where they can be made in
+    any order and side by side.
     """
 
     size: int
     make: Callable[[], Iterator[memoryview]]
+    parts: tuple[Computed, ...] = ()
 
     def view(self) -> memoryview:
         """All bytes at once (a copy)."""

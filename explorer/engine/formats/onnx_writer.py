@@ -24,6 +24,7 @@ from explorer.engine.graph import (
     Computed,
     Function,
     Graph,
+    Inline,
     Model,
     Node,
     Payload,
@@ -53,6 +54,9 @@ _LARGEST_SIZES = 1 << 16
 """64-bit integers up to this many bytes stay where shape inference sees them."""
 
 _LARGE = 1 << 20
+
+_PIECE = 1 << 24
+"""Bytes of a file that are copied at once."""
 
 
 class _Parts(list[Part]):
@@ -130,7 +134,7 @@ class _Encoder:
     def bundle(self, number: int, bundle: Bundle) -> Computed:
         """Tensors as the repeated field `number`, put together while they are written."""
         heads: list[bytes] = []
-        total = 0
+        sizes: list[int] = []
         names = list(map(str.encode, bundle.names))
         for (shape, letters), alike in itertools.groupby(zip(bundle.shapes, map(len, names), strict=True)):
             size = Tensor("", bundle.dtype, shape, None).nbytes
@@ -140,21 +144,16 @@ class _Encoder:
             front = varint(number << 3 | 2) + varint(length) + front
             first, last = len(heads), len(heads) + len(list(alike))
             heads += [front + name + raw for name in names[first:last]]
-            total += (len(heads[-1]) + size) * (last - first)
-
-        def make() -> Iterator[memoryview]:
-            pieces: list[bytes | memoryview] = []
-            size = 0
-            for head, data in zip(heads, bundle.data(), strict=True):
-                pieces += (head, data)
-                size += len(data)
-                if size >= _LARGE:
-                    yield memoryview(b"".join(pieces))
-                    pieces, size = [], 0
-            if pieces:
-                yield memoryview(b"".join(pieces))
-
-        return Computed(total, make)
+            sizes += [len(heads[-1]) + size] * (last - first)
+        bands = []
+        first = 0
+        for count, data in bundle.bands:
+            last = first + count
+            bands.append(
+                Computed(sum(sizes[first:last]), functools.partial(_headed, heads[first:last], data))
+            )
+            first = last
+        return Computed(sum(sizes), functools.partial(_headed, heads, bundle.data), tuple(bands))
 
     def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
         """Shape and type of a tensor."""
@@ -258,6 +257,20 @@ class _Encoder:
         for key, value in function.metadata.items():
             parts.add(length_delimited(14, _pair(key, value)))
         return parts
+
+
+def _headed(heads: Sequence[bytes], data: Callable[[], Iterator[memoryview]]) -> Iterator[memoryview]:
+    """Tensors with what stands in front of each, in large pieces."""
+    pieces: list[bytes | memoryview] = []
+    size = 0
+    for head, tensor in zip(heads, data(), strict=True):
+        pieces += (head, tensor)
+        size += len(tensor)
+        if size >= _LARGE:
+            yield memoryview(b"".join(pieces))
+            pieces, size = [], 0
+    if pieces:
+        yield memoryview(b"".join(pieces))
 
 
 def _head(node: Node) -> bytes:
@@ -471,45 +484,96 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
 
 
 def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
-    """Writes the parts to a new file in large batches, one while the next is made."""
+    """Writes the parts to a new file, with two threads.
+
+    What can be made by itself is made and written by whichever has time; for what must be made in order,
+    the other one writes while the next piece is made.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     beside = _Beside(descriptor)
+    offset = 0
     try:
-        for piece in _batches(_pieces(parts)):
-            if cancel is not None and cancel():
-                raise Cancelled
-            beside.write(piece)
-            if on_progress is not None:
-                on_progress(Progress("writing", beside.given, parts.size))
+        for job, size, alone in _jobs(parts):
+            pieces = _batches(_pieces(job))
+            if alone and beside.offer(pieces, offset):
+                offset += size
+                _tell(offset, parts.size, on_progress, cancel)
+                continue
+            for piece in pieces:
+                if alone:
+                    _put(descriptor, piece, offset)
+                else:
+                    beside.write(piece, offset)
+                offset += len(piece)
+                _tell(offset, parts.size, on_progress, cancel)
         beside.finish()
-        os.ftruncate(descriptor, beside.given)
+        os.ftruncate(descriptor, offset)
     finally:
         beside.stop()
         os.close(descriptor)
 
 
+def _tell(done: int, total: int, on_progress: OnProgress, cancel: Cancel) -> None:
+    if cancel is not None and cancel():
+        raise Cancelled
+    if on_progress is not None:
+        on_progress(Progress("writing", done, total))
+
+
+def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
+    """Neighbours that have a MB together, their size, and whether another thread may make them."""
+    job: list[Part] = []
+    size, alone = 0, True
+    for part, by_itself in _apart(parts):
+        job.append(part)
+        size += len(part) if isinstance(part, bytes) else part.size
+        alone = alone and by_itself
+        if size >= _LARGE:
+            yield job, size, alone
+            job, size, alone = [], 0, True
+    if job:
+        yield job, size, alone
+
+
+def _apart(parts: _Parts) -> Iterator[tuple[Part, bool]]:
+    """Parts, and whether they can be made at any time."""
+    for part in parts:
+        if isinstance(part, Computed) and part.parts:
+            yield from ((one, True) for one in part.parts)
+        elif isinstance(part, Span):
+            for at in range(0, part.size, _PIECE):
+                yield Span(part.source, part.offset + at, min(_PIECE, part.size - at)), True
+        else:
+            yield part, isinstance(part, (bytes, Inline))
+
+
 class _Beside:
-    """Writes to a file in a thread: tiles are cut, and files written, without holding the interpreter.
+    """Makes and writes parts of a file in a thread, which for the most part does without the interpreter.
 
     concurrent.futures would do the same, and imports logging, which takes as long as tiling a small model.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.given = 0
-        """Bytes that were taken over."""
-        self._pieces: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Iterable[Piece], int] | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(2)
-        self._failed: OSError | None = None
-        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def write(self, piece: Piece) -> None:
+    def write(self, piece: Piece, offset: int) -> None:
         """Takes a piece over; waits while two others are not written yet."""
         self._room.acquire()
         self._check()
-        self.given += len(piece)
-        self._pieces.put(piece)
+        self._work.put(((piece,), offset))
+
+    def offer(self, pieces: Iterator[Piece], offset: int) -> bool:
+        """Takes pieces over that are yet to be made, unless there is enough to do."""
+        if not self._room.acquire(blocking=False):
+            return False
+        self._check()
+        self._work.put((pieces, offset))
+        return True
 
     def finish(self) -> None:
         """Waits until everything is written."""
@@ -518,30 +582,32 @@ class _Beside:
 
     def stop(self) -> None:
         """Ends the thread behind what it was given."""
-        self._pieces.put(None)
+        self._work.put(None)
         self._thread.join()
 
     def _check(self) -> None:
         if self._failed is not None:
             raise self._failed
 
-    def _work(self) -> None:
-        while (piece := self._pieces.get()) is not None:
-            if self._failed is None:
-                try:
-                    _put(self.descriptor, piece)
-                except OSError as error:
-                    self._failed = error
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            pieces, offset = work
+            try:
+                for piece in pieces if self._failed is None else ():
+                    _put(self.descriptor, piece, offset)
+                    offset += len(piece)
+            except Exception as error:  # whoever waits for it raises it
+                self._failed = error
             self._room.release()
 
 
-def _put(descriptor: int, piece: Piece) -> None:
+def _put(descriptor: int, piece: Piece, offset: int) -> None:
     if _nothing(piece):
-        os.lseek(descriptor, len(piece), os.SEEK_CUR)
         return
     view = memoryview(piece)
     while len(view):
-        view = view[os.write(descriptor, view) :]
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
 
 
 def _nothing(piece: Piece) -> bool:
@@ -553,7 +619,7 @@ def _nothing(piece: Piece) -> bool:
     return not np.frombuffer(piece, np.uint8)[: len(piece) // 8 * 8].view(np.uint64).any()
 
 
-def _pieces(parts: _Parts) -> Iterator[bytes | memoryview]:
+def _pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
     for part in parts:
         if isinstance(part, bytes):
             yield part

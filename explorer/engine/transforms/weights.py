@@ -6,9 +6,10 @@ slab, no second copy of the weight in memory. Edges that must be padded get zero
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -68,17 +69,28 @@ def _forget(weight: Weight, first: int, last: int) -> None:
         payload.release(first * row, last * row)
 
 
-def _tensor(
-    name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[Callable[[], Iterator[memoryview]]]
-) -> Tensor:
+def _itemsize(weight: Weight) -> int:
+    return weight.tensor.nbytes // max(weight.tensor.elements, 1)
+
+
+def _lies(weight: Weight) -> bool:
+    """Whether the bytes lie in a file, and nothing is reckoned before they are cut."""
+    return weight.cut is None and isinstance(weight.tensor.payload, Span)
+
+
+def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[Computed]) -> Tensor:
     """A tensor whose bytes are those of `slabs` one after the other."""
-    size = weight.tensor.nbytes // max(weight.tensor.elements, 1) * math.prod(shape)
-    make = slabs[0] if len(slabs) == 1 else lambda: itertools.chain.from_iterable(slab() for slab in slabs)
-    return Tensor(name, weight.tensor.dtype, shape, Computed(size, make))
+    payload = slabs[0]
+    if len(slabs) > 1:
+        # across the rows of the file several at once would map, or hold, too much of it
+        apart = tuple(slabs) if weight.transposed and _lies(weight) else ()
+        size = sum(slab.size for slab in slabs)
+        payload = Computed(size, lambda: itertools.chain.from_iterable(slab.make() for slab in slabs), apart)
+    return Tensor(name, weight.tensor.dtype, shape, payload)
 
 
 class _Slabs:
-    """Makes the blocks at `corners` of the matrix `at`, each `height` x `width`, in order."""
+    """The blocks at `corners` of the matrix `at`, each `height` x `width`."""
 
     def __init__(
         self,
@@ -95,8 +107,29 @@ class _Slabs:
         self.width = width
         self.at = at
         self.fill = fill
+        self.made: list[int] = []
 
-    def __call__(self) -> Iterator[memoryview]:
+    def payloads(self) -> list[Computed]:
+        """Their bytes, as payloads that can each be made by itself."""
+        size = self.height * self.width * _itemsize(self.weight)
+        if not self.weight.transposed or not _lies(self.weight):
+            return [Computed(len(self.corners) * size, self.in_order)]
+        return [Computed(size, functools.partial(self.single, at)) for at in range(len(self.corners))]
+
+    def single(self, at: int) -> Iterator[memoryview]:
+        """A block of a matrix that is stored along its columns."""
+        k, n = self.corners[at]
+        yield _bytes(_block(_matrix(self.weight, self.at), k, n, self.height, self.width, self.fill))
+        if self.height >= self.weight.K:
+            # a whole column is a run of stored rows that nobody needs again
+            _forget(self.weight, n, n + self.width)
+            return
+        self.made.append(at)
+        if len(self.corners) > 1 and len(self.made) % len(self.corners) == 0:
+            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+
+    def in_order(self) -> Iterator[memoryview]:
+        """All blocks."""
         if self.weight.cut is not None:
             for k, n in self.corners:
                 yield _bytes(self.weight.cut(self.at, k, n, self.height, self.width, self.fill))
@@ -106,13 +139,8 @@ class _Slabs:
         if not self.weight.transposed and matrix.nbytes > _MAPPED and len(self.corners) > 1:
             yield from self.from_bands(matrix)
             return
-        done = 0
         for k, n in self.corners:
             yield _bytes(_block(matrix, k, n, self.height, self.width, self.fill))
-            if self.weight.transposed and self.height >= self.weight.K:
-                # a whole column is a run of stored rows that nobody needs again
-                _forget(self.weight, done, n + self.width)
-                done = n + self.width
         if len(self.corners) > 1:
             _forget(self.weight, 0, max(self.weight.K, self.weight.N))
 
@@ -155,15 +183,14 @@ def dense(
         at: Which matrix of a stack; None for all, (batch, height, width).
         fill: What it is padded with.
     """
-    row = weight.tensor.nbytes * width // max(weight.tensor.elements, 1)
-    step = max(64, _SLAB // max(row, 1))
+    step = max(64, _SLAB // max(width * _itemsize(weight), 1) // 64 * 64)
     rest = height % step
     corners = [(k, first) for k in range(0, height - rest, step)]
-    slabs: list[Callable[[], Iterator[memoryview]]] = []
+    slabs: list[Computed] = []
     for b in range(weight.batch) if at is None else (at,):
-        slabs.append(_Slabs(weight, corners, step, width, b, fill))
+        slabs += _Slabs(weight, corners, step, width, b, fill).payloads()
         if rest:
-            slabs.append(_Slabs(weight, [(height - rest, first)], rest, width, b, fill))
+            slabs += _Slabs(weight, [(height - rest, first)], rest, width, b, fill).payloads()
     shape = (height, width) if at is not None else (weight.batch, height, width)
     return _tensor(name, weight, shape, slabs)
 
@@ -177,7 +204,7 @@ def columns(
     """
     corners = [(0, j * width) for j in range(count)]
     each = range(weight.batch) if at is None else (at,)
-    slabs = [_Slabs(weight, corners, height, width, b, fill) for b in each]
+    slabs = [slab for b in each for slab in _Slabs(weight, corners, height, width, b, fill).payloads()]
     shape = (count, height, width) if at is not None else (weight.batch, count, height, width)
     return _tensor(name, weight, shape, slabs)
 
@@ -188,12 +215,12 @@ def blocks(
     """[n, k, TK, TN], of a stack [batch, 1, n, k, TK, TN]: every tile, padded; `grid` is (k, n)."""
     corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
     sizes = [height] * grid[0], [width] * grid[1]
-    slabs: list[Callable[[], Iterator[memoryview]]] = [
-        Tiles(weight, (height, width), sizes, b, fill).bands
-        if weight.transposed
-        else _Slabs(weight, corners, height, width, b, fill)
-        for b in range(weight.batch)
-    ]
+    slabs: list[Computed] = []
+    for b in range(weight.batch):
+        if weight.transposed:
+            slabs += Tiles(weight, (height, width), sizes, b, fill).payloads()
+        else:
+            slabs += _Slabs(weight, corners, height, width, b, fill).payloads()
     shape = (grid[1], grid[0], height, width)
     return _tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
 
@@ -240,9 +267,8 @@ class Tiles:
         self._sizes = sizes
         self._at = at
         self._fill = fill
-        self._matrix: Array | None = None
-        self._band: tuple[int, Array] | None = None
-        self._itemsize = weight.tensor.nbytes // max(weight.tensor.elements, 1)
+        self._itemsize = _itemsize(weight)
+        self._across = len(sizes[0 if weight.transposed else 1])
         ks, ns = (range(len(of_axis)) for of_axis in sizes)
         self.places = (
             [(k, n) for n in ns for k in ks] if weight.transposed else list(itertools.product(ks, ns))
@@ -255,70 +281,60 @@ class Tiles:
         shapes = [(ks[k], ns[n]) for k, n in self.places]
 
         def single(at: int) -> Tensor:
-            payload = Computed(math.prod(shapes[at]) * self._itemsize, lambda: iter((self._made(at),)))
+            payload = Computed(math.prod(shapes[at]) * self._itemsize, lambda: iter((self._single(at),)))
             return Tensor(names[at], dtype, shapes[at], payload)
 
-        return Bundle(dtype, names, shapes, single, self._each)
+        along = range(len(names) // self._across)
+        bands = [(self._across, functools.partial(self._band, at)) for at in along]
 
-    def bands(self) -> Iterator[memoryview]:
-        """The bytes of all tiles in the order of `places`, those along a band at once."""
-        for band, single in self._along():
-            yield band if band is not None else memoryview(b"".join(map(self._made, single)))
+        def data() -> Iterator[memoryview]:
+            return itertools.chain.from_iterable(map(self._band, along))
 
-    def _each(self) -> Iterator[memoryview]:
-        """The bytes of every tile in the order of `places`."""
-        for band, single in self._along():
-            if band is None:
-                yield from map(self._made, single)
-                continue
-            size = len(band) // len(single)
-            for at in range(0, len(band), size):
-                yield band[at : at + size]
+        return Bundle(dtype, names, shapes, single, data, bands if _lies(self._weight) else ())
 
-    def _along(self) -> Iterator[tuple[memoryview | None, range]]:
-        """The bytes of the tiles along each band, None where an edge or a cut needs them one by one."""
-        across = len(self._sizes[0 if self._weight.transposed else 1])
-        for first in range(0, len(self.places), across):
-            single = range(first, first + across)
-            k, n = self.places[single[-1]]
-            inside = (k + 1) * self._tile[0] <= self._weight.K and (n + 1) * self._tile[1] <= self._weight.N
-            if self._weight.cut is not None or not inside:
-                yield None, single
-                continue
-            self._made(first)
-            assert self._band is not None
-            yield _bytes(self._band[1]), single
+    def payloads(self) -> list[Computed]:
+        """The bytes of all tiles in the order of `places`, those along a band at once; each is padded."""
+        size = self._across * math.prod(self._tile) * self._itemsize
+        along = range(len(self.places) // self._across)
+        return [Computed(size, functools.partial(self._band, at, whole=True)) for at in along]
 
-    def _made(self, at: int) -> memoryview:
+    def _band(self, along: int, *, whole: bool = False) -> Iterator[memoryview]:
+        """The bytes of the tiles along a band, those inside the matrix as a whole if that is asked for."""
+        tiles = self._inside(along)
+        if len(tiles):
+            data = _bytes(tiles)
+            size = len(data) if whole else len(data) // len(tiles)
+            for at in range(0, len(data), size):
+                yield data[at : at + size]
+        first = along * self._across
+        yield from map(self._single, range(first + len(tiles), first + self._across))
+        if self._weight.cut is None:
+            step = self._tile[1 if self._weight.transposed else 0]
+            _forget(self._weight, along * step, (along + 1) * step)
+
+    def _single(self, at: int) -> memoryview:
         tk, tn = self._tile
         k, n = self.places[at]
         height, width = self._sizes[0][k], self._sizes[1][n]
         if self._weight.cut is not None:
             return _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width, self._fill))
-        if self._matrix is None:
-            self._matrix = _matrix(self._weight, self._at)
-        along, across = (n, k) if self._weight.transposed else (k, n)
-        inside = (k + 1) * tk <= self._weight.K and (n + 1) * tn <= self._weight.N
-        if not inside or not self._in_band(along, across):
-            return _bytes(_block(self._matrix, k * tk, n * tn, height, width, self._fill))
-        assert self._band is not None
-        return _bytes(self._band[1][across])
+        return _bytes(_block(_matrix(self._weight, self._at), k * tk, n * tn, height, width, self._fill))
 
-    def _in_band(self, along: int, across: int) -> bool:
-        """Whether the band with a tile is at hand; the first of a band makes it."""
-        if across == 0:
-            assert self._matrix is not None
-            tk, tn = self._tile
-            if self._weight.transposed:
-                rows, size, turned = self._matrix.T, (tn, tk), (1, 2, 0)
-            else:
-                rows, size, turned = self._matrix, (tk, tn), (1, 0, 2)
-            count = rows.shape[1] // size[1]
-            first = along * size[0]
-            # rows an odd distance apart, see `_block`
-            stage = np.empty((size[0], rows.shape[1] + _ODD // self._itemsize), rows.dtype)
-            np.copyto(stage[:, : rows.shape[1]], rows[first : first + size[0]])
-            tiles = stage[:, : count * size[1]].reshape(size[0], count, size[1])
-            self._band = along, np.ascontiguousarray(tiles.transpose(turned))
-            _forget(self._weight, first, first + size[0])
-        return self._band is not None and self._band[0] == along
+    def _inside(self, along: int) -> Array:
+        """The tiles along a band that lie inside the matrix."""
+        tk, tn = self._tile
+        if self._weight.cut is not None:
+            return np.empty(0)
+        matrix = _matrix(self._weight, self._at)
+        rows, size, turned = (
+            (matrix.T, (tn, tk), (1, 2, 0)) if self._weight.transposed else (matrix, (tk, tn), (1, 0, 2))
+        )
+        rows = rows[along * size[0] : (along + 1) * size[0]]
+        if len(rows) < size[0]:
+            return np.empty(0)
+        # rows an odd distance apart, see `_block`
+        stage = np.empty((size[0], rows.shape[1] + _ODD // self._itemsize), rows.dtype)
+        np.copyto(stage[:, : rows.shape[1]], rows)
+        count = rows.shape[1] // size[1]
+        tiles = stage[:, : count * size[1]].reshape(size[0], count, size[1])
+        return np.ascontiguousarray(tiles.transpose(turned))

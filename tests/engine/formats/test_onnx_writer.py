@@ -278,6 +278,39 @@ def test_computed_weights_are_written_piece_by_piece(tmp_path: Path, piece: int)
     np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(path).graph.initializer[0]), array)
 
 
+def in_parts(data: bytes, size: int) -> Computed:
+    """A payload whose parts can be made in any order."""
+    parts = tuple(computed(data[at : at + size], size // 2) for at in range(0, len(data), size))
+    return Computed(len(data), computed(data, size).make, parts)
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 20, 3 << 20])
+def test_weights_that_two_threads_make_lie_in_their_order(tmp_path: Path, size: int) -> None:
+    array = np.random.default_rng(0).standard_normal((16 << 20) // 4 - 77).astype(np.float32)
+    path = str(tmp_path / "m.onnx")
+    write(with_weight(in_parts(array.tobytes(), size), array.size), path)
+    np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(path).graph.initializer[0]), array)
+    model = with_weight(in_parts(array.tobytes(), size), array.size)
+    assert Path(path).read_bytes() == encode(model)
+
+
+@pytest.mark.parametrize("broken", range(4))
+def test_a_part_that_cannot_be_written_is_an_error_whichever_thread_has_it(
+    tmp_path: Path, broken: int
+) -> None:
+    def breaks() -> Iterator[memoryview]:
+        raise OSError(28, "No space left on device")
+        yield
+
+    size = 2 << 20
+    parts = [computed(bytes([at]) * size, size) for at in range(4)]
+    parts[broken] = Computed(size, breaks)
+    payload = Computed(4 * size, lambda: iter(()), tuple(parts))
+    with pytest.raises(Misuse, match="the disk is full; nothing was written"):
+        write(with_weight(payload, size), str(tmp_path / "m.onnx"))
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_model_beyond_the_limit_of_protobuf_gets_a_file_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
