@@ -146,7 +146,6 @@ def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed:
 def _evidence(
     site: SitePlan, comparison: Comparison, ratio: float | None, limit: float, structure: str, reason: str
 ) -> SiteEvidence:
-    seen = bool(comparison.elements)
     return SiteEvidence(
         name=site.name,
         M=site.M,
@@ -154,16 +153,10 @@ def _evidence(
         N=site.N,
         tiles=0 if structure or ratio is None else site.products,
         structure=structure,
-        max_abs=comparison.max_abs if seen else None,
-        max_rel=comparison.max_rel if seen else None,
-        mse=comparison.mse,
-        cosine=comparison.cosine,
         bound_ratio=ratio,
         limit=limit,
-        rms_before=comparison.rms_before,
-        rms_after=comparison.rms_after,
         rows=2 * site.M if ratio is not None else 0,
-        nonfinite=comparison.nonfinite,
+        **comparison.figures(),
         passed=not structure and not reason,
         reason=structure or reason,
     )

@@ -220,6 +220,19 @@ class Comparison(Struct):
         """RMS error of `after` against float64."""
         return self._rms("error new")
 
+    def figures(self) -> dict[str, Any]:
+        """The fields of evidence that it fills; None where nothing was compared."""
+        seen = bool(self.elements)
+        return {
+            "max_abs": self.max_abs if seen else None,
+            "max_rel": self.max_rel if seen else None,
+            "mse": self.mse,
+            "cosine": self.cosine,
+            "rms_before": self.rms_before,
+            "rms_after": self.rms_after,
+            "nonfinite": self.nonfinite,
+        }
+
     @property
     def plausible(self) -> bool:
         """Whether float64 and the original agree well enough for the former to be its truth.

@@ -382,20 +382,17 @@ def _floats(
         reason = f"differs by rounding (largest {comparison.max_abs:.2e}); float64 {reference_text}"
     if comparison.shared and not fault:
         reason += f"; {comparison.shared:,} of {comparison.size:,} elements are NaN or Inf in both"
+    figures = comparison.figures()
+    if not judged:
+        figures |= {"rms_before": None, "rms_after": None}
     return OutputEvidence(
         name=name,
         dtype=kind,
         shape=shape,
-        max_abs=comparison.max_abs if comparison.elements else None,
-        max_rel=comparison.max_rel if comparison.elements else None,
-        mse=comparison.mse,
-        cosine=comparison.cosine,
         reference=reference_text,
-        rms_before=comparison.rms_before if judged else None,
-        rms_after=comparison.rms_after if judged else None,
         max_before=comparison.max_before if judged else None,
         max_after=comparison.max_after if judged else None,
-        nonfinite=comparison.nonfinite,
+        **figures,
         equal=comparison.equal,
         passed=not fault,
         reason=note + reason,

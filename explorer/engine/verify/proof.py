@@ -27,6 +27,7 @@ from explorer.engine.portions import portions
 from explorer.engine.verify import outputs
 from explorer.engine.verify.around import branches, difference
 from explorer.engine.verify.blocks import NotTiled
+from explorer.engine.verify.compare import Comparison
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
 from explorer.engine.verify.exact import SATURATES
 from explorer.engine.verify.inputs import Drawn, InputShapes, any_values, check_names, draw, plan_inputs
@@ -488,7 +489,7 @@ def _site_evidence(
     site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str
 ) -> SiteEvidence:
     """What the walk and the run of one site showed; `structure` and `unrunnable` say what went wrong."""
-    figures = ran.comparison if ran is not None and ran.rows else None
+    seen = ran.comparison if ran is not None and ran.rows else Comparison(0.0)
     fault = structure or unrunnable or (ran.reason if ran is not None else "")
     ratio = ran.bound_ratio if ran is not None else None
     limit = ran.limit if ran is not None else LIMIT
@@ -503,16 +504,10 @@ def _site_evidence(
         N=site.N,
         tiles=tiles,
         structure=structure,
-        max_abs=figures.max_abs if figures else None,
-        max_rel=figures.max_rel if figures else None,
-        mse=figures.mse if figures else None,
-        cosine=figures.cosine if figures else None,
         bound_ratio=ratio,
         limit=limit,
-        rms_before=figures.rms_before if figures else None,
-        rms_after=figures.rms_after if figures else None,
         rows=ran.rows if ran is not None else 0,
-        nonfinite=figures.nonfinite if figures else 0,
+        **seen.figures(),
         passed=not fault,
         reason=reason,
     )
