@@ -146,13 +146,14 @@ class Inline(Struct, frozen=True):
 class Computed(Struct, frozen=True):
     """Bytes that are made while they are written, a slab at a time: the tiles of a weight.
 
-    `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes, where they can be made in
-    any order and side by side.
+    `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes where they need not be made
+    in order: those that are `alone` side by side, the others when nothing else is being made.
     """
 
     size: int
     make: Callable[[], Iterator[memoryview]]
     parts: tuple[Computed, ...] = ()
+    alone: bool = False
 
     def view(self) -> memoryview:
         """All bytes at once (a copy)."""

@@ -149,9 +149,8 @@ class _Encoder:
         first = 0
         for count, data in bundle.bands:
             last = first + count
-            bands.append(
-                Computed(sum(sizes[first:last]), functools.partial(_headed, heads[first:last], data))
-            )
+            make = functools.partial(_headed, heads[first:last], data)
+            bands.append(Computed(sum(sizes[first:last]), make, alone=True))
             first = last
         return Computed(sum(sizes), functools.partial(_headed, heads, bundle.data), tuple(bands))
 
@@ -499,6 +498,8 @@ def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -
                 offset += size
                 _tell(offset, parts.size, on_progress, cancel)
                 continue
+            if not alone:
+                beside.wait()
             for piece in pieces:
                 if alone:
                     _put(descriptor, piece, offset)
@@ -539,7 +540,7 @@ def _apart(parts: _Parts) -> Iterator[tuple[Part, bool]]:
     """Parts, and whether they can be made at any time."""
     for part in parts:
         if isinstance(part, Computed) and part.parts:
-            yield from ((one, True) for one in part.parts)
+            yield from ((one, one.alone) for one in part.parts)
         elif isinstance(part, Span):
             for at in range(0, part.size, _PIECE):
                 yield Span(part.source, part.offset + at, min(_PIECE, part.size - at)), True
@@ -575,8 +576,14 @@ class _Beside:
         self._work.put((pieces, offset))
         return True
 
+    def wait(self) -> None:
+        """Waits until what was taken over is written."""
+        for _ in range(2):
+            self._room.acquire()
+        self._room.release(2)
+
     def finish(self) -> None:
-        """Waits until everything is written."""
+        """Waits until everything is written, for the last time."""
         self.stop()
         self._check()
 

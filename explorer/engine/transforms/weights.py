@@ -114,7 +114,12 @@ class _Slabs:
         size = self.height * self.width * _itemsize(self.weight)
         if not self.weight.transposed or not _lies(self.weight):
             return [Computed(len(self.corners) * size, self.in_order)]
-        return [Computed(size, functools.partial(self.single, at)) for at in range(len(self.corners))]
+        # pages of a large weight are kept mapped until all blocks are made: not beside those of another
+        alone = self.height >= self.weight.K or self.weight.tensor.nbytes <= _BESIDE
+        return [
+            Computed(size, functools.partial(self.single, at), alone=alone or at > 0)
+            for at in range(len(self.corners))
+        ]
 
     def single(self, at: int) -> Iterator[memoryview]:
         """A block of a matrix that is stored along its columns."""
@@ -164,6 +169,9 @@ class _Slabs:
 
 _SLAB = 1 << 21
 """Bytes of a dense matrix that are made at once, unless its rows are long."""
+
+_BESIDE = 1 << 25
+"""Bytes of a weight that may be mapped beside another."""
 
 _MAPPED = 1 << 27
 """Bytes of a weight that may be mapped at once where it is read across its rows."""
@@ -296,7 +304,7 @@ class Tiles:
         """The bytes of all tiles in the order of `places`, those along a band at once; each is padded."""
         size = self._across * math.prod(self._tile) * self._itemsize
         along = range(len(self.places) // self._across)
-        return [Computed(size, functools.partial(self._band, at, whole=True)) for at in along]
+        return [Computed(size, functools.partial(self._band, at, whole=True), alone=True) for at in along]
 
     def _band(self, along: int, *, whole: bool = False) -> Iterator[memoryview]:
         """The bytes of the tiles along a band, those inside the matrix as a whole if that is asked for."""
