@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -256,6 +257,20 @@ def test_symbolic_dimensions_come_with_the_option_that_binds_them() -> None:
     report = text(model.info(symbolic))
     assert "--dim sequence=1" in report
     assert "--dim batch" not in report, "it is bound already"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "said"),
+    [
+        ("exact", "", ""),
+        ("bound", "nonzero", "upper bound: nonzero"),
+        ("bound", "assumed: a value taken as 1", "assumed: a value taken as 1"),
+        ("unknown", "no rule", "no rule"),
+    ],
+)
+def test_what_is_not_exact_says_what_it_is_instead(status: Any, reason: str, said: str) -> None:
+    """In the table of layers, and on the page of `explorer report`."""
+    assert model.doubt_text(Layer(0, None, "a", "a", "X", 0, False, status=status, reason=reason)) == said
 
 
 def test_layers_are_indented_as_they_are_nested() -> None:

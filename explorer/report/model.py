@@ -36,6 +36,7 @@ __all__ = [
     "bytes_row",
     "capped",
     "count_row",
+    "doubt_text",
     "figures_text",
     "info",
     "layers",
@@ -378,10 +379,14 @@ def _said_of_shapes(fact: Analysis) -> dict[str, str]:
     return said
 
 
+def doubt_text(row: Layer) -> str:
+    """Why the figures of a row are not exact; '' if they are."""
+    bound = row.reason and row.status == "bound" and not is_assumed(row.reason)
+    return f"upper bound: {row.reason}" if bound else row.reason
+
+
 def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
-    why = "" if bare else row.reason
-    bound = why and row.status == "bound" and not is_assumed(why)
-    remarks = [f"upper bound: {why}" if bound else why]
+    remarks = ["" if bare else doubt_text(row)]
     if row.shared_with:
         more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
         remarks.append(f"shared with {row.shared_with[0]}{more}")

@@ -19,7 +19,7 @@ from explorer.glance import label
 from explorer.report import plots
 from explorer.report.costs import live_at, machine_text
 from explorer.report.layout import Span
-from explorer.report.model import figures_text, range_text, share_text
+from explorer.report.model import doubt_text, figures_text, range_text, share_text
 from explorer.units import bytes_text, count_text, exact_text, printable, seconds_text, shape_text
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _layers(fact: Analysis) -> _Section:
             _bytes(row.activation_bytes),
             _bytes(_both(row.bytes_read, row.bytes_written)),
             _text(row.formula),
-            _text(row.reason),
+            _text(doubt_text(row)),
         ]
         for row in fact.layers[:CAP]
     ]

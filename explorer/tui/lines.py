@@ -23,6 +23,7 @@ __all__ = [
     "bytes_figure",
     "count_figure",
     "cut",
+    "doubt",
     "ending",
     "field",
     "fit",
@@ -61,6 +62,14 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 @lru_cache(65536)
+def doubt(status: str, reason: str) -> str:
+    """Why a figure is not exact, after the word for what it is instead."""
+    from explorer.facts import is_assumed
+
+    text = safe(reason) or "no reason given"
+    return text if is_assumed(reason) else f"{status}: {text}"
+
+
 def safe(name: str) -> str:
     """`name` out of a model file, fit to be shown."""
     return units.printable(name)

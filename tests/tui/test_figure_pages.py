@@ -98,7 +98,10 @@ def test_a_bound_says_that_it_is_one() -> None:
     bound = replace(fact, status="bound", reason="nonzero")
     assert "peak ≤ 3 B" in words(memory_page(bound, 0, 60, 34, exact=True))
     assumed = replace(bound, reason="assumed: a value taken as 1")
-    assert "peak ≈ 3 B" in words(memory_page(assumed, 0, 60, 34, exact=True))
+    page = words(memory_page(assumed, 0, 60, 34, exact=True))
+    assert "peak ≈ 3 B" in page
+    assert "assumed: a value taken as 1" in page
+    assert "bound: assumed" not in page
 
 
 def test_a_model_that_runs_nothing_has_no_timeline() -> None:

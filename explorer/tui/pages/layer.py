@@ -12,6 +12,7 @@ from explorer.tui.lines import (
     Span,
     bytes_figure,
     count_figure,
+    doubt,
     field,
     fit,
     head,
@@ -52,7 +53,7 @@ def layer_page(
         said = f"first of {len(layers)} identical blocks, to {safe(layers[-1].path)}"
         lines.extend(wrap(((" ", "text"), (said, "accent")), width, 1))
     if layer.status != "exact":
-        said = f"{layer.status}: {safe(layer.reason) or 'no reason given'}"
+        said = doubt(layer.status, layer.reason)
         lines.extend(wrap(((" ", "text"), (said, "warn")), width, 1))
     lines.append(BLANK)
     lines.extend(_figures(layer, totals, width, exact))

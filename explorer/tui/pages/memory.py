@@ -12,6 +12,7 @@ from explorer.tui.lines import (
     Line,
     Span,
     bytes_figure,
+    doubt,
     ending,
     fit,
     flow,
@@ -81,9 +82,7 @@ def _figures(memory: Memory, width: int, exact: bool) -> list[Line]:
         pieces.append(((f"{label} ", "dim"), (sign + bytes_figure(value, exact), role if sign else "number")))
     lines = flow(pieces, width)
     if least:
-        lines.extend(
-            wrap(((f" {memory.status}: {safe(memory.reason) or 'no reason given'}", "warn"),), width, 1)
-        )
+        lines.extend(wrap(((f" {doubt(memory.status, memory.reason)}", "warn"),), width, 1))
     return lines
 
 

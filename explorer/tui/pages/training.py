@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer import units
-from explorer.tui.lines import Line, Span, bytes_figure, count_figure, field, head, safe, wrap
+from explorer.tui.lines import Line, Span, bytes_figure, count_figure, doubt, field, head, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts.training import LayerTraining, Training
@@ -63,7 +63,7 @@ def layer_training_lines(training: Training, first: int, last: int, width: int, 
         lines.extend(field(f" {label}", spans, width))
     odd = next((x for x in found if x.status != "exact"), None)
     if odd is not None:
-        said = f" {odd.status}: {safe(odd.reason) or 'no reason given'}"
+        said = f" {doubt(odd.status, odd.reason)}"
         lines.extend(wrap(((said, "warn"),), width, 1))
     return lines
 
