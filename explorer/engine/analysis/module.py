@@ -420,6 +420,9 @@ def _silent(seen: Trace, rows: Iterable[Row], named: Mapping[str, nn.Module]) ->
 def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[tree.Scope, ...]) -> tree.Leaf:
     """A leaf module that did not run: on purpose, or because the model failed before it."""
     stored = [s for s in seen.parameters.values() if s.owner == path]
+    reason = "it does not run in evaluation mode"
+    if isinstance(module, torch.jit.ScriptModule):
+        reason = "compiled: nobody sees whether it runs, and what it does is counted where it is called"
     layer = Layer(
         id=0,
         parent=None,
@@ -430,9 +433,9 @@ def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[tree.Scope, .
         group=False,
         calls=0,
         weights=tuple(s.info for s in stored),
-        formula="0 (does not run in evaluation mode)",
+        formula="" if isinstance(module, torch.jit.ScriptModule) else "0 (does not run in evaluation mode)",
         attributes=_attributes(module),
-        reason="it does not run in evaluation mode",
+        reason=reason,
     )
     if not seen.failed:
         return tree.Leaf.of(scopes, layer, _facts(stored), 0)
@@ -451,8 +454,11 @@ def _failing(leaves: list[tree.Leaf], seen: Trace, scopes: _Scopes, named: Mappi
         return
     where, why = seen.failed
     reason = f"failed here: {why}"
+    # a model that is one layer has a row of that name, which says that it did nothing
+    whole = type(named[""]).__name__ if not where and is_leaf(named[""]) else where
     for at, leaf in enumerate(leaves):
-        if leaf.layer.path == where:
+        did = leaf.layer.macs or leaf.layer.elementwise_ops
+        if leaf.layer.path == where or (leaf.layer.path == whole and not did):
             failed = replace(_blank(leaf.layer), reason=reason)
             leaves[at] = tree.Leaf.of(leaf.scopes, failed, leaf.stored, max(leaf.nodes, 1))
             return

@@ -539,6 +539,38 @@ def test_a_model_that_fails_half_way_gives_the_half_that_worked() -> None:
     assert torch.backends.mha.get_fastpath_enabled() == fastpath
 
 
+def test_a_model_of_one_layer_that_fails_at_once_did_nothing_and_is_unknown() -> None:
+    class Refuses(nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise ValueError("not this one")
+
+    analysis = on_meta(Refuses, (2, 3))
+    (only,) = analysis.layers
+    assert (only.status, only.macs, analysis.info.totals.coverage) == ("unknown", None, 0.0)
+    assert only.reason == "failed here: ValueError: not this one"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_a_compiled_part_is_not_said_to_be_idle() -> None:
+    """TorchScript runs where nobody sees its modules; its operators are seen, and count."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = torch.jit.script(nn.Linear(4, 8))
+            self.rest = nn.Linear(8, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.rest(self.part(x))
+
+    from explorer import Session
+
+    with Session(Mixed(), inputs=torch.zeros(2, 4)) as session:
+        analysis = session.analysis()
+    assert analysis.info.totals.macs == 2 * 4 * 8 + 2 * 8 * 2
+    assert not any("does not run" in layer.reason for layer in analysis.layers)
+
+
 def test_a_failing_operator_is_named() -> None:
     class Adds(nn.Module):
         def forward(self, x: Any) -> Any:
