@@ -18,6 +18,7 @@ __all__ = [
     "ExplorerError",
     "MissingExtra",
     "Misuse",
+    "UnknownShape",
     "beyond",
     "nearest",
 ]
@@ -67,6 +68,10 @@ class BadModel(ExplorerError):
 
 class Misuse(ExplorerError):
     """An option, name or path that the user gave cannot be used."""
+
+
+class UnknownShape(Misuse):
+    """A model that does not say how large its inputs are, which the user did not say either."""
 
 
 class MissingExtra(ExplorerError):

@@ -20,7 +20,22 @@ if TYPE_CHECKING:
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
 
-__all__ = ["Looking"]
+__all__ = ["Looking", "shapes_in"]
+
+
+def shapes_in(path: str) -> dict[str, tuple[str | None, tuple[int, ...]]]:
+    """Types and shapes of the arrays in an .npz file, by their names: what `Session` takes as `input_shapes`.
+
+    Returns:
+        Nothing for an .npy file, whose one array has no name.
+
+    Raises:
+        Misuse: It cannot be read, or is neither.
+    """
+    from explorer.engine.values.activations import read_input
+
+    arrays = read_input(path).arrays
+    return {name: (str(a.dtype), tuple(map(int, a.shape))) for name, a in arrays.items() if name}
 
 
 class Looking(States):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.errors import Misuse
+from explorer.errors import Misuse, UnknownShape
 from explorer.verbs.answer import DIFFERENT, DONE, Answer, asked, document, pages, session_options, tool
 
 TYPE_CHECKING = False
@@ -92,6 +92,22 @@ def _weights(given: Given, line: ProgressLine) -> Answer:
 
 
 def _activations(given: Given, line: ProgressLine) -> Answer:
+    try:
+        return _ran(given, line)
+    except UnknownShape:
+        if given.input is None or given.input_shape:
+            raise
+        from explorer.session.looking import shapes_in
+
+        # a module does not say what it takes; a file with its inputs does, if it names them
+        found = shapes_in(given.input)
+        if not found:
+            raise
+        vars(given).update(input_shape=found)
+        return _ran(given, line)
+
+
+def _ran(given: Given, line: ProgressLine) -> Answer:
     return asked(
         given,
         line,

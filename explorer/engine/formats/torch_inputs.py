@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.errors import Misuse, nearest
+from explorer.errors import Misuse, UnknownShape, nearest
 from explorer.facts import TensorInfo
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ def bind(
         dims: Only 'batch', the first dimension of every input.
 
     Raises:
-        Misuse: An input or dimension does not exist, or a shape is neither given nor to be guessed.
+        Misuse: An input or dimension does not exist.
+        UnknownShape: A shape is neither given nor to be guessed.
     """
     for name in dims:
         if name != "batch":
@@ -262,9 +263,9 @@ def _exactly(
     return loaded.bound
 
 
-def _unknown_shape(loaded: LoadedModule, name: str, required: Sequence[str], tried: str = "") -> Misuse:
+def _unknown_shape(loaded: LoadedModule, name: str, required: Sequence[str], tried: str = "") -> UnknownShape:
     others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
-    return Misuse(
+    return UnknownShape(
         f"the shape of the input '{name}' is not known{others}{f', {tried}' if tried else ''}",
         where=loaded.source,
         hint=f"give it, for instance --input-shape {name}:1,3,224,224",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 import warnings
@@ -164,6 +165,23 @@ def test_weights_need_no_input_and_activations_take_its_shape_from_the_file(
         assert [(t.tensor.shape, t.mean) for t in found.tensors] == [((2, 3), 1.0)]
         with pytest.raises(Misuse, match="shape of the input"):
             session.activations()
+
+
+def test_the_verb_takes_the_shapes_of_a_module_s_inputs_from_the_file(
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from explorer import cli
+
+    given = str(tmp_path / "in.npz")
+    np.savez(given, left=np.zeros((2, 3), np.float32), right=np.ones((1, 3), np.float32))
+    assert cli.main(["activations", f"{module}:shy", "--input", given, "--json", "--quiet"]) == 0
+    assert [t["shape"] for t in json.loads(capsys.readouterr().out)["tensors"]] == [[2, 3]]
+    assert cli.main(["activations", f"{module}:shy", "--quiet"]) == 2
+    assert "the shape of the input 'left' is not known" in capsys.readouterr().err
+    # an array without a name says nothing of two inputs
+    np.save(tmp_path / "x.npy", np.zeros((2, 3), np.float32))
+    assert cli.main(["activations", f"{module}:shy", "--input", str(tmp_path / "x.npy"), "--quiet"]) == 2
+    assert "the shape of the input 'left' is not known" in capsys.readouterr().err
 
 
 def test_a_module_object_runs_on_the_inputs_that_came_with_it() -> None:
