@@ -66,8 +66,8 @@ class Session:
     Args:
         model: What to run.
         what: How messages call it ('the original', "site 'fc1'").
-        optimise: False switches graph optimisation and weight packing off: for sub-models that run
-            once, loading is most of the time.
+        optimise: False switches graph optimisation off: for sub-models that run once, loading is most of the
+            time.
         threads: For its operators; None: as onnxruntime likes.
 
     Raises:
@@ -87,9 +87,10 @@ class Session:
         options.add_session_config_entry("session.x64quantprecision", "1")
         # without it the activation that meets a weight behind a DequantizeLinear is rounded to 8 bits
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+        # no session here runs often enough to win back the time that packing its weights takes
+        options.add_session_config_entry("session.disable_prepacking", "1")
         if not optimise or len(model.graph.nodes) > _MOST_OPTIMISED:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-            options.add_session_config_entry("session.disable_prepacking", "1")
         self.outputs = tuple(v.name for v in model.graph.outputs)
         self._session: Any
         if has_bfloat16(model):

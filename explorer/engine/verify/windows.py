@@ -17,8 +17,8 @@ from explorer.engine.verify.runtime import Array
 
 __all__ = ["Window", "average_pool", "conv", "conv_transpose", "max_pool"]
 
-_COLUMNS = 1 << 22
-"""Elements of a convolution's unfolded input that exist at a time (32 MiB)."""
+_COLUMNS = 1 << 18
+"""Elements of a convolution's unfolded input that exist at a time (2 MiB)."""
 
 
 class Window:
