@@ -255,17 +255,28 @@ def test_an_output_on_a_file_system_that_takes_none(complaint: Complaint) -> Non
     assert "/proc/out.onnx" in complaint("tile", "lenet.onnx", "-o", "/proc/out.onnx")
 
 
-def test_a_disk_that_fills_up_while_writing(complaint: Complaint, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "the quota is used up"),
+        (errno.EFBIG, os.strerror(errno.EFBIG)),
+        (errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_a_disk_that_takes_no_more_while_writing(
+    complaint: Complaint, monkeypatch: pytest.MonkeyPatch, reason: int, said: str
+) -> None:
+    write = os.pwrite
 
-    def full(descriptor: int, data: bytes) -> int:
-        if len(data) > 10_000:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(descriptor, data)
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        if offset + len(data) > 100_000:
+            raise OSError(reason, os.strerror(reason))
+        return write(descriptor, data, offset)
 
-    monkeypatch.setattr(os, "write", full)
-    assert "the disk is full" in complaint("tile", "lenet.onnx", "-o", "out.onnx")
-    assert "the disk is full" in complaint("tile", "lenet.onnx", "-o", "earlier.onnx", "--force")
+    monkeypatch.setattr(os, "pwrite", full)
+    assert said in complaint("tile", "lenet.onnx", "-o", "out.onnx")
+    assert said in complaint("tile", "lenet.onnx", "-o", "earlier.onnx", "--force")
 
 
 def test_a_write_that_the_system_cuts_short_for_real(folder: Path) -> None:

@@ -9,6 +9,7 @@ and onnxruntime get to see.
 
 from __future__ import annotations
 
+import errno
 import functools
 import itertools
 import os
@@ -16,7 +17,7 @@ import queue
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from explorer.engine.bulk import Bundle, Run, Tensors, held
 from explorer.engine.graph import (
@@ -559,18 +560,25 @@ class _Beside:
         self._work: queue.SimpleQueue[tuple[Iterable[Piece], int] | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(2)
         self._failed: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._given_up = False
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system gives no more of them
+            self._thread = None
 
     def write(self, piece: Piece, offset: int) -> None:
         """Takes a piece over; waits while two others are not written yet."""
+        if self._thread is None:
+            _put(self.descriptor, piece, offset)
+            return
         self._room.acquire()
         self._check()
         self._work.put(((piece,), offset))
 
     def offer(self, pieces: Iterator[Piece], offset: int) -> bool:
         """Takes pieces over that are yet to be made, unless there is enough to do."""
-        if not self._room.acquire(blocking=False):
+        if self._thread is None or not self._room.acquire(blocking=False):
             return False
         self._check()
         self._work.put((pieces, offset))
@@ -584,13 +592,18 @@ class _Beside:
 
     def finish(self) -> None:
         """Waits until everything is written, for the last time."""
-        self.stop()
+        self._end()
         self._check()
 
     def stop(self) -> None:
-        """Ends the thread behind what it was given."""
-        self._work.put(None)
-        self._thread.join()
+        """Ends the thread, and gives up what it has not written: afterwards nobody uses the file."""
+        self._given_up = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -601,6 +614,8 @@ class _Beside:
             pieces, offset = work
             try:
                 for piece in pieces if self._failed is None else ():
+                    if self._given_up:
+                        break
                     _put(self.descriptor, piece, offset)
                     offset += len(piece)
             except Exception as error:  # whoever waits for it raises it
@@ -616,6 +631,8 @@ def _put(descriptor: int, piece: Piece, offset: int) -> None:
     view = memoryview(piece)
     while len(view):
         written = os.pwrite(descriptor, view, offset)
+        if not written:  # some file systems of other makers say so of a disk that is full
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         view, offset = view[written:], offset + written
 
 
@@ -632,12 +649,15 @@ def _reserve(descriptor: int, offset: int, size: int) -> None:
 
 @functools.cache
 def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    import ctypes
+    """The `fallocate` of the C library, None where it has none: on macOS, or in a Python without ctypes."""
+    try:
+        import ctypes
 
-    ask = getattr(ctypes.CDLL(None), "fallocate64", None)
-    if ask is not None:
-        ask.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return ask
+        ask = ctypes.CDLL(None).fallocate64
+    except (ImportError, AttributeError, OSError, TypeError):
+        return None
+    ask.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return cast("Callable[[int, int, int, int], int]", ask)
 
 
 def _nothing(piece: Piece) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +313,96 @@ def test_a_part_that_cannot_be_written_is_an_error_whichever_thread_has_it(
     with pytest.raises(Misuse, match="the disk is full; nothing was written"):
         write(with_weight(payload, size), str(tmp_path / "m.onnx"))
     assert os.listdir(tmp_path) == []
+
+
+def no_library(*_: Any, **__: Any) -> Any:
+    raise OSError("no such library")
+
+
+def no_name(*_: Any, **__: Any) -> Any:
+    return object()  # as the C library of macOS, which has no fallocate
+
+
+@pytest.mark.parametrize("library", [no_library, no_name, None])
+def test_room_that_cannot_be_asked_for_is_taken_while_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Callable[..., Any] | None
+) -> None:
+    if library is None:
+        monkeypatch.setitem(sys.modules, "ctypes", None)  # a Python that was built without it
+    else:
+        monkeypatch.setattr(ctypes, "CDLL", library)
+    data = os.urandom(3 << 20)
+    onnx_writer._fallocate.cache_clear()
+    try:
+        write(with_weight(computed(data, 2 << 20), 3 << 18), str(tmp_path / "m.onnx"))
+    finally:
+        onnx_writer._fallocate.cache_clear()
+    assert data in (tmp_path / "m.onnx").read_bytes()
+
+
+def test_a_file_system_that_gives_no_room_beforehand_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(_: int, __: int, ___: int, size: int) -> int:
+        asked.append(size)
+        return -1  # EOPNOTSUPP, or EINTR
+
+    monkeypatch.setattr(onnx_writer, "_fallocate", lambda: refuse)
+    data = os.urandom(3 << 20)
+    write(with_weight(computed(data, 2 << 20), 3 << 18), str(tmp_path / "m.onnx"))
+    assert data in (tmp_path / "m.onnx").read_bytes()
+    assert asked
+
+
+def test_a_disk_that_takes_nothing_and_gives_no_reason_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with pytest.raises(Misuse, match="the disk is full; nothing was written"):
+        write(with_weight(computed(b"1" * 4096, 4096), 1024), str(tmp_path / "m.onnx"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_system_without_another_thread_writes_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    size = 2 << 20
+    parts = [Computed(size, computed(bytes([at]) * size, size).make, alone=at % 2 == 0) for at in range(4)]
+    model = with_weight(Computed(4 * size, lambda: iter(()), tuple(parts)), size)
+    write(model, str(tmp_path / "two.onnx"))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    write(model, str(tmp_path / "one.onnx"))
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+
+
+def test_both_threads_stop_when_the_writing_is_stopped(tmp_path: Path) -> None:
+    stopped = threading.Event()
+    begun = threading.Event()
+    made: list[int] = []
+
+    def endless() -> Iterator[memoryview]:
+        begun.set()
+        stopped.wait()
+        for at in range(8):
+            made.append(at)
+            yield memoryview(bytes(1 << 20))
+
+    def cancel() -> bool:
+        begun.wait()  # the other thread makes the first part
+        threading.Timer(0.2, stopped.set).start()
+        return True
+
+    parts = (Computed(8 << 20, endless, alone=True), Computed(8 << 20, endless, alone=True))
+    payload = Computed(16 << 20, lambda: iter(()), parts)
+    with pytest.raises(Cancelled):
+        write(with_weight(payload, 4 << 20), str(tmp_path / "m.onnx"), cancel=cancel)
+    assert os.listdir(tmp_path) == []
+    assert len(made) < 8
 
 
 def test_a_model_beyond_the_limit_of_protobuf_gets_a_file_beside_it(
