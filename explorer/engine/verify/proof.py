@@ -20,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.analysis.shapes import Inference
+from explorer.engine.collecting import uncollected
 from explorer.engine.graph import DTYPES, Model
 from explorer.engine.parallel import Share, side_by_side
 from explorer.engine.places import Place, places, view
@@ -124,16 +125,17 @@ def verify(
     tried = [plan_inputs(before, sizes, declared) for sizes in each]
     halfway = _taken_apart(before, plan, each[0], declared)
     job = _Job(before, halfway, after, tried, seed, on_progress, cancel)
-    found = job.originals(plan)
-    sites = job.sites(plan, found) if plan is not None else ()
     whole: tuple[OutputEvidence, ...] = ()
     torch: tuple[OutputEvidence, ...] = ()
-    try:
-        whole, torch = job.whole(plan, found, seeds, names, torch_run)
-    except BadModel:
-        if all(e.passed for e in sites):
-            raise
-        # the site that is wrong says more than that the model does not run
+    with uncollected():  # a walk makes a hundred thousand objects without a circle
+        found = job.originals(plan)
+        sites = job.sites(plan, found) if plan is not None else ()
+        try:
+            whole, torch = job.whole(plan, found, seeds, names, torch_run)
+        except BadModel:
+            if all(e.passed for e in sites):
+                raise
+            # the site that is wrong says more than that the model does not run
     passed = all(e.passed for e in sites) and all(e.passed for e in (*whole, *torch))
     verdict = verdict_of(sites, whole, torch, draws, 0 if plan is None else len(plan.sites))
     if passed and found and branches(halfway) and (strange := difference(halfway, after, found)):

@@ -49,8 +49,8 @@ _SLAB = 1 << 14
 _ROWS = 1 << 21
 """Elements of X that are widened at a time."""
 
-_SAMPLED = 64
-"""Rows up to which all are compared in the dense draw."""
+_SAMPLED = 32
+"""Rows up to which all are compared in the dense draw, and how many of more are by chance."""
 
 _TOGETHER = 1024
 """Nodes that one session may hold: creating it is quadratic in those that are ready at once."""

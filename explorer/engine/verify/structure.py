@@ -85,6 +85,8 @@ def walk(
         # a graph that contradicts itself is found by whatever it trips over first
         detail = " ".join(str(error).split())[:120] or type(error).__name__
         raise NotTiled(f"its graph cannot be followed: {detail}") from None
+    finally:
+        symbols.interpreter = None  # no circle: what was made goes when nobody needs it
     if not isinstance(result, Symbol):
         raise NotTiled("its output does not depend on its input")
     elements = math.prod(meaning.shape)
