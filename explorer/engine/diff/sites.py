@@ -218,6 +218,7 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
     tile operators is opened. A Scan's body counts once per trip.
     """
     memo: dict[tuple[str, str, str], tuple[Counter[str], bool]] = {}
+    stored = model.graph.initializers
 
     def body(nodes: Sequence[Node], shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], bool]:
         found: Counter[str] = Counter()
@@ -236,15 +237,13 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
             _note_shape(node, shapes)
             if isinstance(graph, Graph):
                 inside, sure = body(graph.nodes, shapes)
-                trips = _trips(node, shapes)
+                trips = _trips(node, shapes, stored)
                 exact &= sure and trips is not None
                 for op, count in inside.items():
                     found[op] += count * (1 if trips is None else trips)
         return found, exact
 
-    stored = model.graph.initializers
-    taken = {name for node in nodes for name in node.inputs if name in stored}
-    return body(nodes, {name: stored[name].shape for name in taken})
+    return body(nodes, {})
 
 
 def _note_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -258,11 +257,12 @@ def _note_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
         shapes[node.outputs[0]] = shapes["=" + node.inputs[1]]
 
 
-def _trips(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """How often a Scan's body runs: the length of what it scans."""
+def _trips(node: Node, shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, Tensor]) -> int | None:
+    """How often a Scan's body runs: the length of what it scans, which may be a weight from around it."""
     count = node.attributes.get("num_scan_inputs")
     if node.op != "Scan" or not isinstance(count, int) or not 0 < count <= len(node.inputs):
         return None
-    shape = shapes.get(node.inputs[-count])
+    name = node.inputs[-count]
+    shape = stored[name].shape if name in stored else shapes.get(name)
     axes = node.attributes.get("scan_input_axes") or (0,)
     return shape[axes[0]] if shape and axes[0] < len(shape) and shape[axes[0]] >= 0 else None

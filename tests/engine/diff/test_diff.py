@@ -31,6 +31,7 @@ from explorer.engine.graph import (
 from explorer.engine.validate import validate
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Diff, Info, ModelInfo, NodeDiff, Totals
+from tests.engine.verify import tiled
 
 Sample = Callable[[str], Path]
 
@@ -787,3 +788,13 @@ def test_a_model_that_was_tiled_twice_is_still_told_apart_from_the_first(
         ("tiled", "/lstm/LSTM"),
     ]
     assert read(twice).graph.outputs[0].shape == ("batch", "sequence", 12)
+
+
+def test_products_in_a_loop_over_a_weight_inside_a_loop_over_rows_are_all_counted(tmp_path: Path) -> None:
+    source = tiled.linear(tmp_path / "m.onnx", 8, 96, 16)
+    target = tmp_path / "t.onnx"
+    with Session(source.path) as session:
+        session.tile(TileSpec((4, 2, 4), form="scan"), output=str(target), verify=False)
+    (change,) = diff_files(source.path, str(target)).nodes
+    assert change.what == "Gemm -> 384 products"
+    assert dict(change.children)["2DMM_4x2x4"] == 2 * 48 * 4
