@@ -31,7 +31,7 @@ from explorer.engine.graph import (
 from explorer.engine.validate import validate
 from explorer.errors import Cancelled
 from explorer.facts import Analysis, Diff, Info, ModelInfo, NodeDiff, Totals
-from tests.engine.verify import tiled
+from tests.engine.verify.tiled import linear
 
 Sample = Callable[[str], Path]
 
@@ -791,7 +791,7 @@ def test_a_model_that_was_tiled_twice_is_still_told_apart_from_the_first(
 
 
 def test_products_in_a_loop_over_a_weight_inside_a_loop_over_rows_are_all_counted(tmp_path: Path) -> None:
-    source = tiled.linear(tmp_path / "m.onnx", 8, 96, 16)
+    source = linear(tmp_path / "m.onnx", 8, 96, 16)
     target = tmp_path / "t.onnx"
     with Session(source.path) as session:
         session.tile(TileSpec((4, 2, 4), form="scan"), output=str(target), verify=False)
