@@ -72,6 +72,7 @@ class Comparison(Struct):
         size: Elements that came in.
         shared: Those of them that are NaN or Inf in both: they compare nothing.
         shared_nan: Those of them that are NaN.
+        others: Draws without a float64 result, with `before` in its place.
     """
 
     roundoff: float
@@ -91,6 +92,7 @@ class Comparison(Struct):
     max_before: float = 0.0
     max_after: float = 0.0
     largest: float = 0.0
+    others: Comparison | None = None
     _squares: dict[str, float] = field(default_factory=dict)
     _bins: dict[int, tuple[int, float, float]] = field(default_factory=dict)
 
@@ -126,6 +128,13 @@ class Comparison(Struct):
             self._finite(old, new, true)
         elif both.any():
             self._finite(old[both], new[both], None if true is None else true[both])
+
+    def add_beside(self, before: Array, after: Array) -> None:
+        """Takes one draw in that has no float64 result: it is judged by the noise of those that have."""
+        self.add(before, after, None)
+        if self.others is None:
+            self.others = Comparison(self.roundoff)
+        self.others.add(before, after, before)
 
     def add_equal(self, array: Array) -> None:
         """Takes one draw in that is bit for bit the same on both sides: as `add`, in less time."""
@@ -262,7 +271,34 @@ class Comparison(Struct):
             worse = self._worse(
                 ("after", self.rms_after, self.max_after), ("before", self.rms_before, self.max_before)
             )
-        return worse
+        return worse or self._unexplained()
+
+    def _unexplained(self) -> str:
+        """In what the two differ in the other draws by more than an error that is allowed and the floor."""
+        others = self.others
+        if others is None or not others.judged:
+            return ""
+        slack = 1 + self.growth * _SLACK + _SAMPLE_SLACK / others.judged
+        rounding = 2 * self.roundoff
+        least = self.sensitivity if self.roundoff >= _HALF else 0.0
+        gap, floor = others.rms_after or 0.0, max(self.rms_before or 0.0, least)
+        if gap > slack * floor + rounding * (others.scale or 0.0):
+            return f"RMS difference {gap:.2e} in a draw; the original's error against float64 is {floor:.2e}"
+        gap, floor = others.max_after, max(self.max_before, _PEAK * least)
+        if gap > slack * floor + rounding * others.largest:
+            return (
+                f"largest difference {gap:.2e} in a draw; the original's error against float64 is {floor:.2e}"
+            )
+        floors = {e: math.sqrt(old / n) for e, (n, old, _) in self._bins.items() if n >= _BIN_ELEMENTS}
+        for exponent, (count, _, square) in others._bins.items():
+            if count < _BIN_ELEMENTS or not floors:
+                continue
+            gap = math.sqrt(square / count)
+            floor = max(floors[min(floors, key=lambda e: abs(e - exponent))], least)
+            top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
+            if gap > (1 + self.growth * _SLACK + _SAMPLE_SLACK / count) * floor + rounding * top:
+                return f"RMS difference {gap:.2e} of elements below {top:.2g} in a draw, floor {floor:.2e}"
+        return ""
 
     def _worse(self, floor: tuple[str, float | None, float], tried: tuple[str, float | None, float]) -> str:
         """In what the errors of `tried` exceed those of `floor` by more than chance."""

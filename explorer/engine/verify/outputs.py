@@ -262,7 +262,8 @@ def compare(
     Args:
         before: The original's outputs.
         after: The other model's, paired by name, or by position where no name is shared.
-        references: Float64 results by the original's output names; empty if there are none.
+        references: Float64 results by the original's output names, of the first draws; draws without them
+            are judged by the noise of those with. Empty if there are none.
         noise: What else is known of rounding.
         note: Put in front of every reason.
     """
@@ -273,7 +274,7 @@ def compare(
     for at, name in enumerate(before.names):
         old = [draw[at] for draw in before.draws]
         new = [draw[order[at]] for draw in after.draws]
-        true = [r.get(name) for r in references] or [None] * len(old)
+        true = [r.get(name) for r in references] + [None] * (len(old) - len(references))
         sensitivity = before.sensitivity[at] if before.sensitivity else 0.0
         made.append(_evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note))
     return tuple(made)
@@ -348,8 +349,12 @@ def _evidence(
         return _nothing(name, kind, shape, note + reason, passed=not differing)
     comparison = Comparison(unit_roundoff(kind), noise.sensitivity, noise.growth)
     for a, b, reference_ in zip(old, new, true, strict=True):
-        fits = reference_ is not None and reference_.shape == a.shape
-        comparison.add(a, b, reference_ if fits else None)
+        if reference_ is not None and reference_.shape == a.shape:
+            comparison.add(a, b, reference_)
+        elif reference_ is None and comparison.judged:
+            comparison.add_beside(a, b)
+        else:
+            comparison.add(a, b, None)
     return _floats(name, kind, shape, comparison, noise, note)
 
 
@@ -377,7 +382,8 @@ def _floats(
         reason = "bit for bit equal, but zero throughout" if empty else "bit for bit equal"
     elif judged:
         whose = "torch's" if noise.both else "the original"
-        reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose)
+        others = " in the first draw, which explains the others" if comparison.others is not None else ""
+        reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose, others)
     else:
         reason = f"differs by rounding (largest {comparison.max_abs:.2e}); float64 {reference_text}"
     if comparison.shared and not fault:
@@ -400,8 +406,8 @@ def _floats(
     )
 
 
-def _accuracy(before: float, after: float, whose: str) -> str:
-    figures = f"RMS error against float64 {after:.2e}, of {whose} {before:.2e}"
+def _accuracy(before: float, after: float, whose: str, others: str) -> str:
+    figures = f"RMS error against float64 {after:.2e}, of {whose} {before:.2e}{others}"
     if after <= 1.1 * before:
         return f"{figures}: no less accurate"
     return f"{figures}: within what rounding explains"

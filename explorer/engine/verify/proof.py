@@ -359,7 +359,7 @@ class _Job:
     ) -> tuple[tuple[OutputEvidence, ...], tuple[OutputEvidence, ...]]:
         """Layer 3, and the torch model's own outputs beside the tiled ones."""
         feeds = [draw(self.tried[i % len(self.tried)], s) for i, s in enumerate(seeds)]
-        total = 3 * len(feeds) + (len(feeds) if torch_run is not None else 0)
+        total = 2 * len(feeds) + 1 + (len(feeds) if torch_run is not None else 0)
         steps: list[None] = []
 
         def step(share: Share | None = None) -> None:
@@ -383,37 +383,44 @@ class _Job:
         def true(one: Mapping[str, Array], share: Share) -> tuple[list[dict[str, Array]], str]:
             return outputs.reference(self.before, [one], share.stopped, partial(step, share))
 
+        def together(works: Sequence[Callable[[Share], Any]]) -> list[Any]:
+            weights = sum(t.nbytes for t in self.original.graph.initializers.values())
+            phase = "running the whole model"
+            return side_by_side(
+                works,
+                [weights] * len(works),
+                _WEIGHTS,
+                tick=lambda done: self.tell(phase if steps else "", min(len(steps), total), total),
+                cancel=self.cancel,
+            )
+
         # a graph of many small operators takes onnxruntime minutes to load, and it says nothing meanwhile
         self.tell("loading the models", 0, total)
-        works: list[Callable[[Share], Any]] = [old, new, *(partial(true, one) for one in feeds)]
-        before, (after, note), *truths = side_by_side(
-            works,
-            [sum(t.nbytes for t in self.original.graph.initializers.values())] * len(works),
-            _WEIGHTS,
-            tick=lambda done: self.tell("running the whole model" if steps else "", len(steps), total),
-            cancel=self.cancel,
-        )
-        # one draw without float64 results is as good as none with them
-        text = next((text for values, text in truths if not values), truths[0][1])
-        known = [values[0] for values, _ in truths] if all(values for values, _ in truths) else []
+        before, (after, note), (known, text) = together([old, new, partial(true, feeds[0])])
         noise = outputs.Noise(text, depth_of(self.before), _growth(plan))
 
         def judged(one: outputs.Run, noise: outputs.Noise) -> tuple[OutputEvidence, ...]:
-            nonlocal before
+            """Evidence of every output, by as many more runs as it takes to be sure."""
+            nonlocal before, known
             found = outputs.compare(one, after, known, noise, note)
-            if before.sensitivity or all(e.equal or (e.passed and e.rms_after is not None) for e in found):
-                return found
-            # what a rounding of its inputs makes of its outputs is asked for only where it decides
-            moved = outputs.run_all(self.original, feeds[:1], "the original", step, shake=True)
-            before = replace(before, sensitivity=moved.sensitivity)
-            return outputs.compare(replace(one, sensitivity=moved.sensitivity), after, known, noise, note)
+            if known and len(known) < len(feeds) and not all(map(_sure, found)):
+                more = together([partial(true, feed) for feed in feeds[1:]])
+                known = known + [values[0] for values, _ in more if values]
+                found = outputs.compare(one, after, known, noise, note)
+            if not before.sensitivity and not all(map(_sure, found)):
+                # what a rounding of its inputs makes of its outputs
+                moved = outputs.run_all(self.original, feeds[:1], "the original", step, shake=True)
+                before = replace(before, sensitivity=moved.sensitivity)
+                one = replace(one, sensitivity=moved.sensitivity)
+                found = outputs.compare(one, after, known, noise, note)
+            return found
 
         whole = judged(before, noise)
         if torch_run is None:
             return whole, ()
         theirs = []
         for one in feeds:
-            self.tell("running the whole model", len(steps), total)
+            self.tell("running the whole model", min(len(steps), total), total)
             step()
             given = torch_run([one[d.name] for d in self.drawn])
             outputs.check_torch(given, len(before.names))
@@ -469,6 +476,11 @@ def _bound(given: InputShapes, sizes: Mapping[str, int]) -> InputShapes:
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
         for name, (dtype, shape) in given.items()
     }
+
+
+def _sure(evidence: OutputEvidence) -> bool:
+    """Whether more runs would not change it."""
+    return evidence.equal or (evidence.passed and evidence.rms_after is not None)
 
 
 def _key(site: SitePlan) -> str:

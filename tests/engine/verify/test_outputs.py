@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer.engine.graph import Model
-from explorer.engine.verify import verify
+from explorer.engine.verify import outputs, verify
 from explorer.engine.verify.compare import Comparison
 from explorer.errors import BadModel, ExplorerError, Misuse
 from tests.engine.verify import tiled as t
@@ -61,9 +61,61 @@ def test_another_order_of_addition_is_rounding(tmp_path: Path) -> None:
     assert not out.equal
     assert out.reference == "float64"
     assert out.reason.endswith(("no less accurate", "within what rounding explains"))
+    assert "in the first draw, which explains the others" in out.reason
     assert out.rms_before is not None
     assert out.rms_after is not None
     assert 0 < out.rms_after < 1e-4
+
+
+def disturbed(path: Path, when: float, by: float, *, deep: int = 64) -> Model:
+    """Two sums in another order, and `by` more wherever the first input is above `when`."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("MatMul", ["x", "v"], ["q"]),
+        helper.make_node("Sum", ["c", "q", "p"], ["s"]),
+        helper.make_node("Gather", ["x", "first"], ["x0"], axis=1),
+        helper.make_node("Greater", ["x0", "when"], ["now"]),
+        helper.make_node("Where", ["now", "by", "none"], ["more"]),
+        helper.make_node("Add", ["s", "more"], ["y"]),
+    ]
+    weights = {
+        "w": t.weight(deep, 32),
+        "v": t.weight(deep, 32, seed=1),
+        "c": t.weight(32, seed=2, scale=100.0),
+    }
+    numbers = {"when": when, "by": by, "none": 0.0}
+    weights |= {name: np.full((1, 1), value, np.float32) for name, value in numbers.items()}
+    weights["first"] = np.zeros(1, np.int64)
+    return t.model(path, nodes, {"x": (1, deep)}, weights)
+
+
+def test_a_fault_that_only_a_later_draw_shows_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    firsts = []
+    runs = []
+
+    def watched(model: Model, feeds: Any, *rest: Any) -> Any:
+        firsts.extend(float(feed["x"][0, 0]) for feed in feeds)
+        runs.append(len(feeds))
+        return reference(model, feeds, *rest)
+
+    reference = outputs.reference
+    monkeypatch.setattr("explorer.engine.verify.outputs.reference", watched)
+    a = two_sums(tmp_path / "a.onnx", ("p", "q", "c"))
+    same = disturbed(tmp_path / "b.onnx", 1e9, 1.0)
+    assert verify(a, same).passed
+    assert sum(runs) == 1, "where the first draw explains the others, one float64 run is enough"
+    del firsts[:]
+    verify(a, disturbed(tmp_path / "c.onnx", -1e9, 1.0))
+    assert len(firsts) == 3, "in doubt every draw is measured"
+    top = sorted(range(3), key=firsts.__getitem__)[-1]
+    if top == 0:
+        pytest.fail("the draws have changed: choose another element")
+    between = sum(sorted(firsts)[-2:]) / 2
+    evidence = verify(a, disturbed(tmp_path / "d.onnx", between, 1e-3))
+    assert not evidence.passed
+    assert "of the original" in evidence.verdict
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
