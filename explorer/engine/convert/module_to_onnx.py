@@ -33,7 +33,7 @@ def convert(job: Job) -> Made:
     """
     from explorer.engine.formats import onnx_reader, torch_export
     from explorer.engine.validate import validate
-    from explorer.engine.verify.proof import depth_of
+    from explorer.engine.verify.outputs import depth_of
 
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from explorer.engine.convert.job import Job
 from explorer.engine.outsiders import said
 from explorer.engine.verify import outputs
+from explorer.engine.verify.evidence import verdict_of
 from explorer.engine.verify.inputs import Drawn, draw
-from explorer.engine.verify.proof import verdict_of
 from explorer.errors import BadModel, Misuse
 from explorer.facts import OutputEvidence, Verification
 from explorer.units import bytes_text, shape_text

@@ -118,7 +118,7 @@ def _compare(job: Job, interpreter: Any, model: Model, quantized: bool) -> Verif
     """
     from explorer.engine.verify import outputs
     from explorer.engine.verify.inputs import plan_inputs
-    from explorer.engine.verify.proof import depth_of
+    from explorer.engine.verify.outputs import depth_of
     from explorer.engine.verify.runtime import Session
 
     drawn = plan_inputs(model, job.dims, job.input_shapes)

@@ -14,8 +14,9 @@ from explorer.engine.convert.job import Job
 from explorer.engine.graph import Model
 from explorer.engine.outsiders import said, silence
 from explorer.engine.verify import outputs
+from explorer.engine.verify.evidence import verdict_of
 from explorer.engine.verify.inputs import Drawn
-from explorer.engine.verify.proof import depth_of, verdict_of
+from explorer.engine.verify.outputs import depth_of
 from explorer.engine.verify.runtime import Session
 from explorer.errors import BadModel, ExplorerError
 from explorer.facts import Verification

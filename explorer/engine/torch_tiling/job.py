@@ -24,7 +24,7 @@ from explorer.engine.convert.job import Asked, Job
 from explorer.engine.outsiders import said, silence
 from explorer.engine.torch_tiling.evidence import site_evidence
 from explorer.engine.torch_tiling.replace import Calls, rows_of_calls, tile_module
-from explorer.engine.verify.proof import verdict_of
+from explorer.engine.verify.evidence import verdict_of
 from explorer.errors import BadModel, Misuse
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from explorer.engine.graph import DTYPES, Model, Node, Tensor, subgraphs
 from explorer.engine.transforms.region import SITE_KEY
 from explorer.engine.verify.compare import Comparison, unit_roundoff
+from explorer.engine.verify.outputs import depth_of
 from explorer.engine.verify.probes import Region, Wiring
 from explorer.engine.verify.probing import Probing
-from explorer.engine.verify.proof import depth_of
 from explorer.engine.verify.trials import Place, Trial
 from explorer.facts.blame import Probe, ProbeState
 from explorer.units import printable

@@ -1,4 +1,4 @@
-"""Which sizes a proof tries where a model leaves them open, and what the tries amount to.
+"""Which sizes a proof tries where a model leaves them open.
 
 A tiled graph that takes every size pads by as much as a run needs: a fault in it may show at one size only.
 Tried are 1, one below a tile, a tile, one above it, and one that is large, as far as the model runs at them.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from explorer.engine.graph import Model
-from explorer.facts import Plan, SiteEvidence
+from explorer.facts import Plan
 
-__all__ = ["bindings", "both"]
+__all__ = ["bindings"]
 
 _MACS = 4 << 30
 """Multiply-accumulates of the sites in one try; more than that is left to sizes that are bound."""
@@ -50,26 +48,3 @@ def _macs(plan: Plan, sizes: Mapping[str, int]) -> float:
     for name in plan.free:
         growth *= sizes[name] / max(plan.dims.get(name, 1), 1)
     return plan.macs * growth
-
-
-def both(one: SiteEvidence, other: SiteEvidence) -> SiteEvidence:
-    """The evidence of two tries of a site: tiles of both, figures of the worse."""
-    worse, better = (other, one) if _worse(other, one) else (one, other)
-    return replace(
-        worse,
-        tiles=one.tiles + other.tiles,
-        rows=one.rows + other.rows,
-        reason=worse.reason if not worse.passed else _said(worse, one.tiles + other.tiles),
-        nonfinite=worse.nonfinite + better.nonfinite,
-    )
-
-
-def _worse(a: SiteEvidence, b: SiteEvidence) -> bool:
-    if a.passed != b.passed:
-        return b.passed
-    return (a.bound_ratio or 0.0) / a.limit > (b.bound_ratio or 0.0) / b.limit
-
-
-def _said(evidence: SiteEvidence, tiles: int) -> str:
-    _, _, rest = evidence.reason.partition(" bit for bit")
-    return f"{tiles:,} products bit for bit{rest}"

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph import Model, Value
+from explorer.engine.graph import DTYPES, Model, Value
 from explorer.engine.verify import float64
 from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.runtime import Array, Session
@@ -28,6 +28,7 @@ __all__ = [
     "by_one_ulp",
     "check_torch",
     "compare",
+    "depth_of",
     "pair_inputs",
     "quantises",
     "reference",
@@ -422,6 +423,13 @@ def _identical(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     return bool(a == b)
+
+
+def depth_of(model: Model) -> int:
+    """Roundings on the way through the model: one a node, and the depth of every stored weight."""
+    floats = {d.name for d in DTYPES.values() if "float" in d.name}
+    depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
+    return len(model.graph.nodes) + sum(depths)
 
 
 def check_torch(outputs: Sequence[Array], expected: int) -> None:

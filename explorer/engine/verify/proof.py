@@ -28,23 +28,22 @@ from explorer.engine.portions import portions
 from explorer.engine.verify import outputs
 from explorer.engine.verify.around import branches, difference
 from explorer.engine.verify.blocks import NotTiled
-from explorer.engine.verify.compare import Comparison
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
-from explorer.engine.verify.exact import SATURATES
+from explorer.engine.verify.evidence import both, site_evidence, verdict_of
 from explorer.engine.verify.inputs import Drawn, InputShapes, any_values, check_names, draw, plan_inputs
 from explorer.engine.verify.interpret import Wiring
-from explorer.engine.verify.lengths import bindings, both
+from explorer.engine.verify.lengths import bindings
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.original import find_original
 from explorer.engine.verify.recovery import recover_plan
 from explorer.engine.verify.runtime import Array, Session, expose
-from explorer.engine.verify.sites import LIMIT, Sessions, SiteRun, chain_length, run_part, run_site
+from explorer.engine.verify.sites import Sessions, SiteRun, chain_length, run_part, run_site
 from explorer.engine.verify.structure import walk
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import OutputEvidence, Plan, Progress, SiteEvidence, SitePlan, TensorInfo, Verification
 from explorer.units import printable
 
-__all__ = ["depth_of", "verdict_of", "verify"]
+__all__ = ["verify"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -271,7 +270,7 @@ class _Job:
         failed = (s for s in plan.sites if _key(s) in self.unresolved)
         return (
             *made.values(),
-            *(_site_evidence(s, 0, self.unresolved[_key(s)], None, "") for s in failed),
+            *(site_evidence(s, 0, self.unresolved[_key(s)], None, "") for s in failed),
         )
 
     def _observed(self, originals: Sequence[Original], drawn: tuple[Drawn, ...]) -> dict[str, Array]:
@@ -298,7 +297,7 @@ class _Job:
             if after is None:
                 raise NotTiled("there is no such place in the other model")
         except (BadModel, NotTiled) as why:
-            return _site_evidence(site, 0, printable(str(why)), None, "")
+            return site_evidence(site, 0, printable(str(why)), None, "")
         wiring = Wiring(after.graph) if site.place else self._wiring
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         shapes = [x.shape for x in inputs]
@@ -317,7 +316,7 @@ class _Job:
             ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
         except BadModel as error:
             unrunnable = str(error)
-        return _site_evidence(site, tiles, structure, ran, unrunnable)
+        return site_evidence(site, tiles, structure, ran, unrunnable)
 
     def _within(
         self, site: SitePlan, original: Original, drawn: tuple[Drawn, ...], threads: int
@@ -397,7 +396,7 @@ class _Job:
         # a graph of many small operators takes onnxruntime minutes to load, and it says nothing meanwhile
         self.tell("loading the models", 0, total)
         before, (after, note), (known, text) = together([old, new, partial(true, feeds[0])])
-        noise = outputs.Noise(text, depth_of(self.before), _growth(plan))
+        noise = outputs.Noise(text, outputs.depth_of(self.before), _growth(plan))
 
         def judged(one: outputs.Run, noise: outputs.Noise) -> tuple[OutputEvidence, ...]:
             """Evidence of every output, by as many more runs as it takes to be sure."""
@@ -499,34 +498,6 @@ def _sized(site: SitePlan, meaning: Meaning) -> SitePlan:
     return replace(site, grid=grid, products=site.batch * math.prod(grid))
 
 
-def _site_evidence(
-    site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str
-) -> SiteEvidence:
-    """What the walk and the run of one site showed; `structure` and `unrunnable` say what went wrong."""
-    seen = ran.comparison if ran is not None and ran.rows else Comparison(0.0)
-    fault = structure or unrunnable or (ran.reason if ran is not None else "")
-    ratio = ran.bound_ratio if ran is not None else None
-    limit = ran.limit if ran is not None else LIMIT
-    shown = f"error {ratio or 0.0:.2g} u (|x| |W|), {limit:.3g} allowed"
-    if ran is not None and ran.exact:
-        shown = "its output is that of exact integer arithmetic" + (f"; {ran.note}" if ran.note else "")
-    reason = fault or f"{tiles:,} product{'' if tiles == 1 else 's'} bit for bit; {shown}"
-    return SiteEvidence(
-        name=site.name,
-        M=site.M,
-        K=site.K,
-        N=site.N,
-        tiles=tiles,
-        structure=structure,
-        bound_ratio=ratio,
-        limit=limit,
-        rows=ran.rows if ran is not None else 0,
-        **seen.figures(),
-        passed=not fault,
-        reason=reason,
-    )
-
-
 _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
@@ -534,13 +505,6 @@ def _exposed(site: SitePlan) -> int:
     """Bytes of the activations of a site that a run hands out."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
     return elements * _WIDTHS.get(site.dtype, 64) // 8
-
-
-def depth_of(model: Model) -> int:
-    """Roundings on the way through the model: one a node, and the depth of every stored weight."""
-    floats = {d.name for d in DTYPES.values() if "float" in d.name}
-    depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
-    return len(model.graph.nodes) + sum(depths)
 
 
 def _growth(plan: Plan | None) -> float:
@@ -551,61 +515,3 @@ def _growth(plan: Plan | None) -> float:
     """
     chains = [chain_length(s) for s in plan.sites] if plan is not None else []
     return max(1.0, math.sqrt(max(chains, default=0) / 256))
-
-
-def verdict_of(
-    sites: Sequence[SiteEvidence],
-    whole: Sequence[OutputEvidence],
-    torch: Sequence[OutputEvidence],
-    draws: int,
-    planned: int,
-) -> str:
-    """One sentence: what was shown, with figures, or the first thing that is wrong."""
-    for site in sites:
-        if not site.passed:
-            return f"different: site '{printable(site.name)}': {site.reason}"
-    for kind, evidence in (("output", whole), ("torch's output", torch)):
-        for one in evidence:
-            if not one.passed:
-                claim = "not proved" if one.equal else "different"
-                of_runtime = next((s.reason for s in sites if SATURATES in s.reason), "")
-                why = f"; {SATURATES}" if of_runtime else ""
-                return f"{claim}: {kind} '{printable(one.name)}': {one.reason}{why}"
-    times = "1 draw" if draws == 1 else f"{draws} draws"
-    count = "1 output" if len(whole) == 1 else f"{len(whole)} outputs"
-    identical = all(e.equal for e in whole)
-    parts = []
-    exact = all(s.bound_ratio is None for s in sites)  # products of integers
-    if sites:
-        products = sum(s.tiles for s in sites)
-        worst = max(sites, key=lambda s: (s.bound_ratio or 0.0) / s.limit)
-        named = "1 site" if len(sites) == 1 else f"{len(sites)} sites"
-        error = f"worst error {worst.bound_ratio or 0.0:.2g} of the 1 u scale ({worst.limit:.3g} allowed)"
-        if exact:
-            error = "their sums are exact"
-        parts.append(
-            f"{named}, {products:,} product{'' if products == 1 else 's'} checked bit for bit; {error}"
-        )
-    if len(sites) < planned:
-        parts.append(f"{planned - len(sites)} sites of the plan are no products in the first model")
-    if identical:
-        parts.append(f"{count} bit for bit the same over {times}")
-    else:
-        own = ", which is what its quantisers make of rounding" if sites and exact else ""
-        parts.append(f"{count} over {times}: {_accuracy(whole)}{own}")
-    undefined = sum(e.undefined for e in whole)
-    if undefined:
-        parts.append(f"{undefined:,} elements of the outputs are NaN or Inf in both")
-    if torch:
-        gap = max((e.max_abs or 0.0 for e in torch), default=0.0)
-        parts.append(f"torch's own outputs within {gap:.1e}")
-    head = "equal bit for bit" if identical and exact else "equal within rounding"
-    return f"{head}: {'; '.join(parts)}"
-
-
-def _accuracy(whole: Sequence[OutputEvidence]) -> str:
-    measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
-    if not measured:
-        return f"largest difference {max(e.max_abs or 0.0 for e in whole):.1e}"
-    worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
-    return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"
