@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from explorer.facts import TensorInfo
 
@@ -77,7 +79,10 @@ class Activations(Struct, frozen=True):
         inputs: How each input came about: 'x float32 (1, 3, 224, 224): random, seed 0'.
         tensors: In execution order; a layer called n times has n entries per output.
         output: The .npz file with the values, '' when none was asked for.
-        skipped: Layers that were asked for and did not run, or whose output is no tensor, and why.
+        skipped: Layers that were asked for and did not run, or whose output is no tensor, and why; first the
+            one that failed, if the model did.
+        sizes: Types and shapes of the inputs that came from a file, by name; none where the file has other
+            arrays than the model has inputs.
     """
 
     source: str
@@ -86,3 +91,4 @@ class Activations(Struct, frozen=True):
     output: str = ""
     skipped: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
+    sizes: Mapping[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)

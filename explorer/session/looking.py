@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from explorer.errors import Misuse
 from explorer.facts import Analysis, Info, OpStat
-from explorer.session.states import Cancel, OnProgress, States
+from explorer.session.states import Cancel, InputShapes, OnProgress, States
 
 if TYPE_CHECKING:
     from explorer.engine.formats.outline import Outline
@@ -20,22 +22,7 @@ if TYPE_CHECKING:
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
 
-__all__ = ["Looking", "shapes_in"]
-
-
-def shapes_in(path: str) -> dict[str, tuple[str | None, tuple[int, ...]]]:
-    """Types and shapes of the arrays in an .npz file, by their names: what `Session` takes as `input_shapes`.
-
-    Returns:
-        Nothing for an .npy file, whose one array has no name.
-
-    Raises:
-        Misuse: It cannot be read, or is neither.
-    """
-    from explorer.engine.values.activations import read_input
-
-    arrays = read_input(path).arrays
-    return {name: (str(a.dtype), tuple(map(int, a.shape))) for name, a in arrays.items() if name}
+__all__ = ["Looking"]
 
 
 class Looking(States):
@@ -57,6 +44,39 @@ class Looking(States):
     def info(self, index: int | None = None) -> Info:
         """Totals of the model at `index` of the history (None: the current one)."""
         return self._examine(self._at(index)).info
+
+    def info_at(
+        self, input_shapes: InputShapes, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Info:
+        """Totals of the opened model at other sizes of its inputs; the session keeps those it has.
+
+        Args:
+            input_shapes: As `Session` takes them.
+            on_progress: Told where the analysis stands.
+            cancel: Asked meanwhile; True stops.
+        """
+        opened = self._open(on_progress)
+        kept = opened.options
+        # the dimensions of a graph are its own; the one of a module says what these shapes say
+        dims = kept.dims if opened.names() else {}
+        opened.options = replace(kept, dims=dims, input_shapes={**kept.input_shapes, **input_shapes})
+        try:
+            return self._told(0, opened.examine(on_progress=on_progress, cancel=cancel)).info
+        finally:
+            opened.options = kept
+
+    def stored(self) -> Info:
+        """What the opened module stores, and nothing of its work: for one whose inputs are not known.
+
+        Raises:
+            Misuse: It is no nn.Module.
+        """
+        from explorer.engine.formats.torch_model import TorchModel
+
+        opened = self._open(None)
+        if not isinstance(opened, TorchModel):
+            raise Misuse("only an nn.Module has inputs that nobody knows", where=self.source)
+        return opened.stored()
 
     def analysis(
         self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
@@ -167,7 +187,8 @@ class Looking(States):
 
         Raises:
             Misuse: The input does not fit, a glob matches nothing, or `output` cannot be written.
-            BadModel: The model fails on this input.
+            BadModel: The model fails before any of these layers has run; if it fails later, what ran until
+                then is told, and `skipped` says where it failed and why.
             Cancelled: `cancel` said so.
         """
         from explorer.engine.formats.opening import dims_of

@@ -209,17 +209,21 @@ class States:
     def _examine(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """The analysis of the model at a place of the history, and its execution order, made once."""
         if at not in self._examined:
-            from explorer.engine.analysis.tree import said_of_bounds
-
             if at == 0:
                 examined = self._open(on_progress).examine(on_progress=on_progress, cancel=cancel)
             else:
                 examined = self._examine_graph(self._model(at), on_progress, cancel)
             if self._options["past"] is not None and "decode" not in examined.info.assumptions:
                 raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
-            named = _with_file(examined.info, self._history.entries[at].saved or None)
-            self._examined[at] = examined.with_info(said_of_bounds(named, examined.bounds))
+            self._examined[at] = self._told(at, examined)
         return self._examined[at]
+
+    def _told(self, at: int, examined: Examined) -> Examined:
+        """An analysis with what the session knows of the model's file, and a word on what is not exact."""
+        from explorer.engine.analysis.tree import said_of_bounds
+
+        named = _with_file(examined.info, self._history.entries[at].saved or None)
+        return examined.with_info(said_of_bounds(named, examined.bounds))
 
     def _ordered(self, index: int | None) -> Examined:
         """The analysis of a model whose order of execution is known, if only in part.

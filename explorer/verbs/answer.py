@@ -81,6 +81,7 @@ def asked(
     name: str,
     page: str,
     rows: str = "",
+    first: Callable[[Session, ProgressLine], Info] | None = None,
 ) -> Answer:
     """An answer about one model.
 
@@ -91,11 +92,12 @@ def asked(
         name: Of the function that makes them a document, and of the one in `page` that makes them text.
         page: Module of `explorer.report`.
         rows: See `Answer`.
+        first: Makes the totals that `ask` gets, where those of `Session.open` are not what is wanted.
     """
     from explorer.session import Session
 
     with Session(given.models[0], **session_options(given)) as session:
-        info = session.open(on_progress=line)
+        info = session.open(on_progress=line) if first is None else first(session, line)
         facts = ask(session, info)
         digest = session.sha256() if given.json else None
     return Answer(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from explorer.facts import Info
     from explorer.facts.roofline import Machine
+    from explorer.facts.values import Activations
     from explorer.progress_line import ProgressLine
     from explorer.session import Session
     from explorer.words import Given
@@ -88,45 +89,39 @@ def _weights(given: Given, line: ProgressLine) -> Answer:
         "weights",
         "values",
         "tensors",
+        first=_stored,
     )
+
+
+def _stored(session: Session, line: ProgressLine) -> Info:
+    """Totals of a model; of one that does not say what it takes only what it stores, which needs no input."""
+    try:
+        return session.open(on_progress=line)
+    except UnknownShape:
+        return session.stored()
 
 
 def _activations(given: Given, line: ProgressLine) -> Answer:
-    try:
-        return _ran(given, line)
-    except UnknownShape:
-        if given.input is None or given.input_shape:
-            raise
-        from explorer.session.looking import shapes_in
+    def first(session: Session, line: ProgressLine) -> Info:
+        # a module does not say what it takes; a file with its inputs does
+        return session.open(on_progress=line) if given.input is None else _stored(session, line)
 
-        # a module does not say what it takes; a file with its inputs does, if it names them
-        found = shapes_in(given.input)
-        if not found:
-            raise
-        vars(given).update(input_shape=found)
-        return _ran(given, line)
+    def ask(session: Session, info: Info) -> tuple[Info, Activations]:
+        found = session.activations(
+            given.layer,
+            input=given.input,
+            seed=given.seed,
+            bins=given.bins,
+            output=given.output,
+            overwrite=given.force,
+            on_progress=line,
+        )
+        taken = {tensor.name: (tensor.dtype, tensor.shape) for tensor in info.model.inputs}
+        if given.past is None and any(taken.get(name) != kind for name, kind in found.sizes.items()):
+            info = session.info_at(found.sizes, on_progress=line)
+        return info, found
 
-
-def _ran(given: Given, line: ProgressLine) -> Answer:
-    return asked(
-        given,
-        line,
-        lambda session, info: (
-            info,
-            session.activations(
-                given.layer,
-                input=given.input,
-                seed=given.seed,
-                bins=given.bins,
-                output=given.output,
-                overwrite=given.force,
-                on_progress=line,
-            ),
-        ),
-        "activations",
-        "values",
-        "tensors",
-    )
+    return asked(given, line, ask, "activations", "values", "tensors", first=first)
 
 
 def _compare(given: Given, line: ProgressLine) -> Answer:

@@ -26,6 +26,7 @@ from explorer.engine.analysis.module_rows import (
     is_lazy,
     is_leaf,
     is_opaque,
+    parameters,
     plain,
     registered,
 )
@@ -552,6 +553,37 @@ def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
             (n, asked or hasattr(kind, n)) for n in found if n not in ("device", "dtype", "training")
         )
     return names
+
+
+def stored(model: nn.Module, *, source: str) -> Info:
+    """What a module stores, of whose inputs nothing is known: it is not run, and its work stays unknown.
+
+    Args:
+        model: A module, on the meta device or not.
+        source: What the user calls it.
+    """
+    held = parameters(model)
+    totals = replace(
+        tree.totals([], trainable_params=_trainable(held), stored=_facts(held.values())),
+        macs=None,
+        flops=None,
+        elementwise_ops=None,
+        activation_bytes_sum=None,
+        activation_bytes_peak=None,
+        bytes_read=None,
+        bytes_written=None,
+        weight_bytes_read=None,
+        coverage=0.0,
+    )
+    about = ModelInfo(
+        source=source,
+        format="torch",
+        inputs=(),
+        outputs=(),
+        producer=f"torch {torch.__version__.partition('+')[0]}",
+        notes=("the shapes of its inputs are not known: only what it stores is counted",),
+    )
+    return Info(about, {"dims": {}}, totals)
 
 
 def _trainable(parameters: Mapping[str, Stored]) -> int:

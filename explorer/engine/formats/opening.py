@@ -65,6 +65,7 @@ class Opened(Protocol):
     source: str
     takes_weights: bool
     """Whether torchvision's trained weights can be asked for."""
+    options: OpenOptions
 
     def names(self) -> tuple[list[str], list[str]] | None:
         """Symbolic dimensions and inputs, which the user may name; None if they are not known yet."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.engine.graph import Model
     from explorer.engine.values.activations import Asked, Ran
     from explorer.engine.values.numbers import Numbers
-    from explorer.facts import Layer
+    from explorer.facts import Info, Layer
 
 __all__ = ["ModuleObject", "RebuiltModule", "TorchModel"]
 
@@ -58,6 +58,15 @@ class TorchModel:
         return module.examine(
             self.loaded, input_shapes=shapes, dims=dims, on_progress=on_progress, cancel=cancel
         )
+
+    def stored(self) -> Info:
+        """What the module stores, and nothing of its work: it needs no input."""
+        from explorer.engine.analysis import module
+
+        found = module.stored(self.loaded.meta(), source=self.source)
+        about = replace(found.model, format=self.format)
+        assumptions = {**found.assumptions, "weights": self.loaded.weights_text}
+        return replace(found, model=about, assumptions=assumptions)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `Opened`."""

@@ -111,10 +111,13 @@ class Asked(Struct, frozen=True):
 
 
 class Ran(Struct, frozen=True):
-    """What came of it: how each input came about, and what was asked for and gave nothing, and why."""
+    """What came of it: how each input came about, what was asked for and gave nothing, and why, and types and
+    shapes of the inputs that came from a file.
+    """
 
     inputs: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...] = ()
+    sizes: Mapping[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
 
 
 _UNPACKED = 64 << 20
@@ -246,7 +249,7 @@ def activations(
 
     Raises:
         Misuse: The input does not fit, a glob matches nothing, or `output` cannot be written.
-        BadModel: The model fails on this input.
+        BadModel: The model fails before any of these layers has run.
         Cancelled: `cancel` said so.
     """
     started = time.perf_counter()
@@ -261,6 +264,7 @@ def activations(
         output or "",
         ran.skipped,
         time.perf_counter() - started,
+        ran.sizes,
     )
 
 

@@ -6,8 +6,10 @@ again for the rest. The weights stay where they lie, so a model above 2 GiB runs
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -21,6 +23,7 @@ from explorer.engine.values.onnx_tensors import numpy_type
 from explorer.engine.values.weights import Paths, chosen
 from explorer.engine.verify.inputs import InputShapes, draw, plan_inputs
 from explorer.engine.verify.runtime import Session, expose
+from explorer.errors import BadModel
 from explorer.facts import Layer, TensorInfo
 
 __all__ = ["BUDGET", "run"]
@@ -47,6 +50,10 @@ _WIDER = {
     "uint2": "uint8",
 }
 """Types that onnxruntime does not hand over, and one that holds all their values."""
+
+
+class _Broken(BadModel):
+    """No node of the model has given anything."""
 
 
 class _Output(Struct, frozen=True):
@@ -76,22 +83,51 @@ def run(
 
     Raises:
         Misuse: The input does not fit, or a glob matches nothing.
-        BadModel: onnxruntime cannot load or run the model.
+        BadModel: onnxruntime cannot load the model, or run it as far as the first of these layers.
         Cancelled: From `asked.step`.
     """
     feeds, texts = _feeds(model, asked, dims, input_shapes)
     wanted, skipped = _wanted(model, layers, asked.layers)
     wanted = _sized(model, wanted, feeds)
+    try:
+        _hand_over(model, wanted, feeds, asked, skipped)
+    except _Broken as error:
+        path, head = _as_far_as_it_runs(model, layers, feeds, functools.partial(asked.step, 0, len(wanted)))
+        made = {name for node in head.graph.nodes for name in node.outputs}
+        early = [output for output in wanted if output.info.name in made]
+        if not early:
+            raise
+        _hand_over(head, early, feeds, asked, skipped)
+        skipped[:0] = _after(path, error.what, wanted[len(early) :])
+    sizes = {} if asked.given is None else {n: (str(a.dtype), tuple(a.shape)) for n, a in feeds.items()}
+    return Ran(texts, tuple(skipped), sizes)
+
+
+def _hand_over(
+    model: Model,
+    wanted: Sequence[_Output],
+    feeds: Mapping[str, Array],
+    asked: Asked,
+    skipped: list[tuple[str, str]],
+) -> None:
+    """Runs the model for these outputs, and again for those that do not fit; `skipped` gets what is none.
+
+    Raises:
+        _Broken: The model does not run.
+        BadModel: It did, and yet gives not all of them.
+    """
     done = 0
     for chunk in portions(wanted, lambda output: _bytes(output.info), BUDGET):
         asked.step(done, len(wanted))
-        names = {o.info.name: o.info.name for o in chunk}
-        part = _seen(model, chunk, names)
-        results = Session(part, what="the model", optimise=False).run(feeds)
+        try:
+            results = _results(model, chunk, feeds)
+        except BadModel as error:
+            # onnxruntime runs all of a model for any output: where it handed over some, no node is to blame
+            raise error if done else _Broken(error.what) from error
         for output in chunk:
             asked.step(done, len(wanted))
             done += 1
-            value = results.pop(names[output.info.name])
+            value = results.pop(output.info.name)
             if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
                 asked.take(_numbers(output, value), 0, output.file)
             else:
@@ -99,7 +135,56 @@ def run(
                 skipped.append(
                     (output.layer, f"its output '{output.info.name}' is {kind}, not a tensor of numbers")
                 )
-    return Ran(texts, tuple(skipped))
+
+
+def _results(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> dict[str, Any]:
+    """These outputs by name, as onnxruntime hands them over."""
+    names = {o.info.name: o.info.name for o in outputs}
+    part = _seen(model, outputs, names)
+    results = Session(part, what="the model", optimise=False).run(feeds)
+    return {name: results[shown] for name, shown in names.items()}
+
+
+def _as_far_as_it_runs(
+    model: Model, layers: Sequence[Layer], feeds: Mapping[str, Array], step: Callable[[], None]
+) -> tuple[str, Model]:
+    """The first layer with which a model that fails cannot be run, and the model in front of it.
+
+    It is cut off behind a node, and runs or does not: halving finds the place, for models as well that
+    onnxruntime does not even load.
+    """
+    nodes = model.graph.nodes
+    known = {output.info.name: output for output in _wanted(model, layers, ())[0]}
+    works, fails = 0, len(nodes)
+    while fails - works > 1:
+        step()
+        middle = (works + fails) // 2
+        part = _up_to(model, middle)
+        used = {name for node in part.graph.nodes for name in node.inputs}
+        # what nobody in this part uses is asked for: then everything in it runs
+        ends = [n for node in part.graph.nodes for n in node.outputs if n in known and n not in used]
+        try:
+            _results(part, [known[name] for name in ends], feeds)
+        except BadModel:
+            fails = middle
+        else:
+            works = middle
+    path = next((known[name].layer for name in nodes[works].outputs if name in known), nodes[works].label)
+    return path, _up_to(model, works)
+
+
+def _up_to(model: Model, count: int) -> Model:
+    """The model with its first nodes only."""
+    return replace(model, graph=replace(model.graph, nodes=model.graph.nodes[:count]))
+
+
+def _after(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str, str]]:
+    """The layer that failed and those that were not reached, in the words of the analysis."""
+    others = dict.fromkeys(output.layer for output in outputs if output.layer != path)
+    return [
+        (path, f"failed here: {reason}"),
+        *((other, f"not reached: the model failed in {path}") for other in others),
+    ]
 
 
 def _feeds(

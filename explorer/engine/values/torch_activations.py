@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -56,21 +56,22 @@ def run(
 
     Raises:
         Misuse: The input does not fit, a glob matches nothing, or there is no memory for the weights.
-        BadModel: The model cannot be built, or fails on this input.
+        BadModel: The model cannot be built, or fails on this input before any layer has run.
         Cancelled: From `asked.step`.
     """
     shapes = dict(input_shapes or {})
     if asked.given is None:
         bound = loaded.bind(shapes, dims or {})
         given, texts = _made(loaded, bound, asked.seed)
+        sizes: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     else:
-        bound, given, texts = _read(loaded, asked.given, shapes, dims or {})
+        bound, given, texts, sizes = _read(loaded, asked.given, shapes, dims or {})
     module = materialised(loaded, lambda: bound)
     home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     args, kwargs = bound.call([tensor.to(home) for tensor in given])
     with loaded.quiet():
         skipped = record(module, args, kwargs, asked, layers=layers, source=loaded.source)
-    return Ran(tuple(texts), skipped)
+    return Ran(tuple(texts), skipped, sizes)
 
 
 def _made(loaded: LoadedModule, bound: Bound, seed: int) -> tuple[list[torch.Tensor], list[str]]:
@@ -93,7 +94,7 @@ def _made(loaded: LoadedModule, bound: Bound, seed: int) -> tuple[list[torch.Ten
 
 def _read(
     loaded: LoadedModule, given: Given, shapes: InputShapes, dims: Mapping[str, int]
-) -> tuple[Bound, list[torch.Tensor], list[str]]:
+) -> tuple[Bound, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """The inputs that a file holds; sizes are the file's own: a module takes any that its layers can."""
     try:
         bound = loaded.bind(shapes, dims)
@@ -103,11 +104,17 @@ def _read(
     # numpy's files have no bfloat16: what comes in another type is rounded by torch
     wanted = [Wanted(i.name, i.dtype if _kind(i) in _IN_FILES else None, None) for i in bound.inputs]
     arrays = given.fit(wanted)
+    sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound.inputs}
     if not bound.images:
-        sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound.inputs}
         bound = loaded.bind({**shapes, **sizes}, {})
+    elif len(kinds := set(sizes.values())) == 1:
+        # images of one size are what the analysis knows as a batch of them
+        dtype, shape = kinds.pop()
+        sizes = {bound.inputs[0].name.partition(".")[0]: (dtype, (len(sizes), *shape))}
+    else:
+        sizes = {}
     made = [torch.from_numpy(np.array(arrays[i.name])).to(_kind(i)) for i in bound.inputs]
-    return bound, made, [given.text(name, array) for name, array in arrays.items()]
+    return bound, made, [given.text(name, array) for name, array in arrays.items()], sizes
 
 
 def _kind(info: TensorInfo) -> torch.dtype:
@@ -150,7 +157,10 @@ def _drawn(info: TensorInfo, height: int) -> Drawn:
 
 def _told(loaded: LoadedModule, given: Given) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Types and shapes of the arrays in a file, by the names of the module's inputs."""
-    names = list(inspect.signature(loaded.meta().forward).parameters)
+    parameters = inspect.signature(loaded.meta().forward).parameters
+    names = list(parameters)
+    if list(given.arrays) == [""] and sum(p.default is p.empty for p in parameters.values()) > 1:
+        return {}  # an array without a name says nothing of several inputs
     if len(given.arrays) == 1 and names:
         array = next(iter(given.arrays.values()))
         return {names[0]: (str(array.dtype), array.shape)}
@@ -252,7 +262,7 @@ def record(
 
     Raises:
         Misuse: A glob matches nothing.
-        BadModel: The module fails; the message says in which of its modules.
+        BadModel: The module fails before anything was handed over; the message says in which of its modules.
     """
     named = {path or type(module).__name__: part for path, part in module.named_modules()}
     wanted, skipped = _wanted(named, asked.layers, layers)
@@ -273,6 +283,8 @@ def record(
             raise
         except Exception as error:
             where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
+            if where and watch.done:
+                return (*skipped, *_after(where, said(error), wanted, watch))
             place = f" in {where}" if where else ""
             raise BadModel(f"the model failed{place}: {said(error)}", where=source) from error
     for path in wanted:
@@ -281,6 +293,16 @@ def record(
         elif not watch.calls[path]:
             skipped.append((path, "it does not run in evaluation mode"))
     return (*skipped, *watch.barren.items())
+
+
+def _after(where: str, reason: str, wanted: Sequence[str], watch: _Watch) -> Iterator[tuple[str, str]]:
+    """The module that failed and those that were not reached, in the words of the analysis."""
+    yield where, f"failed here: {reason}"
+    for path in wanted:
+        if path in watch.barren:
+            yield path, watch.barren[path]
+        elif path != where and not watch.calls[path]:
+            yield path, f"not reached: the model failed in {where}"
 
 
 def _wanted(

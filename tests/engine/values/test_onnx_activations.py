@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from explorer import cli
 from explorer.engine.values import onnx_activations
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import TileSpec
@@ -174,6 +176,60 @@ def test_a_model_that_the_runtime_refuses_is_one_line(tmp_path: Path) -> None:
     with Session(path) as session, pytest.raises(BadModel) as caught:
         session.activations()
     assert "\n" not in str(caught.value)
+
+
+def broken(folder: Path, *, loads: bool) -> str:
+    """Two layers that run, one that cannot, and one behind it."""
+    wrong = node("Reshape", ["b", "wish"], ["r"], "wrong")
+    nodes = [
+        node("Relu", ["x"], ["a"], "first"),
+        node("Add", ["a", "a"], ["b"], "second"),
+        node("Identity", ["five"], ["wish"], "wish"),
+        wrong if loads else node("Odd", ["b"], ["r"], "wrong", domain="some.where"),
+        node("Neg", ["r"], ["y"], "behind"),
+    ]
+    five = numpy_helper.from_array(np.array([7, 5], np.int64), "five")
+    path = write(folder, nodes, [info("y", shape=(None, None))], weights=[five])
+    model = onnx.load(path)
+    model.opset_import.append(helper.make_opsetid("some.where", 1))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize("budget", [1, 1 << 28])
+def test_a_model_that_fails_half_way_shows_what_ran_and_names_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: bool, budget: int
+) -> None:
+    monkeypatch.setattr(onnx_activations, "BUDGET", budget)
+    output = str(tmp_path / "o.npz")
+    with Session(broken(tmp_path, loads=loads)) as session:
+        found = session.activations(output=output)
+        with pytest.raises(BadModel):
+            session.activations(["behind"])
+        assert [t.layer for t in session.activations(["first"]).tensors] == ["first"]
+    assert [t.layer for t in found.tensors] == ["first", "second", "wish"]
+    (failed, reason), after = found.skipped
+    assert failed == "wrong"
+    assert reason.startswith("failed here: onnxruntime cannot")
+    assert after == ("behind", "not reached: the model failed in wrong")
+    with np.load(output) as values:
+        assert values.files == ["first", "second", "wish"]
+
+
+def test_the_verb_s_totals_are_those_of_the_input_that_was_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weight = numpy_helper.from_array(np.ones((3, 4), np.float32), "w")
+    nodes = [node("MatMul", ["x", "w"], ["y"], "fc")]
+    path = write(
+        tmp_path, nodes, [info("y", shape=("N", 4))], weights=[weight], inputs=[info("x", shape=("N", 3))]
+    )
+    np.save(tmp_path / "x.npy", np.ones((5, 3), np.float32))
+    assert cli.main(["activations", path, "--input", str(tmp_path / "x.npy"), "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"]["inputs"][0]["shape"] == [5, 3]
+    assert found["totals"]["macs"] == 5 * 3 * 4
 
 
 def test_a_tiled_model_shows_its_own_values(sample: Sample) -> None:

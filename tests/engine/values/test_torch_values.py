@@ -94,6 +94,11 @@ def module(monkeypatch: pytest.MonkeyPatch) -> str:
         nested=lambda: (Nested(), torch.zeros(2, 4)),
         huge=lambda: nn.Linear(1 << 20, 1 << 22),
         shy=Shy,
+        image=lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()),
+        breaks=lambda: (
+            nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(6, 5), nn.ReLU()),
+            torch.zeros(2, 4),
+        ),
         hollow=lambda: nn.Linear(4, 4, device="meta"),
     )
     monkeypatch.setitem(sys.modules, "stats_models", made)
@@ -182,6 +187,58 @@ def test_the_verb_takes_the_shapes_of_a_module_s_inputs_from_the_file(
     np.save(tmp_path / "x.npy", np.zeros((2, 3), np.float32))
     assert cli.main(["activations", f"{module}:shy", "--input", str(tmp_path / "x.npy"), "--quiet"]) == 2
     assert "the shape of the input 'left' is not known" in capsys.readouterr().err
+
+
+def test_the_verb_asks_for_no_input_to_show_weights(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from explorer import cli
+
+    assert cli.main(["weights", f"{module}:shy", "--quiet"]) == 0
+    assert "weight" in capsys.readouterr().out
+    assert cli.main(["weights", f"{module}:shy", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(t["name"], t["mean"]) for t in found["tensors"]] == [("weight", 1)]
+    # what it stores is known; what it computes is not, and said to be unknown
+    totals = found["totals"]
+    assert (totals["params"], totals["weight_bytes"], totals["macs"], totals["coverage"]) == (3, 12, None, 0)
+    assert found["model"]["inputs"] == []
+    assert "not known" in found["model"]["notes"][0]
+
+
+def test_the_verb_s_totals_are_those_of_the_input_that_was_run(
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from explorer import cli
+
+    given = str(tmp_path / "x.npy")
+    np.save(given, np.ones((2, 3, 20, 24), np.float32))
+    assert cli.main(["activations", f"{module}:image", "--input", given, "--json", "--quiet"]) == 0
+    ran = json.loads(capsys.readouterr().out)
+    assert ran["model"]["inputs"][0]["shape"] == [2, 3, 20, 24]
+    assert ran["totals"]["macs"] == 2 * 8 * 18 * 22 * 27
+    shape = ["--input-shape", "input:2,3,20,24"]
+    assert cli.main(["info", f"{module}:image", *shape, "--json", "--quiet"]) == 0
+    assert ran["totals"] == json.loads(capsys.readouterr().out)["totals"]
+
+
+def test_a_module_that_fails_half_way_shows_what_ran_and_names_what_failed(
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from explorer import cli
+
+    output = str(tmp_path / "o.npz")
+    assert cli.main(["activations", f"{module}:breaks", "--output", output, "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [t["layer"] for t in found["tensors"]] == ["0", "1"]
+    (failed, reason), (after, why) = ((s["layer"], s["reason"]) for s in found["skipped"])
+    assert (failed, after, why) == ("2", "3", "not reached: the model failed in 2")
+    assert reason.startswith("failed here: RuntimeError: ")
+    with np.load(output) as values:
+        assert values.files == ["0", "1"]
+    # as the analysis of the same model says it
+    with Session(f"{module}:breaks") as session:
+        rows = {layer.path: layer.reason for layer in session.analysis().layers}
+    assert rows["2"].startswith("failed here: RuntimeError: ")
+    assert rows["3"] == why
 
 
 def test_a_module_object_runs_on_the_inputs_that_came_with_it() -> None:
