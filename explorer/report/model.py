@@ -43,6 +43,7 @@ __all__ = [
     "ops",
     "quiet_zero",
     "range_text",
+    "layer_share",
     "share_text",
     "symbolic_hint",
     "title",
@@ -345,8 +346,8 @@ def _layer_row(
         quiet_zero(row.params, count_text(row.params)),
         quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),
         quiet_zero(row.macs, count_text(row.macs)),
-        share_text(row.macs, whole) if row.macs != 0 and whole else "",
-        "" if row.group else bar_text(row.macs, largest),
+        layer_share(row, whole) if row.macs != 0 else "",
+        "" if row.group or not row.counted else bar_text(row.macs, largest),
         quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
         _remark(row, said, bare),
     )
@@ -397,6 +398,11 @@ def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
         remarks += [told[t.origin] for t in row.outputs[:1] if t.origin in told]
         remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
     return "; ".join(remark for remark in remarks if remark)
+
+
+def layer_share(row: Layer, whole: int | None) -> str:
+    """A layer's share of the MACs; what does not run beside the rest, an If's cheaper branch, has none."""
+    return share_text(row.macs, whole) if whole and row.counted else ""
 
 
 def share_text(part: int | None, whole: int | None) -> str:

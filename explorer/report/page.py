@@ -19,7 +19,7 @@ from explorer.glance import label
 from explorer.report import plots
 from explorer.report.costs import live_at, machine_text
 from explorer.report.layout import Span
-from explorer.report.model import doubt_text, figures_text, range_text, share_text
+from explorer.report.model import doubt_text, figures_text, layer_share, range_text, share_text
 from explorer.units import bytes_text, count_text, exact_text, printable, seconds_text, shape_text
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _layers(fact: Analysis) -> _Section:
             _count(row.params),
             _bytes(row.weight_bytes),
             _count(row.macs),
-            _text(share_text(row.macs, whole) if row.macs else ""),
+            _text(layer_share(row, whole) if row.macs else ""),
             _count(row.elementwise_ops),
             _bytes(row.activation_bytes),
             _bytes(_both(row.bytes_read, row.bytes_written)),

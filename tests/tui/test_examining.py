@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.widget import Widget
 from textual.widgets import Input
 
 from explorer.errors import Misuse
 from explorer.facts.roofline import Machine
 from explorer.tui.lines import line_text
+from explorer.tui.screens.dialogs import Dialog
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.options import Options
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
@@ -403,3 +406,26 @@ async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size:
             view = plot(hands)
             shown = [view.line_at(y) for y in range(view.size.height)]
             assert any(role == "strong" for line in shown for _, role in line), key
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 15)])
+@pytest.mark.parametrize("opens", ["m", "t", "b", "S"])
+async def test_tab_and_shift_tab_go_from_field_to_field_of_every_dialog(
+    config: Path, opens: str, size: tuple[int, int]
+) -> None:
+    async with screen(size=size) as hands:
+        await hands.press(opens)
+        dialog = hands.pilot.app.screen
+        assert isinstance(dialog, Dialog)
+        fields = [w for w in dialog.query(Widget) if isinstance(w, (Input, Options))]
+        assert len(fields) > 1
+        start, seen = dialog.focused, []
+        assert start in fields
+        for _ in fields:
+            await hands.press("tab")
+            seen.append(dialog.focused)
+        # once round, through every field, and back the same way
+        assert set(fields) <= {*seen, start}
+        for field in [*seen[-2::-1], start]:
+            await hands.press("shift+tab")
+            assert dialog.focused is field

@@ -313,6 +313,7 @@ def build(
             inputs=known.inputs,
             outputs=known.outputs,
             attributes=known.attributes,
+            counted=not known.apart and (parent is None or rows[parent][0].counted),
         )
         rows.append((row, known))
     if rows_of is not None:

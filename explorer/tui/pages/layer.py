@@ -75,8 +75,9 @@ def _figures(layer: Layer, totals: Totals, width: int, exact: bool) -> list[Line
     # what lies in a group with an unknown part is a sum of what is known
     part = layer.group and layer.status == "unknown"
 
-    def share(part: int | None, whole: int | None) -> Span:
-        said = units.percent_text(part, whole)
+    def share(part: int | None, whole: int | None, *, stored: bool = False) -> Span:
+        # what does not run beside the rest has no part in the model's work, only in what it stores
+        said = units.percent_text(part, whole) if stored or layer.counted else "-"
         return ("" if said in ("-", "?") else f"  {said}", "dim")
 
     lines = field(
@@ -93,7 +94,10 @@ def _figures(layer: Layer, totals: Totals, width: int, exact: bool) -> list[Line
     lines.extend(
         field(
             " params",
-            (_figure(count_figure(layer.params, exact), layer.params), share(layer.params, totals.params)),
+            (
+                _figure(count_figure(layer.params, exact), layer.params),
+                share(layer.params, totals.params, stored=True),
+            ),
             width,
         )
     )
@@ -106,7 +110,7 @@ def _figures(layer: Layer, totals: Totals, width: int, exact: bool) -> list[Line
     for label, value, whole in rows:
         least = part and label != " weights"
         figure = _figure(bytes_figure(value, exact), value, least)
-        lines.extend(field(label, (figure, share(value, whole)), width))
+        lines.extend(field(label, (figure, share(value, whole, stored=label == " weights")), width))
         if label == " reads" and layer.weight_bytes_read and value is not None:
             said = f"{bytes_figure(layer.weight_bytes_read, exact)} of them weights"
             lines.extend(field("", ((said, "dim"),), width))

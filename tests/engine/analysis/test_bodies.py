@@ -15,6 +15,7 @@ from explorer.engine.formats.onnx_reader import read
 from explorer.engine.graph import Function, Graph, Model, Node, Value, tensor_from_array
 from explorer.engine.validate import validate
 from explorer.facts import Analysis
+from explorer.report.model import layer_share
 
 Build = Callable[..., Model]
 Rows = Callable[[Any], dict[str, Any]]
@@ -51,6 +52,28 @@ def test_the_costliest_branch_counts_and_says_so(build: Build, rows: Rows) -> No
     assert analysis.info.totals.macs == found["if"].macs == 18
     assert found["if"].status == "bound"
     assert "then_branch: 0 MACs, 6 elementwise; else_branch: 18 MACs, 0 elementwise" in found["if"].reason
+
+
+def test_a_branch_that_does_not_count_has_no_share(build: Build, rows: Rows) -> None:
+    analysis = analyse(_branches(build, True))
+    found = rows(analysis)
+    assert [found[path].counted for path in ("if", "if/then_branch", "if/then_branch/cheap")] == [True] * 3
+    assert [found[path].counted for path in ("if/else_branch", "if/else_branch/dear")] == [False] * 2
+    a = body([Node("MatMul", ["x", "w"], ["a"], name="one")], [], ["a"])
+    two = [Node("MatMul", ["x", "w"], ["m"], name="first"), Node("MatMul", ["m", "w"], ["b"], name="second")]
+    both = {"then_branch": a, "else_branch": body(two, [], ["b"])}
+    branch = Node("If", ["c"], ["y"], name="if", attributes=both)
+    inputs: dict[str, Any] = {"x": (2, 3), "c": ("bool", ())}
+    found = rows(analysis := analyse(build([branch], inputs=inputs, outputs=["y"], weights={"w": (3, 3)})))
+    whole = analysis.info.totals.macs
+    assert {path: layer_share(row, whole) for path, row in found.items()} == {
+        "if": "100.0 %",
+        "if/then_branch": "",
+        "if/then_branch/one": "",
+        "if/else_branch": "100.0 %",
+        "if/else_branch/first": "50.0 %",
+        "if/else_branch/second": "50.0 %",
+    }
 
 
 @pytest.mark.parametrize(("condition", "macs", "ops"), [(True, 0, 6), (False, 18, 0)])
