@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.widget import Widget
 from textual.widgets import Input
 
 from explorer.errors import Misuse
+from explorer.facts import Layer
 from explorer.facts.roofline import Machine
 from explorer.tui.lines import line_text
 from explorer.tui.screens.dialogs import Dialog
@@ -17,7 +19,7 @@ from explorer.tui.widgets.options import Options
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
-from tests.tui.scripted import ScriptedEngine
+from tests.tui.scripted import ScriptedEngine, alexnet
 
 
 @pytest.fixture(autouse=True)
@@ -294,6 +296,15 @@ async def test_the_model_is_run_for_the_activations_of_a_layer() -> None:
         text = words(hands, "layer")
         assert "Values of the activations" in text
         assert "input float32 (1, 3, 224, 224): random, seed 0" in text
+
+
+async def test_an_operator_with_bodies_shows_what_it_puts_out_itself() -> None:
+    inner = Layer(1, 0, "choice/then_branch/one", "one", "MatMul", 1, False, macs=8)
+    choice = Layer(0, None, "choice", "choice", "If", 0, True, macs=8)
+    script = replace(alexnet(), layers=(choice, inner))
+    async with screen(ScriptedEngine(script), size=(120, 40)) as hands:
+        await hands.press("f")
+        assert asked(hands, "activations") == [((["choice", "choice/then_branch/one"],), {})]
 
 
 async def test_values_that_come_when_the_user_is_elsewhere_do_not_push_in() -> None:

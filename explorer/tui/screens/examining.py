@@ -236,9 +236,13 @@ class Examining(Filtering):
 
     async def _do_activations(self, path: str, leaves: Sequence[Layer]) -> None:
         seen = self.seen
-        names = _globs(layer.path for layer in leaves)
+        chosen = self.query_one(LayerTree).current_layer
+        # what the bodies put out stays inside; what the operator around them does is a value like any other
+        own = [path] if chosen is not None and chosen.path == path and chosen.kind in _WITH_BODIES else []
+        paths = [*own, *(layer.path for layer in leaves)]
+        names = _globs(paths)
         found: Activations = await self.jobs.run("running the model", "activations", names)
-        seen.activations[path] = (found, len(leaves))
+        seen.activations[path] = (found, len(paths))
         self._show_values("Values of the activations", path)
 
     def _show_values(self, title: str, path: str) -> None:
@@ -251,6 +255,10 @@ class Examining(Filtering):
             self.open_tab("layer", focus=False)
         self.paint_tab()
         self.reveal(title)
+
+
+_WITH_BODIES = frozenset({"If", "Loop", "Scan"})
+"""Operators that are groups, and yet put something out."""
 
 
 def _only_machine() -> Machine | None:
