@@ -25,10 +25,21 @@ from types import FrameType
 from explorer.errors import ExplorerError
 from explorer.units import bytes_text
 
-__all__ = ["apply", "in_child", "in_force", "is_met", "keep_spare", "machine", "out_of_memory", "words"]
+__all__ = [
+    "apply",
+    "in_child",
+    "in_force",
+    "is_met",
+    "keep_spare",
+    "machine",
+    "out_of_memory",
+    "says_so",
+    "words",
+]
 
 _SAID = re.compile(
-    r"bad_?alloc|bad allocation|(can ?not|can't|could not|unable to|failed to) (re|m|c)?alloc"
+    r"bad_?alloc|bad allocation|allocation (still )?failed"
+    r"|(can ?not|can't|could not|unable to|failed to) (re|m|c)?alloc"
     r"|cannot allocate memory|allocate memory|out of memory|not enough memory|insufficient memory"
     r"|failed to map segment|can't start new thread|thread_create failed|resource temporarily unavailable"
     r"|without (exception set|setting an exception)",
@@ -76,11 +87,16 @@ def is_met(error: BaseException) -> bool:
     while cause is not None and seen < 8:
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return True
-        if _SAID.search(str(cause)):
+        if says_so(str(cause)):
             return True
         # who raised 'from None' has said that the cause is another: deep nesting is a MemoryError too
         cause, seen = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__), seen + 1
     return False
+
+
+def says_so(text: str) -> bool:
+    """Whether these are the words of somebody who got no memory."""
+    return _SAID.search(text) is not None
 
 
 def out_of_memory(limit: int | None, *, where: str = "") -> ExplorerError:

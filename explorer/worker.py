@@ -357,9 +357,11 @@ class Engine:
             self._requests = None
             lost = list(self._jobs.values())
             self._jobs.clear()
-        reason = self._epitaph(process)
+        reason = f"the engine stopped ({self._epitaph(process)})"
+        if self._memory is not None and memory_limit.says_so(reason):
+            reason = f"this needs more memory than {memory_limit.words(self._memory)}; the engine stopped"
         for job in lost:
-            self._fail(job, EngineDied(f"the engine stopped ({reason})", hint="the next command restarts it"))
+            self._fail(job, EngineDied(reason, hint="the next command restarts it"))
 
     def _look(self, incoming: Connection, looking: bool) -> None:
         """Runs in a thread of its own, without the lock."""

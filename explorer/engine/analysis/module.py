@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.training_torch import Gradients
     from explorer.engine.formats.torch_module import LoadedModule
 
-__all__ = ["analyse", "analyse_module", "examine", "examine_module", "shapes_failure"]
+__all__ = ["analyse", "analyse_module", "examine", "examine_module", "shapes_failure", "stored"]
 
 DECISIONS = 8
 """Times that a model is run at most."""
