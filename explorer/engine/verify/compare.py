@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from explorer.engine.verify.runtime import Array
 
-__all__ = ["Comparison", "unit_roundoff", "widened"]
+__all__ = ["SLAB", "Comparison", "unit_roundoff", "widened"]
 
 _SLACK = 4.0
 """Two runs of equal accuracy differ in RMS error by up to 2 or so; a fault, by orders of magnitude."""
@@ -25,7 +25,7 @@ _SAMPLE_SLACK = 256.0
 """Added to the slack, over the number of elements: the fewer, the more their errors may differ by
 chance (three elements against three exceed 89 times in RMS less than once in 10,000 cases)."""
 
-_SLAB = 1 << 14
+SLAB = 1 << 14
 """Elements compared at a time: a comparison makes some twenty arrays of float64, which so stay in cache: in
 slabs of a million elements it took eight times as long."""
 
@@ -100,8 +100,8 @@ class Comparison(Struct):
         """Takes one draw in. `reference` is the float64 result of the original."""
         old, new = np.asarray(before).reshape(-1), np.asarray(after).reshape(-1)
         true = None if reference is None else np.asarray(reference).reshape(-1)
-        for first in range(0, old.size, _SLAB):
-            slab = slice(first, first + _SLAB)
+        for first in range(0, old.size, SLAB):
+            slab = slice(first, first + SLAB)
             self._add(old[slab], new[slab], None if true is None else true[slab])
         if before.dtype != after.dtype:
             self.equal = False
@@ -139,8 +139,8 @@ class Comparison(Struct):
     def add_equal(self, array: Array) -> None:
         """Takes one draw in that is bit for bit the same on both sides: as `add`, in less time."""
         flat = array.reshape(-1)
-        for first in range(0, flat.size, _SLAB):
-            self._add_equal(widened(flat[first : first + _SLAB]))
+        for first in range(0, flat.size, SLAB):
+            self._add_equal(widened(flat[first : first + SLAB]))
 
     def _add_equal(self, values: Array) -> None:
         finite = np.isfinite(values)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from explorer.engine.graph import AttributeRef, Function, Graph, Node, Tensor
 
-__all__ = ["Domain", "Interpreter", "Scope", "Wiring", "needed", "reads"]
+__all__ = ["Domain", "Interpreter", "Scope", "Wiring", "reads"]
 
 _CONTROL = frozenset(("If", "Loop", "Scan"))
 
@@ -231,19 +231,34 @@ def _free(graph: Graph) -> Iterator[str]:
 
 
 class Wiring:
-    """Which node of a graph makes which value, to ask for parts of it many times.
+    """Which of some nodes makes which value, to ask for parts of them many times.
 
     Args:
-        graph: Its nodes are in an order in which they can run.
+        nodes: In an order in which they can run.
+        known: Names that need not be looked up (initializers).
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.nodes = graph.nodes
-        self.known = graph.initializers.keys()
-        self._makers = {o: at for at, node in enumerate(graph.nodes) for o in node.outputs if o}
+    def __init__(self, nodes: Sequence[Node], known: Iterable[str] = ()) -> None:
+        self.nodes = nodes
+        self.known = frozenset(known)
+        self._makers = {o: at for at, node in enumerate(nodes) for o in node.outputs if o}
+
+    @classmethod
+    def of(cls, graph: Graph) -> Wiring:
+        """That of a graph, whose initializers are known."""
+        return cls(graph.nodes, graph.initializers)
+
+    def maker(self, name: str) -> Node | None:
+        """The node that makes a value."""
+        at = self._makers.get(name)
+        return None if at is None else self.nodes[at]
 
     def needed(self, outputs: Iterable[str], stop: Iterable[str] = ()) -> tuple[list[Node], set[str]]:
-        """As the function `needed`; initializers need not be looked up."""
+        """The nodes that `outputs` depend on, in order, not looking behind `stop`.
+
+        Returns:
+            (nodes, names read that no such node makes: stops, inputs, what is not known).
+        """
         ends = set(stop)
         chosen: set[int] = set()
         seen: set[str] = set()
@@ -260,29 +275,6 @@ class Wiring:
         nodes = [self.nodes[at] for at in sorted(chosen)]
         made = {o for node in nodes for o in node.outputs if o not in ends}
         return nodes, seen - made - self.known
-
-
-def needed(
-    nodes: Sequence[Node], outputs: Iterable[str], stop: Iterable[str] = (), known: Iterable[str] = ()
-) -> tuple[list[Node], set[str]]:
-    """The nodes that `outputs` depend on, in order, not looking behind `stop`.
-
-    Returns:
-        (nodes, names read that no such node makes: stops, initializers, inputs). `known` are names that
-        need not be looked up (initializers).
-    """
-    want = set(outputs)
-    ends = set(stop)
-    chosen: list[Node] = []
-    for node in reversed(nodes):
-        if want.isdisjoint(node.outputs):
-            continue
-        if any(o in want and o not in ends for o in node.outputs if o):
-            chosen.append(node)
-            want.update(reads(node))
-    made = {o for node in chosen for o in node.outputs if o not in ends}
-    chosen.reverse()
-    return chosen, want - made - set(known)
 
 
 def _last_uses(nodes: Sequence[Node], keep: frozenset[str]) -> dict[int, list[str]]:

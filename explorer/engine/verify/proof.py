@@ -198,7 +198,6 @@ class _Job:
         self.cancel = cancel
         self.unresolved: dict[str, str] = {}
         """Planned products whose weight the original does not give, and why."""
-        self._wiring = Wiring(after.graph)
         self._told: Progress | None = None
         self._known_places: dict[int, list[Place]] = {}
         self._sessions: dict[str, Sessions] = {}
@@ -221,11 +220,15 @@ class _Job:
         A site that the original does not have as a product is no subject of layers 1 and 2: the plan was
         made for another model, such as the one before an earlier tiling.
         """
+        if plan is None:
+            return {}
         found = {}
-        for site in plan.sites if plan is not None else ():
+        wiring = Wiring.of(self.before.graph)
+        for site in plan.sites:
             try:
                 seen = view(self.before, site.place)
-                original = find_original(seen, site.output, site) if seen is not None else None
+                known = None if site.place else wiring
+                original = find_original(seen, site.output, site, known) if seen is not None else None
             except NotTiled as why:
                 self.unresolved[_key(site)] = printable(str(why))
                 continue
@@ -238,6 +241,7 @@ class _Job:
         planned = [s for s in plan.sites if _key(s) in found]
         made: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
+        wiring = Wiring.of(self.after.graph)
 
         def tick(more: int) -> None:
             self.tell("proving sites", done + more, total)
@@ -257,7 +261,7 @@ class _Job:
                 if any(site.place for site in group):
                     self._places(drawn)  # once for all of them
                 proved = side_by_side(
-                    [partial(self._site, site, found[_key(site)], values, drawn) for site in group],
+                    [partial(self._site, site, found[_key(site)], values, drawn, wiring) for site in group],
                     [_exposed(site) for site in group],
                     _TOGETHER,
                     tick=tick,
@@ -287,6 +291,7 @@ class _Job:
         original: Original,
         values: Mapping[str, Array],
         drawn: tuple[Drawn, ...],
+        wiring: Wiring,
         share: Share,
     ) -> SiteEvidence:
         after: Model | None = self.after
@@ -296,9 +301,10 @@ class _Job:
                 values = self._within(site, original, drawn, share.threads)
             if after is None:
                 raise NotTiled("there is no such place in the other model")
+            if site.place:
+                wiring = Wiring.of(after.graph)
         except (BadModel, NotTiled) as why:
             return site_evidence(site, 0, printable(str(why)), None, "")
-        wiring = Wiring(after.graph) if site.place else self._wiring
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         shapes = [x.shape for x in inputs]
         meaning = original.at(shapes, y.shape)

@@ -22,10 +22,10 @@ from msgspec.structs import replace
 
 from explorer.engine.graph import Function, Graph, Model, Node, Value, subgraphs
 from explorer.engine.parallel import Share
-from explorer.engine.verify.compare import Comparison, unit_roundoff
+from explorer.engine.verify.compare import SLAB, Comparison, unit_roundoff
 from explorer.engine.verify.exact import compare_exact, dense_integers
 from explorer.engine.verify.float64 import product
-from explorer.engine.verify.interpret import Wiring, needed, reads
+from explorer.engine.verify.interpret import Wiring, reads
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.runtime import Array, Session
 from explorer.errors import Cancelled
@@ -42,9 +42,6 @@ not. Seen with positive numbers alone, in tiles 4 to 1,024 deep: 0.6 to 1.2."""
 
 _WITHOUT_BLAS = 1 << 28
 """Multiplications in a type wider than float64 that are worth waiting for (a second or so)."""
-
-_SLAB = 1 << 14
-"""Elements that are compared at a time: what the steps pass on stays in the processor's cache."""
 
 _ROWS = 1 << 21
 """Elements of X that are widened at a time."""
@@ -163,7 +160,7 @@ def run_part(
         BadModel: onnxruntime cannot load or run it.
     """
     graph = model.graph
-    nodes, _ = needed(graph.nodes, outputs, stop=feeds, known=graph.initializers)
+    nodes, _ = Wiring.of(graph).needed(outputs, stop=feeds)
     given = tuple(Value(n, str(v.dtype), v.shape) for n, v in feeds.items())
     return _part(model, nodes, given, outputs, what, threads).run(dict(feeds))
 
@@ -233,8 +230,8 @@ def _ratio(got: Array, reference: _Reference, roundoff: float, chain: int) -> tu
     """
     flat = [array.reshape(-1) for array in (got, reference.exact, reference.bound, reference.product)]
     ratio, limit = 0.0, LIMIT
-    for first in range(0, got.size, _SLAB):
-        slabs = [array[first : first + _SLAB] for array in flat]
+    for first in range(0, got.size, SLAB):
+        slabs = [array[first : first + SLAB] for array in flat]
         here = _slab_ratio(slabs, roundoff, chain)
         if here[0] / here[1] > ratio / limit:
             ratio, limit = here
@@ -394,7 +391,7 @@ class _Runner:
         for at, part in enumerate(parts):
             for node in _cone(part, makers, set(self.given)):
                 users.setdefault(id(node), set()).add(at)
-        tail, _ = needed(self.nodes, [self.site.output], stop=[*self.given, *parts])
+        tail, _ = Wiring(self.nodes).needed([self.site.output], stop=[*self.given, *parts])
         for node in tail:
             users.setdefault(id(node), set()).update((-1, -2))  # never a column's own
         columns: list[list[Node]] = [[] for _ in parts]

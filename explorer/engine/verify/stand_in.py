@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.graph import Model, Node
 from explorer.engine.transforms.sites import find_sites
 from explorer.engine.transforms.tile import tile
-from explorer.engine.verify.interpret import needed
+from explorer.engine.verify.interpret import Wiring
 from explorer.engine.verify.meanings import Original
 from explorer.facts import Plan, TensorInfo
 
@@ -55,9 +55,9 @@ def scan_stand_in(
     scanned = replace(plan, form="scan", sites=tuple(replace(s, form="scan") for s in plan.sites))
     other = tile(before, scanned, [located[s.output] for s in plan.sites])
     replaced: dict[int, list[Node]] = {}
+    wiring = Wiring.of(after.graph)
     for site in plan.sites:
-        original = originals[site.output]
-        cone, _ = needed(after.graph.nodes, [site.output], stop=original.inputs)
+        cone, _ = wiring.needed([site.output], stop=originals[site.output].inputs)
         own = [n for n in cone if n.metadata.get(_SITE) == site.name]
         if not own or site.output not in own[-1].outputs:
             return None
@@ -65,7 +65,7 @@ def scan_stand_in(
         replaced[id(own[-1])] = [n for n in other.graph.nodes if n.metadata.get(_SITE) == site.name]
     nodes = [n for old in after.graph.nodes for n in replaced.get(id(old), [old])]
     constants = {**other.graph.initializers, **after.graph.initializers}
-    kept, read = needed(nodes, [v.name for v in after.graph.outputs])
+    kept, read = Wiring(nodes).needed([v.name for v in after.graph.outputs])
     graph = replace(
         after.graph,
         nodes=tuple(kept),

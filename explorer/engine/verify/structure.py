@@ -71,7 +71,7 @@ def walk(
         symbols.override = IntegerRules(meaning.integers, given, ledger.next).apply
     values: dict[str, Any] = dict(zip(original.inputs, given, strict=True))
     graph = after.graph
-    nodes, ends = (wiring or Wiring(graph)).needed([site.output], stop=values)
+    nodes, ends = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
     strange = sorted(ends - set(values))
     if strange:
         raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")

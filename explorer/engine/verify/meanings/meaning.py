@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from explorer.engine.graph import Model, Node
 from explorer.engine.verify.blocks import NotTiled
-from explorer.engine.verify.interpret import Interpreter, needed
+from explorer.engine.verify.interpret import Interpreter, Wiring
 from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.symbols import Symbols
 from explorer.facts import SitePlan
@@ -112,15 +112,16 @@ class Look:
     as views.
     """
 
-    def __init__(self, model: Model, planned: SitePlan | None = None) -> None:
+    def __init__(self, model: Model, planned: SitePlan | None = None, wiring: Wiring | None = None) -> None:
         self.model = model
+        self._wiring = wiring or Wiring.of(model.graph)
         self.planned = planned
         """What the plan says of the site: how it falls apart into products."""
 
     def number(self, name: str) -> Array | None:
         """The numbers of a value; None if it is no constant."""
         graph = self.model.graph
-        nodes, open_ends = needed(graph.nodes, [name], known=graph.initializers)
+        nodes, open_ends = self._wiring.needed([name])
         if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):
             return None
         domain = Symbols("float16")
