@@ -56,6 +56,8 @@ class Verb:
         return self.own.get(flag) or OPTIONS[flag]
 
 
+_TILING = ("--tile", "--site", "--edges", "--form", "--grouped", "--config")
+
 _OPENING = (
     "--dim",
     "--input-shape",
@@ -177,17 +179,8 @@ VERBS: dict[str, Verb] = {
         "what a tiling would cost: traffic by loop order, buffers, cycles, time",
         ("MODEL",),
         (
-            *(
-                "--tile",
-                "--site",
-                "--edges",
-                "--form",
-                "--grouped",
-                "--config",
-                "--profile",
-                "--order",
-                "--formulas",
-            ),
+            *_TILING,
+            *("--profile", "--order", "--formulas"),
             *_OPENING,
             *_TABLE,
         ),
@@ -201,21 +194,9 @@ VERBS: dict[str, Verb] = {
         "tile matrix products, prove that nothing changed, write the result",
         ("MODEL",),
         (
-            *(
-                "--output",
-                "--tile",
-                "--site",
-                "--edges",
-                "--form",
-                "--grouped",
-                "--config",
-                "--to",
-                "--dynamic",
-                "--force",
-                "--no-verify",
-                "--draws",
-                "--seed",
-            ),
+            "--output",
+            *_TILING,
+            *("--to", "--dynamic", "--force", "--no-verify", "--draws", "--seed"),
             *_OPENING,
             *_PRINTING,
         ),

@@ -53,6 +53,7 @@ __all__ = [
     "Totals",
     "Verification",
     "is_assumed",
+    "stored_totals",
     "to_json",
 ]
 
@@ -189,6 +190,24 @@ class Totals(Struct, frozen=True):
     activation_bytes_functional: int | None = None
     weight_bytes_read: int | None = None
     kv_cache_bytes: int | None = None
+
+
+def stored_totals(params: int, trainable_params: int | None, weight_bytes: int) -> Totals:
+    """The figures of a model of whose work nothing is known: what it stores."""
+    return Totals(
+        nodes=0,
+        params=params,
+        trainable_params=trainable_params,
+        weight_bytes=weight_bytes,
+        macs=None,
+        flops=None,
+        elementwise_ops=None,
+        activation_bytes_sum=None,
+        activation_bytes_peak=None,
+        bytes_read=None,
+        bytes_written=None,
+        coverage=0.0,
+    )
 
 
 class ModelInfo(Struct, frozen=True):

@@ -45,6 +45,7 @@ from explorer.facts import (
     Status,
     TensorInfo,
     is_assumed,
+    stored_totals,
 )
 
 if TYPE_CHECKING:
@@ -563,18 +564,8 @@ def stored(model: nn.Module, *, source: str) -> Info:
         source: What the user calls it.
     """
     held = parameters(model)
-    totals = replace(
-        tree.totals([], trainable_params=_trainable(held), stored=_facts(held.values())),
-        macs=None,
-        flops=None,
-        elementwise_ops=None,
-        activation_bytes_sum=None,
-        activation_bytes_peak=None,
-        bytes_read=None,
-        bytes_written=None,
-        weight_bytes_read=None,
-        coverage=0.0,
-    )
+    each = tree.totals([], stored=_facts(held.values()))
+    totals = stored_totals(each.params, _trainable(held), each.weight_bytes)
     about = ModelInfo(
         source=source,
         format="torch",

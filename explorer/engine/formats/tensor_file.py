@@ -59,24 +59,11 @@ class TensorFile:
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         from explorer.engine.analysis.memory import Examined, Schedule
-        from explorer.facts import Info, ModelInfo, Totals
+        from explorer.facts import Info, ModelInfo, stored_totals
 
         contents = self.contents
         params, size = _counted(contents.tensors)
-        totals = Totals(
-            nodes=0,
-            params=params,
-            trainable_params=self._trainable(),
-            weight_bytes=size,
-            macs=None,
-            flops=None,
-            elementwise_ops=None,
-            activation_bytes_sum=None,
-            activation_bytes_peak=None,
-            bytes_read=None,
-            bytes_written=None,
-            coverage=0.0,
-        )
+        totals = stored_totals(params, self._trainable(), size)
         info = Info(
             model=ModelInfo(
                 source=self.source,
