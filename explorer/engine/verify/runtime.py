@@ -47,6 +47,16 @@ _SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"
 """What 'x64quantprecision' switches on. It leaves a product of signed bytes that gives signed bytes without a
 kernel, and fails where two nodes share a zero point; these have exact kernels anyway."""
 
+_Level = onnxruntime.GraphOptimizationLevel
+
+_LEVELS = (
+    ("", _Level.ORT_ENABLE_ALL),
+    ("extended", _Level.ORT_ENABLE_EXTENDED),
+    ("basic", _Level.ORT_ENABLE_BASIC),
+    ("disabled", _Level.ORT_DISABLE_ALL),
+)
+"""Graph optimisation, the highest first. A pass may make of a sound graph one that the runtime then refuses."""
+
 _ITS_FAULTS = ("Failed to find kernel", "Attempt to replace the existing tensor")
 
 _PREFIX = re.compile(r"^\s*\[ONNXRuntimeError\]\s*:\s*\d+\s*:\s*([A-Z_]+)\s*:\s*")
@@ -70,8 +80,14 @@ class Session:
             time.
         threads: For its operators; None: as onnxruntime likes.
 
+    Attributes:
+        outputs: Names of the outputs.
+        level: The graph optimisation with which the model loaded, 'extended', 'basic' or 'disabled', where
+            it does not load with more; '' if it loads as was asked.
+
     Raises:
-        BadModel: onnxruntime refuses the model; the message is its own, in one line.
+        BadModel: onnxruntime refuses the model at every level of optimisation; the message is its own at the
+            highest, in one line.
     """
 
     def __init__(self, model: Model, *, what: str, optimise: bool = True, threads: int | None = None) -> None:
@@ -89,26 +105,30 @@ class Session:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         # no session here runs often enough to win back the time that packing its weights takes
         options.add_session_config_entry("session.disable_prepacking", "1")
-        if not optimise or len(model.graph.nodes) > _MOST_OPTIMISED:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.outputs = tuple(v.name for v in model.graph.outputs)
+        self.level = ""
         self._session: Any
         if has_bfloat16(model):
             self._session = Evaluator(model, folder)
             self._declared = {v.name: v.dtype for v in model.graph.outputs}
             return
         made = skeleton(model, folder=folder)
-        for left_out in ([], [_SIGNED_TO_UNSIGNED]):
-            try:
-                self._session = onnxruntime.InferenceSession(
-                    made, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
-                )
-                return
-            except Exception as error:  # onnxruntime's own classes share no base below Exception
-                reason = one_line(error)
-                if not any(said in str(error) for said in _ITS_FAULTS):
-                    break
-        raise BadModel(f"onnxruntime cannot load {what}: {reason}")
+        reasons: list[str] = []
+        optimised = optimise and len(model.graph.nodes) <= _MOST_OPTIMISED
+        for name, level in _LEVELS if optimised else _LEVELS[-1:]:
+            options.graph_optimization_level = level
+            self.level = name if optimised else ""
+            for left_out in ([], [_SIGNED_TO_UNSIGNED]):
+                try:
+                    self._session = onnxruntime.InferenceSession(
+                        made, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+                    )
+                    return
+                except Exception as error:  # onnxruntime's own classes share no base below Exception
+                    reasons.append(one_line(error))
+                    if not any(said in str(error) for said in _ITS_FAULTS):
+                        break
+        raise BadModel(f"onnxruntime cannot load {what}: {reasons[0]}")
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Outputs by name.
