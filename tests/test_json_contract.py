@@ -54,6 +54,7 @@ TOTALS = document_of(
     bytes_read=COUNT_OR_NULL,
     bytes_written=COUNT_OR_NULL,
     coverage=SHARE,
+    status={"enum": ["exact", "bound", "assumed", "unknown"]},
     peak_at=TEXT,
     peak_tensors=listed(TENSOR),
 )

@@ -32,7 +32,8 @@ from explorer.facts import (
     Totals,
     Verification,
 )
-from explorer.report import changes, evidence, model, tiling
+from explorer.facts.comparison import Comparison
+from explorer.report import changes, comparison, evidence, model, tiling
 from explorer.report.layout import Column, Line, Page, Prose, Span, Table
 from explorer.report.model import Block
 
@@ -239,6 +240,26 @@ def test_a_partial_count_is_a_lower_bound_and_never_claims_to_be_complete() -> N
     assert ">=" not in row_with("Parameters", report), "parameters are counted without any rule"
     assert "99.9 %" in row_with("Coverage", report)
     assert "100.0 %" not in report
+
+
+@pytest.mark.parametrize(("status", "sign"), [("bound", "<= "), ("assumed", "~ ")])
+def test_a_figure_that_is_not_exact_says_so_wherever_it_stands(status: Any, sign: str) -> None:
+    """A user sees MACs in `info`, `layers`, `diff` and `compare`: none of them takes a bound for a count."""
+    doubted = replace(TOTALS, status=status)
+    info = replace(INFO, totals=doubted)
+    report = text(model.info(info))
+    assert f"{sign}714.19 M" in row_with("MACs", report)
+    assert f"{sign}714,188,480" in row_with("MACs", report)
+    assert sign not in row_with("Parameters", report)
+    assert "?" in row_with("Arithmetic intensity", report)
+    assert "100 %" in row_with("Coverage", report)
+    assert "cost of every node is known" not in report
+    assert f"{sign}714.19 M" in row_with("total", text(model.layers(Analysis(info, LAYERS))))
+    change = text(changes.diff(replace(CHANGE, totals_before=replace(CHANGE.totals_before, status=status))))
+    assert row_with("MACs", change).split()[1] == sign.strip()
+    assert row_with("MACs", change).endswith("?"), "the difference of two bounds is nothing"
+    beside = text(comparison.compare(Comparison((INFO, info), (), (), True)))
+    assert f"714.19 M {sign}714.19 M" in " ".join(beside.split())
 
 
 def test_unknown_is_a_question_mark_and_never_zero() -> None:

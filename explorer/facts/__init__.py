@@ -42,6 +42,7 @@ __all__ = [
     "Plan",
     "Progress",
     "Range",
+    "Reach",
     "SiteEvidence",
     "SitePlan",
     "SkippedSite",
@@ -62,6 +63,7 @@ SCHEMA_VERSION = 1
 Dim = int | str | None
 Shape = tuple[Dim, ...]
 Status = Literal["exact", "bound", "unknown"]
+Reach = Literal["exact", "bound", "assumed", "unknown"]
 
 
 class TensorInfo(Struct, frozen=True):
@@ -166,6 +168,8 @@ class Totals(Struct, frozen=True):
         peak_at: The path of the layer at which the peak occurs.
         peak_tensors: The tensors alive there, largest first (at most 16).
         coverage: Share of nodes whose cost is known, 0 to 1.
+        status: Of `macs` and `flops`: 'exact'; 'bound', they are at most this; 'assumed', they may be more or
+            less; 'unknown', they are at least this, because the cost of some nodes is not known.
         activation_bytes_functional: nn.Module only: outputs of functional operators, which are not
             leaf modules and hence not in activation_bytes_sum.
         weight_bytes_read: The part of `bytes_read` that is stored in the model, not activations.
@@ -190,6 +194,14 @@ class Totals(Struct, frozen=True):
     activation_bytes_functional: int | None = None
     weight_bytes_read: int | None = None
     kv_cache_bytes: int | None = None
+    status: Reach = "exact"
+
+    @property
+    def sign(self) -> str:
+        """What goes before a figure: '<=' where it is the most, '>=' the least, '~' neither; '' if exact."""
+        if self.status in ("bound", "assumed"):
+            return "<= " if self.status == "bound" else "~ "
+        return ">= " if self.coverage < 1 else ""
 
 
 def stored_totals(params: int, trainable_params: int | None, weight_bytes: int) -> Totals:
@@ -207,6 +219,7 @@ def stored_totals(params: int, trainable_params: int | None, weight_bytes: int) 
         bytes_read=None,
         bytes_written=None,
         coverage=0.0,
+        status="unknown",
     )
 
 

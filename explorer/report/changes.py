@@ -113,8 +113,8 @@ def _totals(fact: Diff) -> list[Block]:
     ]
     rows: list[tuple[Cell, ...]] = []
     for label, old, new, text in figures:
-        first, second = (label not in _STORED and side.coverage < 1 for side in (before, after))
-        # the difference of two lower bounds is nothing that anybody knows
+        first, second = ("" if label in _STORED else side.sign for side in (before, after))
+        # the difference of two bounds is nothing that anybody knows
         delta = Span("?", NOTE) if first or second else _delta(old, new, text)
         rows.append((Span(label, DIM), _figure(old, text, first), _figure(new, text, second), delta))
     columns = (Column("cost"), Column("before", "right"), Column("after", "right"), Column(""))
@@ -125,9 +125,9 @@ _STORED = ("Nodes", "Parameters", "Weight bytes")
 """Known of every node, whatever its shapes are."""
 
 
-def _figure(value: int | None, text: Callable[[int | None], str], least: bool) -> str:
-    """A total, or what it is at least."""
-    return f">= {text(value)}" if least and value is not None else text(value)
+def _figure(value: int | None, text: Callable[[int | None], str], sign: str) -> str:
+    """A total, or what it is at least or at most."""
+    return f"{sign}{text(value)}" if value is not None else text(value)
 
 
 def _delta(old: int | None, new: int | None, text: Callable[[int], str]) -> Cell:
@@ -148,6 +148,7 @@ def _delta(old: int | None, new: int | None, text: Callable[[int], str]) -> Cell
 def _least(before: Totals, after: Totals) -> list[Block]:
     lowest = min(before.coverage, after.coverage)
     if lowest >= 1:
-        return []
+        said = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."
+        return [Prose(said, NOTE)] if before.sign or after.sign else []
     share = f"{int(lowest * 1000) / 10:.1f} %"
     return [Prose(f"The cost of {share} of the nodes is known; the other totals are lower bounds.", NOTE)]

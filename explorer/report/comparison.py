@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from explorer.facts import Analysis, Info, Totals
 from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
@@ -39,8 +39,7 @@ def compare(fact: Comparison) -> list[Block]:
     )
     rows: list[tuple[Cell, ...]] = [("Format", *(Span(label(one.model.format), DIM) for one in fact.models))]
     rows += [
-        (label, *_cells([getattr(one.totals, name) for one in fact.models], text))
-        for label, name, text in _FIGURES
+        (label, *_cells([one.totals for one in fact.models], name, text)) for label, name, text in _FIGURES
     ]
     rows.append(("Coverage", *(_coverage(one.totals) for one in fact.models)))
     counts = [(op, *(exact_text(count) if count else "-" for count in found)) for op, found in fact.operators]
@@ -54,13 +53,18 @@ def compare(fact: Comparison) -> list[Block]:
     ]
 
 
-def _cells(values: list[int | None], text: object) -> list[Cell]:
+_STORED = ("params", "weight_bytes", "nodes")
+"""Known of every model, whatever its shapes are."""
+
+
+def _cells(totals: list[Totals], name: str, text: Callable[[int | None], str]) -> list[Cell]:
     """Figures beside the first one, marked where they are not equal to it."""
-    assert callable(text)
     shown: list[Cell] = []
-    for value in values:
-        same = value == values[0] and value is not None
-        shown.append(str(text(value)) if same else Span(f"{text(value)}", NOTE))
+    for one in totals:
+        value = getattr(one, name)
+        said = ("" if value is None or name in _STORED else one.sign) + text(value)
+        same = value == getattr(totals[0], name) and value is not None
+        shown.append(said if same else Span(said, NOTE))
     return shown
 
 

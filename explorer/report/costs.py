@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.facts import Info
+from explorer.facts import Info, is_assumed
 from explorer.facts.memory import Lifetime, Memory
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import LayerTraining, Training
@@ -36,15 +36,16 @@ __all__ = ["figure_table", "live_at", "machine_text", "memory", "roofline", "tra
 
 def memory(about: Info, fact: Memory) -> list[Block]:
     """The answer of `explorer memory`: figures, who is alive at the peak, and the timeline as bars."""
-    least = fact.status == "unknown"
+    signs = {"unknown": ">= ", "bound": "~ " if is_assumed(fact.reason) else "<= "}
+    sign = signs.get(fact.status, "")
     at = fact.steps[fact.peak_step].path if fact.steps else ""
     figures = [
-        bytes_row("Activations, sum", fact.sum_bytes, least, "every tensor once, inputs too"),
+        bytes_row("Activations, sum", fact.sum_bytes, sign, "every tensor once, inputs too"),
         bytes_row(
-            "Activations, peak", fact.peak_bytes, least, f"step {fact.peak_step:,}, {at or 'the inputs'}"
+            "Activations, peak", fact.peak_bytes, sign, f"step {fact.peak_step:,}, {at or 'the inputs'}"
         ),
-        bytes_row("Smallest arena", fact.arena_bytes, least, _arena_remark(fact)),
-        bytes_row("Weights", fact.weight_bytes, False, "resident throughout, in none of the above"),
+        bytes_row("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact)),
+        bytes_row("Weights", fact.weight_bytes, "", "resident throughout, in none of the above"),
         ("Steps", exact_text(len(fact.steps)), "", ""),
     ]
     return [
@@ -202,21 +203,22 @@ def _roof_row(point: RooflinePoint, whole: float, largest: float) -> tuple[Cell,
 
 def training(about: Info, fact: Training) -> list[Block]:
     """The answer of `explorer training`: work and memory of one step, in total and layer by layer."""
-    least = fact.coverage < 1
+    # the most of forward is the most of backward: both follow from the same sizes
+    sign = ">= " if fact.coverage < 1 else about.totals.sign
     step = None
     if fact.forward_macs is not None and fact.backward_macs is not None:
         step = fact.forward_macs + fact.backward_macs
     figures = [
         ("Batch", exact_text(fact.batch), "", ""),
-        count_row("MACs, forward", fact.forward_macs, least),
-        count_row("MACs, backward", fact.backward_macs, least, "gradients of inputs and of weights"),
-        count_row("MACs, step", step, least),
-        bytes_row("Input", fact.input_bytes, least),
-        bytes_row("Activations", fact.activation_bytes, least, "every layer's output, kept for backward"),
-        bytes_row("Parameters", fact.param_bytes, False),
-        bytes_row("Gradients", fact.gradient_bytes, False, "of what is trained"),
-        bytes_row("Optimizer", fact.optimizer_bytes, False, _OPTIMIZERS[fact.optimizer]),
-        bytes_row("Memory, sum", fact.sum_bytes, least, "of the five above"),
+        count_row("MACs, forward", fact.forward_macs, sign),
+        count_row("MACs, backward", fact.backward_macs, sign, "gradients of inputs and of weights"),
+        count_row("MACs, step", step, sign),
+        bytes_row("Input", fact.input_bytes, sign),
+        bytes_row("Activations", fact.activation_bytes, sign, "every layer's output, kept for backward"),
+        bytes_row("Parameters", fact.param_bytes, ""),
+        bytes_row("Gradients", fact.gradient_bytes, "", "of what is trained"),
+        bytes_row("Optimizer", fact.optimizer_bytes, "", _OPTIMIZERS[fact.optimizer]),
+        bytes_row("Memory, sum", fact.sum_bytes, sign, "of the five above"),
     ]
     rows = [_training_row(row) for row in fact.layers[:CAP]]
     columns = (

@@ -106,7 +106,7 @@ def title(model: ModelInfo) -> list[Block]:
 
 
 def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
-    """Label, rounded figure, exact figure and remark of every total; '>=' where some nodes are unknown."""
+    """Label, rounded figure, exact figure and remark of every total, with the sign of what is not exact."""
     peak = f"largest at {totals.peak_at}" if totals.peak_at else ""
     moved = None
     if totals.bytes_read is not None and totals.bytes_written is not None:
@@ -115,35 +115,35 @@ def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
         trainable = "all trainable" if totals.trainable_params and totals.params else ""
     else:
         trainable = f"{exact_text(totals.trainable_params)} of them trainable"
-    least = totals.coverage < 1
+    sign = totals.sign
     intensity = "?"
-    # of two lower bounds the quotient is nothing
-    if totals.flops is not None and moved and not least:
+    # of two bounds the quotient is nothing
+    if totals.flops is not None and moved and not sign:
         intensity = f"{totals.flops / moved:.2f}"
     rows = [
-        count_row("Parameters", totals.params, False, trainable),
-        bytes_row("Weight bytes", totals.weight_bytes, False),
-        count_row("MACs", totals.macs, least),
-        count_row("FLOPs", totals.flops, least, "2 x MACs"),
-        count_row("Elementwise operations", totals.elementwise_ops, least, "not in the FLOPs"),
-        bytes_row("Activations, sum", totals.activation_bytes_sum, least, "outputs of every node, each once"),
-        bytes_row("Activations, peak", totals.activation_bytes_peak, least, peak),
-        bytes_row("Bytes read", totals.bytes_read, least, _split(totals)),
-        bytes_row("Bytes written", totals.bytes_written, least),
+        count_row("Parameters", totals.params, "", trainable),
+        bytes_row("Weight bytes", totals.weight_bytes, ""),
+        count_row("MACs", totals.macs, sign),
+        count_row("FLOPs", totals.flops, sign, "2 x MACs"),
+        count_row("Elementwise operations", totals.elementwise_ops, sign, "not in the FLOPs"),
+        bytes_row("Activations, sum", totals.activation_bytes_sum, sign, "outputs of every node, each once"),
+        bytes_row("Activations, peak", totals.activation_bytes_peak, sign, peak),
+        bytes_row("Bytes read", totals.bytes_read, sign, _split(totals)),
+        bytes_row("Bytes written", totals.bytes_written, sign),
         ("Arithmetic intensity", intensity, "", "FLOPs per byte read or written"),
         ("Nodes", exact_text(totals.nodes), "", ""),
     ]
     if totals.kv_cache_bytes is not None:
-        rows.insert(2, bytes_row("Key-value cache", totals.kv_cache_bytes, least, "read by the attention"))
+        rows.insert(2, bytes_row("Key-value cache", totals.kv_cache_bytes, sign, "read by the attention"))
     if totals.activation_bytes_functional is not None:
         at = next(i for i, row in enumerate(rows) if row[0] == "Activations, sum")
         rows[at] = bytes_row(
-            "Activations, sum", totals.activation_bytes_sum, least, "outputs of leaf modules, each once"
+            "Activations, sum", totals.activation_bytes_sum, sign, "outputs of leaf modules, each once"
         )
         rows.insert(
             at + 1,
             bytes_row(
-                "Activations, functional", totals.activation_bytes_functional, least, "not in the sum above"
+                "Activations, functional", totals.activation_bytes_functional, sign, "not in the sum above"
             ),
         )
     return rows
@@ -169,25 +169,25 @@ def _plain(cell: Cell) -> str:
     return cell.text if isinstance(cell, Span) else cell
 
 
-def count_row(label: str, value: int | None, least: bool, remark: str = "") -> tuple[Cell, ...]:
-    """A row of a table of figures: label, count in SI, exact count, remark; `least` marks a lower bound."""
-    return _figure_row(label, count_text(value), value, least, remark)
+def count_row(label: str, value: int | None, sign: str, remark: str = "") -> tuple[Cell, ...]:
+    """A row of a table of figures: label, count in SI, exact count, remark; `sign` as in `Totals.sign`."""
+    return _figure_row(label, count_text(value), value, sign, remark)
 
 
-def bytes_row(label: str, value: int | None, least: bool, remark: str = "") -> tuple[Cell, ...]:
+def bytes_row(label: str, value: int | None, sign: str, remark: str = "") -> tuple[Cell, ...]:
     """As `count_row`, for a size in IEC."""
-    return _figure_row(label, bytes_text(value), value, least, remark)
+    return _figure_row(label, bytes_text(value), value, sign, remark)
 
 
-def _figure_row(label: str, rounded: str, value: int | None, least: bool, remark: str) -> tuple[Cell, ...]:
-    sign = ">= " if least and value is not None else ""
+def _figure_row(label: str, rounded: str, value: int | None, sign: str, remark: str) -> tuple[Cell, ...]:
+    sign = sign if value is not None else ""
     exact = exact_text(value)
     return (label, sign + rounded, "" if value is None else sign + exact, remark)
 
 
 def _coverage_rows(totals: Totals) -> list[tuple[Cell, ...]]:
     if totals.coverage >= 1:
-        return [("Coverage", "100 %", "", "the cost of every node is known")]
+        return [("Coverage", "100 %", "", _COVERED[totals.status])]
     if not totals.nodes:
         remark = "what it computes is not known"
         return [(Span("Coverage", NOTE), Span("0.0 %", NOTE), "", Span(remark, NOTE))]
@@ -195,6 +195,15 @@ def _coverage_rows(totals: Totals) -> list[tuple[Cell, ...]]:
     share = reached_text(totals.coverage)
     remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
     return [(Span("Coverage", NOTE), Span(share, NOTE), "", Span(remark, NOTE))]
+
+
+_COVERED = {
+    "exact": "the cost of every node is known",
+    "bound": "every node is counted, some at an upper bound",
+    "assumed": "every node is counted, some under an assumption",
+    "unknown": "every node is counted",
+}
+"""What a coverage of 100 % says, by the status of the totals."""
 
 
 def _tiled_rows(tiled: Tiled | None) -> list[tuple[Cell, ...]]:
@@ -286,7 +295,6 @@ def layers(fact: Analysis) -> list[Block]:
     # a file of tensors says nothing of work, on every row the same nothing
     bare = not totals.nodes and not totals.coverage
     rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest, said, bare) for row in fact.layers]
-    sign = ">= " if totals.coverage < 1 else ""
     rows.append(
         (
             Span("total", STRONG),
@@ -294,11 +302,11 @@ def layers(fact: Analysis) -> list[Block]:
             "",
             Span(count_text(totals.params), STRONG),
             Span(bytes_text(totals.weight_bytes), STRONG),
-            Span((sign if whole is not None else "") + count_text(whole), STRONG),
+            Span((totals.sign if whole is not None else "") + count_text(whole), STRONG),
             "",
             "",
             Span(
-                (sign if totals.activation_bytes_sum is not None else "")
+                (totals.sign if totals.activation_bytes_sum is not None else "")
                 + bytes_text(totals.activation_bytes_sum)
             ),
         )

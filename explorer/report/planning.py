@@ -96,27 +96,27 @@ def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
     needed = fact.buffer_double if machine.double_buffered else fact.buffer
     rows: list[tuple[Cell, ...]] = [
         ("Tiles", sizes, "", f"{' and '.join(sorted(edges))} edges"),
-        count_row("MACs on tiles", fact.macs, False, share),
-        count_row("Tile products", fact.products, False),
+        count_row("MACs on tiles", fact.macs, "", share),
+        count_row("Tile products", fact.products, ""),
         ("Tiles used", percent_text(fact.utilisation, 1), "", "of the tiles' arithmetic"),
         ("Padded share", percent_text(fact.padded_share, 1), "", "of operands and outputs"),
-        bytes_row("Traffic without reuse", fact.traffic_without_reuse, False, "every product fetches all"),
-        bytes_row("Traffic", total.traffic, False, chosen),
-        bytes_row("Lower bound", fact.lower_bound, False, f"traffic is {fact.ratio:,.2f} x that"),
+        bytes_row("Traffic without reuse", fact.traffic_without_reuse, "", "every product fetches all"),
+        bytes_row("Traffic", total.traffic, "", chosen),
+        bytes_row("Lower bound", fact.lower_bound, "", f"traffic is {fact.ratio:,.2f} x that"),
         ("Arithmetic intensity", _intensity(total.intensity), "", "FLOPs per byte of traffic"),
-        bytes_row("Buffer", fact.buffer, False, "" if machine.double_buffered else fits),
-        bytes_row("Buffer, double", fact.buffer_double, False, fits if machine.double_buffered else ""),
+        bytes_row("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
+        bytes_row("Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""),
     ]
     if fact.fits is False and machine.buffer is not None:
         at = -1 if machine.double_buffered else -2
         said = f"{bytes_text(needed - machine.buffer)} too much"
         rows[at] = (*rows[at][:3], Span(said, BAD))
     if total.compute_cycles is not None:
-        rows.append(count_row("Cycles, computing", total.compute_cycles, False))
+        rows.append(count_row("Cycles, computing", total.compute_cycles, ""))
     if total.memory_cycles is not None:
-        rows.append(count_row("Cycles, moving", total.memory_cycles, False))
+        rows.append(count_row("Cycles, moving", total.memory_cycles, ""))
     if total.cycles is not None:
-        rows.append(count_row("Cycles", total.cycles, False, _bound_text(total, fact)))
+        rows.append(count_row("Cycles", total.cycles, "", _bound_text(total, fact)))
     if total.seconds is not None:
         remark = "" if total.cycles is not None else _bound_text(total, fact)
         rows.append(("Time", seconds_text(total.seconds), "", remark))

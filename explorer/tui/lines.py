@@ -33,6 +33,7 @@ __all__ = [
     "line_width",
     "middle",
     "safe",
+    "signed",
     "text",
     "told_apart",
     "wrap",
@@ -68,6 +69,14 @@ def doubt(status: str, reason: str) -> str:
 
     text = safe(reason) or "no reason given"
     return text if is_assumed(reason) else f"{status}: {text}"
+
+
+def signed(sign: str, said: str, value: int | None) -> str:
+    """A figure after the sign of what is not exact (`Totals.sign`); what is not known has none."""
+    return said if value is None else _SIGNS[sign] + said
+
+
+_SIGNS = {"": "", ">= ": "≥ ", "<= ": "≤ ", "~ ": "≈ "}
 
 
 def safe(name: str) -> str:

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from explorer import units
-from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, SitePlan, TensorInfo, TileSpec
+from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
 from explorer.tui.commands import COMMANDS, TABS, key_table
-from explorer.tui.lines import bar, fit, line_text, line_width, middle, text, wrap
+from explorer.tui.lines import bar, count_figure, fit, line_text, line_width, middle, text, wrap
 from explorer.tui.pages.diff import diff_entries, diff_headline
 from explorer.tui.pages.heads import job_line, tab_at, tab_head
 from explorer.tui.pages.help import help_lines
@@ -162,6 +162,20 @@ def test_a_dimension_that_is_not_bound_says_how_to_bind_it() -> None:
     )
     assert "sequence not bound; start with --dim sequence=1" in page
     assert "not bound" not in said(model_page(info, None, 80, exact=False))
+
+
+@pytest.mark.parametrize(("status", "sign"), [("bound", "≤ "), ("assumed", "≈ ")])
+def test_a_figure_that_is_not_exact_has_its_sign_in_the_header_and_on_the_page(
+    status: Reach, sign: str
+) -> None:
+    info = alexnet().info
+    doubted = replace(info, totals=replace(info.totals, status=status))
+    macs = count_figure(info.totals.macs, False)
+    header = "".join(span for line in header_lines("x", doubted, "", False, 100) for span, _ in line)
+    assert f"MACs {sign}{macs}" in header
+    page = said(model_page(doubted, None, 80, exact=False))
+    assert f"{sign}{macs}" in page
+    assert "have a known cost" not in page
 
 
 def test_coverage_never_rounds_up_to_all() -> None:

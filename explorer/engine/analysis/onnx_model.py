@@ -110,6 +110,7 @@ def _examine(
         peak_bytes=peak.bytes,
         peak_at=peak.label,
         peak_tensors=peak.tensors,
+        groups=walk.groups,
     )
     values = inference.main.values
     declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}

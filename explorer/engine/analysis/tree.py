@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
-from explorer.facts import Info, Layer, Status, TensorInfo, Totals, is_assumed
+from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals, is_assumed
 from explorer.units import printable
 
 if TYPE_CHECKING:
@@ -488,6 +488,7 @@ def totals(
     peak_tensors: tuple[TensorInfo, ...] = (),
     trainable_params: int | None = None,
     stored: Iterable[tuple[Hashable, int, int]] | None = None,
+    groups: Mapping[str, GroupFacts] | None = None,
 ) -> Totals:
     """The figures of the whole model from its leaves.
 
@@ -498,6 +499,7 @@ def totals(
         peak_tensors: The tensors alive there.
         trainable_params: As the format has it.
         stored: All stored parameters, if there are some that no leaf uses.
+        groups: What else is known of groups, by path of the scope.
     """
     used: dict[Hashable, tuple[Hashable, int, int]] = {}
     # operators that are alike share their figures: there are a few dozen of them in a large graph
@@ -520,6 +522,7 @@ def totals(
     )
     nodes = sum(sum(found) for _, found in alike.values())
     known = sum(sum(found) for figures, found in alike.values() if figures.status != "unknown")
+    coverage = known / nodes if nodes else 1.0
     return Totals(
         nodes=nodes,
         params=sum([elements for _, elements, _ in used.values()]),
@@ -533,7 +536,27 @@ def totals(
         bytes_read=read,
         bytes_written=written,
         weight_bytes_read=weights,
-        coverage=known / nodes if nodes else 1.0,
+        coverage=coverage,
+        status=_reach(leaves, groups or {}, coverage),
         peak_at=peak_at,
         peak_tensors=peak_tensors,
     )
+
+
+def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float) -> Reach:
+    """How far the MACs of all leaves can be believed: those that have none are in no doubt."""
+    loops = {path: facts for path, facts in groups.items() if facts.status == "bound" and facts.reason}
+    reasons: list[str] = []
+    for leaf in leaves:
+        if not leaf.counted or not leaf.figures.macs:
+            continue
+        if leaf.figures.status == "bound":
+            reasons.append(leaf.layer.reason)
+        if loops:
+            reasons += [loops[scope.path].reason for scope in leaf.scopes if scope.path in loops]
+    if coverage < 1:
+        # less than what is not known, more than what is too much: no bound at all
+        return "assumed" if reasons else "unknown"
+    if not reasons:
+        return "exact"
+    return "assumed" if any(map(is_assumed, reasons)) else "bound"

@@ -78,7 +78,7 @@ class DescribedFile(TensorFile):
             model = replace(model, notes=(self._counted, *model.notes[1:]))
             totals = replace(totals, **self._activations(leaves))
         else:
-            totals = replace(totals, nodes=0, coverage=0.0)
+            totals = replace(totals, nodes=0, coverage=0.0, status="unknown")
         info = replace(examined.info, totals=totals, model=model)
         why = f"{self.contents.why}: the order of execution is not known"
         order = memory.Schedule((), (), (), why, self._hint)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from explorer.tui.lines import BLANK, Line, bytes_figure, count_figure, ending, fit, head, safe, wrap
+from explorer.tui.lines import BLANK, Line, bytes_figure, count_figure, ending, fit, head, safe, signed, wrap
 from explorer.tui.widgets.fold_list import Entry
 
 if TYPE_CHECKING:
@@ -48,11 +48,13 @@ def diff_entries(diff: Diff, exact: bool) -> list[Entry]:
         entries.append(_plain(BLANK))
     entries.append(Entry(_cost_head))
     entries.extend(
-        Entry(partial(_cost_row, *row, _least(diff, row[0]), exact))
+        Entry(partial(_cost_row, *row, _signs(diff, row[0]), exact))
         for row in _costs(diff.totals_before, diff.totals_after)
     )
-    if min(diff.totals_before.coverage, diff.totals_after.coverage) < 1:
-        entries.append(_plain((("not all is known: sums are lower bounds", "warn"),)))
+    said = {"": "", ">= ": "not all is known: sums are lower bounds"}
+    for sign in dict.fromkeys(_signs(diff, "MACs")):
+        if text := said.get(sign, "not all is exact: sums are bounds, or rest on assumptions"):
+            entries.append(_plain(((text, "warn"),)))
     if diff.nodes:
         entries += [_plain(BLANK), _plain(head("Nodes"))]
         entries.extend(Entry(partial(_node_row, node), partial(_node_body, node)) for node in diff.nodes)
@@ -140,10 +142,10 @@ _STORED = ("params", "weights", "operators")
 """Known of every node, whatever its shapes are."""
 
 
-def _least(diff: Diff, label: str) -> tuple[bool, bool]:
-    """Whether the figures before and after are lower bounds."""
+def _signs(diff: Diff, label: str) -> tuple[str, str]:
+    """How the figures before and after are not exact: `Totals.sign`."""
     sides = (diff.totals_before, diff.totals_after)
-    before, after = (label not in _STORED and side.coverage < 1 for side in sides)
+    before, after = ("" if label in _STORED else side.sign for side in sides)
     return before, after
 
 
@@ -152,7 +154,7 @@ def _cost_row(
     before: int | None,
     after: int | None,
     size: bool,
-    least: tuple[bool, bool],
+    signs: tuple[str, str],
     exact: bool,
     width: int,
 ) -> Line:
@@ -161,11 +163,11 @@ def _cost_row(
     exact = exact and room > 12
     same = before == after and before is not None
     change = "same" if same else "?" if before is None or after is None else _change(before, after, rest)
-    if any(least):  # the difference of two lower bounds is nothing that anybody knows
+    if any(signs):  # the difference of two bounds is nothing that anybody knows
         same, change = False, "?"
     shown = [
-        ("≥" if bound and value is not None else "") + figure(value, exact)
-        for value, bound in zip((before, after), least, strict=True)
+        signed(sign, figure(value, exact), value).replace(" ", "", bool(sign))
+        for value, sign in zip((before, after), signs, strict=True)
     ]
     return (
         (fit(_SHORT.get(label, label) if name < len(label) else label, name), "text"),

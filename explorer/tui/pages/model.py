@@ -17,6 +17,7 @@ from explorer.tui.lines import (
     head,
     line_width,
     safe,
+    signed,
     wrap,
 )
 from explorer.tui.lines import middle as cut_middle
@@ -67,14 +68,16 @@ def _open_dims(info: Info) -> list[str]:
 
 def _totals(totals: Totals, exact: bool, width: int) -> Line:
     covered = totals.coverage
-    least, role = ("≥ ", "warn") if covered < 1 else ("", "number")
+    role = "warn" if totals.sign else "number"
     items = [
-        ("MACs", _at_least(least, totals.macs, count_figure(totals.macs, exact)), role),
+        ("MACs", signed(totals.sign, count_figure(totals.macs, exact), totals.macs), role),
         ("params", count_figure(totals.params, exact), "number"),
         ("weights", bytes_figure(totals.weight_bytes, exact), "number"),
         (
             "peak",
-            _at_least(least, totals.activation_bytes_peak, bytes_figure(totals.activation_bytes_peak, exact)),
+            signed(
+                totals.sign, bytes_figure(totals.activation_bytes_peak, exact), totals.activation_bytes_peak
+            ),
             role,
         ),
         ("known", units.reached_text(covered), "number" if covered >= 1 else "warn"),
@@ -89,11 +92,6 @@ def _totals(totals: Totals, exact: bool, width: int) -> Line:
             break
         spans += [(gap if i else "", "text"), *item]
     return tuple(spans)
-
-
-def _at_least(sign: str, value: int | None, said: str) -> str:
-    """A sum of what is known, marked as such where something is unknown."""
-    return said if value is None else sign + said
 
 
 def model_page(
@@ -130,16 +128,15 @@ def model_page(
         ("reads", totals.bytes_read),
         ("writes", totals.bytes_written),
     )
-    part = "≥ " if totals.coverage < 1 else ""
     whole = ("params", "trainable", "weights")
     for label, value in counts:
         if label != "trainable" or value is not None:
-            said = _at_least("" if label in whole else part, value, count_figure(value, exact))
+            said = signed("" if label in whole else totals.sign, count_figure(value, exact), value)
             lines.extend(_figure(label, said, value, width))
         if label == "MACs" and info.tiled is not None:
             lines.extend(field("", _tiled_share(info.tiled), width))
     for label, value in sizes:
-        said = _at_least("" if label in whole else part, value, bytes_figure(value, exact))
+        said = signed("" if label in whole else totals.sign, bytes_figure(value, exact), value)
         lines.extend(_figure(label, said, value, width))
         if label == "reads" and totals.weight_bytes_read is not None and value is not None:
             weights = bytes_figure(totals.weight_bytes_read, exact)
@@ -157,7 +154,7 @@ def model_page(
         )
     lines.extend(field(" operators", ((f"{totals.nodes:,}", "number"),), width))
     known: Span = (units.reached_text(totals.coverage), "number" if totals.coverage >= 1 else "warn")
-    lines.extend(field(" coverage", (known, (" of them have a known cost", "dim")), width))
+    lines.extend(field(" coverage", (known, (_COVERED[totals.status], "dim")), width))
     if info.tiled is not None and info.tiled.left:
         lines += [BLANK, *_beside_tiles(info.tiled, width)]
     if more is not None:
@@ -186,6 +183,15 @@ def model_page(
     return lines
 
 
+_COVERED = {
+    "exact": " of them have a known cost",
+    "bound": " of them are counted, some at an upper bound",
+    "assumed": " of them are counted, some under an assumption",
+    "unknown": " of them have a known cost",
+}
+"""What the coverage says, by the status of the totals."""
+
+
 def _tiled_share(tiled: Tiled) -> tuple[Span, ...]:
     """Which share of the MACs tile products do."""
     role = "good" if tiled.share == 1 else "warn" if tiled.share is None else "number"
@@ -208,7 +214,8 @@ def _beside_tiles(tiled: Tiled, width: int) -> list[Line]:
 
 
 def _figure(label: str, said: str, value: int | None, width: int) -> list[Line]:
-    return field(" " + label, ((said, "warn" if value is None or said.startswith("≥") else "number"),), width)
+    doubted = value is None or said.startswith(("≥", "≤", "≈"))
+    return field(" " + label, ((said, "warn" if doubted else "number"),), width)
 
 
 def _assumptions(info: Info, width: int) -> list[Line]:

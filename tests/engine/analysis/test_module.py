@@ -506,6 +506,7 @@ def test_detection_is_a_bound_and_says_why() -> None:
     assert box.status == "bound"
     assert "taken as nonzero" in box.reason
     assert row(analysis, "backbone.body.conv1").status == "exact"
+    assert (analysis.info.totals.macs, analysis.info.totals.status) == (134_379_721_216, "bound")
     assert any("every box taken as kept" in note for note in analysis.info.model.notes)
 
 
