@@ -112,7 +112,11 @@ def _written(
         inputs: What stands for the site's inputs here.
         weight: Value name of the whole constant operand, padded, where a function is handed it.
     """
-    x = _padded(region, site, site.left(region, inputs), geometry.M - site.M, geometry.K - site.K, "x", 0)
+    # what a Scan's body reads; a stack is handed to it
+    scanned = form == "scan" and not site.stacked and "float" in site.dtype
+    x = site.left(region, inputs)
+    x = region.set_apart(x, "x_set_apart") if scanned else x
+    x = _padded(region, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
     right: Operand
     if weight:
         right = flowing(weight, site.batch, (geometry.K, geometry.N))
@@ -121,6 +125,7 @@ def _written(
     else:
         assert not isinstance(site.right, Struct)
         w = site.right(region, inputs)
+        w = region.set_apart(w, "w_set_apart") if scanned else w
         w = _padded(region, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
         right = flowing(w, site.batch, (geometry.K, geometry.N))
     z = _FORMS[form](region, site, geometry, x, right)

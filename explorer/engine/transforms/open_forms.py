@@ -36,6 +36,7 @@ def emit_open(region: Region, site: Site, plan: SitePlan, inputs: Sequence[str])
     else:
         assert not isinstance(site.right, Weight)
         w = site.right(region, inputs)
+        w = w if site.stacked else region.set_apart(w, "w_set_apart")
     if not site.stacked:
         return _matrix(region, site, plan.tile, x, w)
     body = region.inner("matrix")

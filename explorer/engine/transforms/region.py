@@ -47,6 +47,7 @@ class Emission(Struct):
         named: Names of functions that were asked for, and what these are called.
         roots: What stands before a slash in names that were taken at the beginning.
         bundles: Weights that are held together, by what they are cut from.
+        quantized: Whether the model dequantizes values, so that what a body reads is `Region.set_apart`.
     """
 
     opset: int
@@ -57,6 +58,7 @@ class Emission(Struct):
     named: dict[str, str] = field(default_factory=dict)
     roots: set[str] = field(default_factory=set)
     bundles: dict[tuple[Any, ...], Bundle] = field(default_factory=dict)
+    quantized: bool = False
 
     def __post_init__(self) -> None:
         self.roots |= {name[:at] for name in self.taken for at, c in enumerate(name) if c == "/"}
@@ -259,6 +261,15 @@ class Region:
     def transpose(self, x: str, perm: Sequence[int], label: str) -> str:
         """`x` with its axes in the order `perm`."""
         return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
+
+    def set_apart(self, x: str, label: str) -> str:
+        """The matrix `x` as a body may read it from the graph around.
+
+        onnxruntime carries a DequantizeLinear forward through Reshape, Transpose, Slice and the like to what
+        reads their output, and ends the process where that is the body of a Scan. A Flatten stops it, and
+        copies nothing.
+        """
+        return self.add("Flatten", (x,), label, attributes={"axis": 1}) if self.emission.quantized else x
 
     def concat(self, parts: Sequence[str], axis: int, label: str) -> str:
         """The parts joined; a single one stays what it is."""

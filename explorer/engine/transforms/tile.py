@@ -32,7 +32,12 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     Returns:
         A new model; `model` is untouched.
     """
-    emission = Emission(opset=model.opset, taken=set(_names(model.graph)))
+    quantized = any(
+        node.op == "DequantizeLinear"
+        for nodes in (model.graph.nodes, *(f.nodes for f in model.functions.values()))
+        for node in _inner(nodes)
+    )
+    emission = Emission(opset=model.opset, taken=set(_names(model.graph)), quantized=quantized)
     # functions of an earlier tiling stay; the same name stands for the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
@@ -121,7 +126,7 @@ def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
     attributes = dict(node.attributes) if subgraphs(node) else {}
     changed = False
     for name, body in attributes.items():
-        if not isinstance(body, Graph) or not any(id(inner) in planned for inner in _inner(body)):
+        if not isinstance(body, Graph) or not any(id(inner) in planned for inner in _inner(body.nodes)):
             continue
         made = _replaced(body.nodes, planned, bypassed, emission)
         kept, used = _prune(made, [v.name for v in body.outputs], bypassed)
@@ -148,14 +153,15 @@ def _function(function: Function, planned: Planned, bypassed: set[int], emission
     A body of a function sees no initializers: its weights become Constants of its own.
     """
     nodes = function.nodes
-    if not any(id(node) in planned for top in nodes for node in (top, *_held(top))):
+    if not any(id(node) in planned for node in _inner(nodes)):
         return function
-    names = {*function.inputs, *(o for n in nodes for node in (n, *_held(n)) for o in node.outputs)}
+    names = {*function.inputs, *(o for node in _inner(nodes) for o in node.outputs)}
     inner = Emission(
         function.opsets.get("", emission.opset),
         names,
         functions=emission.functions,
         named=emission.named,
+        quantized=emission.quantized,
     )
     made, _ = _prune(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
     stored = [
@@ -175,11 +181,12 @@ def _materialised(tensor: Tensor) -> Tensor:
 def _held(node: Node) -> Iterator[Node]:
     """Every node in the bodies of a node."""
     for _, body in subgraphs(node):
-        yield from _inner(body)
+        yield from _inner(body.nodes)
 
 
-def _inner(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes:
+def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Nodes, and those in their bodies; what is held as one is one."""
+    for node in held(nodes):
         yield node
         yield from _held(node)
 
