@@ -8,6 +8,7 @@ its length, then itself. It is taken apart entry by entry, never as one JSON val
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 
 from explorer.engine.formats.probe import Format, Probe
@@ -69,15 +70,18 @@ DTYPES: Mapping[str, tuple[str, int]] = {
 
 # patterns are compiled when a header is read: this module is imported to recognise any file
 _ENTRY = (
-    r'"(?!__metadata__")([^"\\\x00-\x1f]*+)": ?\{"dtype": ?"([A-Za-z0-9_]{1,32})"'
-    r', ?"shape": ?\[([0-9, ]{0,4096}+)\], ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}(, ?)?'
+    rb'"(?!__metadata__")([^"\\\x00-\x1f]*+)": ?'
+    rb'\{"dtype": ?"([A-Za-z0-9_]{1,32}", ?"shape": ?\[[0-9, ]{0,4096}+)\]'
+    rb', ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}(, ?)?'
 )
 """An entry as every writer is known to write it; what is JSON and looks otherwise is read more slowly."""
 
-_OBJECT = r"\{[^{}]{0,8192}+\}"
+_OBJECT = rb"\{[^{}]{0,8192}+\}"
 """An entry of any other look: it holds no objects, and nothing that is long."""
 
-_SPACE = " \t\r\n"
+_STRING = rb'"(?:[^"\\]|\\.)*+"'
+
+_SPACE = b" \t\r\n"
 _KEYS = {"dtype", "shape", "data_offsets"}
 _LARGEST = (1 << 63) - 1
 _AGAIN = "fetch or save the file again"
@@ -115,7 +119,7 @@ def read(path: str) -> Header:
     return _whole(*_begun(path))
 
 
-def _whole(header: Header, text: str) -> Header:
+def _whole(header: Header, text: mmap.mmap) -> Header:
     # Python would look for garbage among a million tensors again and again
     collects = len(text) > LARGE and gc.isenabled()
     if collects:
@@ -131,7 +135,7 @@ def _whole(header: Header, text: str) -> Header:
     return header
 
 
-def _begun(path: str) -> tuple[Header, str]:
+def _begun(path: str) -> tuple[Header, mmap.mmap]:
     """A header of which nothing is taken apart yet, and its text."""
     descriptor, size = open_regular(path)
     try:
@@ -144,57 +148,68 @@ def _begun(path: str) -> tuple[Header, str]:
         if 8 + length > size:
             what = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
             raise BadModel(what, where=path, hint=_AGAIN)
-        return Header(path, size, 8 + length), _read(descriptor, 8, length).decode()
-    except UnicodeDecodeError:
-        raise BadModel("its header is not UTF-8", where=path, hint=_AGAIN) from None
+        return Header(path, size, 8 + length), _read(descriptor, 8, length)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
         os.close(descriptor)
 
 
-def _read(descriptor: int, offset: int, length: int) -> bytes:
-    pieces = []
-    while length and (piece := os.pread(descriptor, length, offset)):
-        pieces.append(piece)
-        offset += len(piece)
-        length -= len(piece)
-    return b"".join(pieces)
+def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
+    """Bytes of a file, in memory that can be given back page by page."""
+    text = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    done = 0
+    while done < length and (more := os.preadv(descriptor, [memoryview(text)[done:]], offset + done)):
+        done += more
+    return text
 
 
-def _entries(text: str, header: Header) -> Iterator[Stored]:
+def _entries(text: mmap.mmap, header: Header) -> Iterator[Stored]:
     """The tensors of a header, one by one; what else is in it is put into `header`."""
+    try:
+        yield from _taken_apart(text, header)
+    except UnicodeDecodeError:
+        raise BadModel("its header is not UTF-8", where=header.path, hint=_AGAIN) from None
+
+
+def _taken_apart(text: mmap.mmap, header: Header) -> Iterator[Stored]:
     import re
 
     usual = re.compile(_ENTRY).match
     names: set[str] = set()
-    # a model has few shapes, and many tensors of each
-    shapes: dict[str, tuple[int, ...]] = {"": ()}
-    at = _expected(text, _skip(text, 0), "{", header)
-    more = text[at : at + 1] != "}"
+    # a model has few types and shapes, and many tensors of each
+    forms: dict[bytes, _Form] = {}
+    given_back = 0
+    at = _expected(text, _skip(text, 0), b"{", header)
+    more = text[at : at + 1] != b"}"
     while more:
+        if at - given_back > _READ:
+            given_back = at // mmap.PAGESIZE * mmap.PAGESIZE
+            text.madvise(mmap.MADV_DONTNEED, 0, given_back)
         entry = usual(text, at)
+        found: Stored | None = None
         if entry is not None:
-            name, dtype, dims, begin, end, comma = entry.groups()
-            shape = shapes.get(dims)
-            if shape is None:
-                shape = _shape(dims, header, at)
-                if len(shapes) < _MEMO:
-                    shapes[dims] = shape
-            found = _stored(header, name, dtype, shape, int(begin), int(end))
+            raw, form, begin, end, comma = entry.groups()
+            name = raw.decode()
+            known = forms.get(form)
+            if known is None:
+                known = _form(form, header, at)
+                if len(forms) < _MEMO:
+                    forms[form] = known
+            found = _stored(header, name, known, int(begin), int(end))
             at = entry.end()
         else:
             comma = None
             name, at = _string(text, at, header)
-            at = _expected(text, _skip(text, at), ":", header)
+            at = _expected(text, _skip(text, at), b":", header)
             if name != "__metadata__":
                 value, at = _object(text, at, header)
-                found = _stored(header, name, value["dtype"], tuple(value["shape"]), *value["data_offsets"])
+                form_ = _form_of(value["dtype"], tuple(value["shape"]))
+                found = _stored(header, name, form_, *value["data_offsets"])
             elif header.metadata:
                 _broken(header, at)
             else:
                 header.metadata, at = _pairs(text, at, header)
-                found = None
         if found is not None:
             if name in names:
                 raise BadModel(f"two of its tensors are called '{printable(name)}'", where=header.path)
@@ -202,31 +217,53 @@ def _entries(text: str, header: Header) -> Iterator[Stored]:
             yield found
         if comma is None:
             at = _skip(text, at)
-            more = text[at : at + 1] == ","
+            more = text[at : at + 1] == b","
             if more:
                 at = _skip(text, at + 1)
-    at = _skip(text, _expected(text, at, "}", header))
+    at = _skip(text, _expected(text, at, b"}", header))
     if at < len(text):
         _broken(header, at)
 
 
 _MEMO = 1 << 14
+_READ = 4 << 20
+"""Bytes of a header after which those that were taken apart are given back."""
 
 
-def _shape(dims: str, header: Header, at: int) -> tuple[int, ...]:
+_Form = tuple[str, tuple[int, ...], int, int, str]
+"""Type, shape, numbers (-1 if there is no such shape), bits of each (0: not known), why they stay unread."""
+
+
+def _form(form: bytes, header: Header, at: int) -> _Form:
+    """What an entry says of a tensor besides its name and place."""
+    dtype, _, dims = form.partition(b'"')
+    dims = dims.partition(b"[")[2]
     try:
-        return tuple(map(int, dims.split(",")))
+        return _form_of(dtype.decode(), tuple(map(int, dims.split(b","))) if dims else ())
     except ValueError:
         _broken(header, at)
 
 
-def _skip(text: str, at: int) -> int:
-    while text[at : at + 1] and text[at] in _SPACE:
+def _form_of(dtype: str, shape: tuple[int, ...]) -> _Form:
+    spelling, bits = DTYPES.get(dtype, (dtype, 0))
+    elements = 1
+    for dim in shape:
+        elements *= dim
+    if shape and not 0 <= min(shape) <= max(shape) <= _LARGEST:
+        elements = -1
+    unread = "" if bits else f"{printable(dtype)} is a type that is not known here"
+    if bits == 6:
+        unread = "safetensors does not say how numbers of six bits are packed, and nobody writes them yet"
+    return spelling, shape, elements, bits, unread
+
+
+def _skip(text: mmap.mmap, at: int) -> int:
+    while at < len(text) and text[at] in _SPACE:
         at += 1
     return at
 
 
-def _expected(text: str, at: int, letter: str, header: Header) -> int:
+def _expected(text: mmap.mmap, at: int, letter: bytes, header: Header) -> int:
     """The place behind a letter that must stand there, and behind the space after it."""
     if text[at : at + 1] != letter:
         _broken(header, at)
@@ -234,40 +271,43 @@ def _expected(text: str, at: int, letter: str, header: Header) -> int:
 
 
 def _broken(header: Header, at: int) -> NoReturn:
-    what = f"its header is not what safetensors writes, from character {at:,} on"
+    what = f"its header is not what safetensors writes, from byte {at:,} on"
     raise BadModel(what, where=header.path, hint=_AGAIN)
 
 
-def _string(text: str, at: int, header: Header) -> tuple[str, int]:
+def _string(text: mmap.mmap, at: int, header: Header) -> tuple[str, int]:
+    import re
     from json.decoder import scanstring  # type: ignore[attr-defined]
 
-    if text[at : at + 1] != '"':
+    written = re.compile(_STRING, re.DOTALL).match(text, at)
+    if written is None:
         _broken(header, at)
+    decoded = written[0].decode()
     try:
-        found, end = scanstring(text, at + 1, True)
+        found, _ = scanstring(decoded, 1, True)
         found.encode()
     except ValueError:  # bad escapes, control characters, halves of surrogate pairs
         _broken(header, at)
-    return found, end
+    return found, written.end()
 
 
-def _pairs(text: str, at: int, header: Header) -> tuple[dict[str, str], int]:
+def _pairs(text: mmap.mmap, at: int, header: Header) -> tuple[dict[str, str], int]:
     """An object of strings by strings, which is all that the metadata may be."""
-    at = _expected(text, at, "{", header)
+    at = _expected(text, at, b"{", header)
     found: dict[str, str] = {}
-    more = text[at : at + 1] != "}"
+    more = text[at : at + 1] != b"}"
     while more:
         key, at = _string(text, at, header)
-        at = _expected(text, _skip(text, at), ":", header)
+        at = _expected(text, _skip(text, at), b":", header)
         found[key], at = _string(text, at, header)
         at = _skip(text, at)
-        more = text[at : at + 1] == ","
+        more = text[at : at + 1] == b","
         if more:
             at = _skip(text, at + 1)
-    return found, _expected(text, at, "}", header)
+    return found, _expected(text, at, b"}", header)
 
 
-def _object(text: str, at: int, header: Header) -> tuple[dict[str, Any], int]:
+def _object(text: mmap.mmap, at: int, header: Header) -> tuple[dict[str, Any], int]:
     """An entry's value that is written in an unusual way, checked for its types."""
     import json
     import re
@@ -276,7 +316,9 @@ def _object(text: str, at: int, header: Header) -> tuple[dict[str, Any], int]:
     if found is None:
         _broken(header, at)
     try:
-        value = json.loads(found[0])
+        value = json.loads(found[0].decode())
+    except UnicodeDecodeError:
+        raise
     except (ValueError, RecursionError):
         _broken(header, at)
     numbers = value.get("shape"), value.get("data_offsets")
@@ -290,14 +332,11 @@ def _object(text: str, at: int, header: Header) -> tuple[dict[str, Any], int]:
     return value, found.end()
 
 
-def _stored(header: Header, name: str, dtype: str, shape: tuple[int, ...], begin: int, end: int) -> Stored:
+def _stored(header: Header, name: str, form: _Form, begin: int, end: int) -> Stored:
     """One tensor, if what is said of it can be."""
-    spelling, bits = DTYPES.get(dtype, (dtype, 0))
-    elements = 1
-    for dim in shape:
-        elements *= dim
+    spelling, shape, elements, bits, unread = form
     what = ""
-    if not 0 <= begin <= end or (shape and not 0 <= min(shape) <= max(shape) <= _LARGEST):
+    if not 0 <= begin <= end or elements < 0:
         what = "its place or its shape is impossible"
     elif header.length + end > header.size:
         what = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
@@ -305,9 +344,6 @@ def _stored(header: Header, name: str, dtype: str, shape: tuple[int, ...], begin
         what = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
     if what:
         raise BadModel(what, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
-    unread = "" if bits else f"{printable(dtype)} is a type that is not known here"
-    if bits == 6:
-        unread = "safetensors does not say how numbers of six bits are packed, and nobody writes them yet"
     return Stored(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
 
 
@@ -353,7 +389,7 @@ def tied_notes(tensors: Sequence[Stored], metadata: Mapping[str, str]) -> list[s
 
     safetensors' save_model and huggingface_hub store one of several names, the others in the metadata.
     """
-    names = {tensor.name for tensor in tensors}
+    names = {tensor.name for tensor in tensors} if metadata else set()
     tied = [f"{key} is {text}" for key, text in metadata.items() if text in names and key not in names]
     if not tied:
         return []
@@ -362,8 +398,9 @@ def tied_notes(tensors: Sequence[Stored], metadata: Mapping[str, str]) -> list[s
 
 def packing_notes(tensors: Sequence[Stored]) -> list[str]:
     """A note where integers stand for several weights each, so that counts are not those of the model."""
-    names = {tensor.name for tensor in tensors}
-    packed = [t for t in tensors if t.dtype in _INTEGERS and _is_packed(t.name, names)]
+    whole = [t for t in tensors if t.dtype in _INTEGERS]
+    names = {tensor.name for tensor in tensors} if whole else set()
+    packed = [t for t in whole if _is_packed(t.name, names)]
     if not packed:
         return []
     few = named_few([t.name for t in packed], 1)
@@ -397,7 +434,7 @@ def _outline(source: str) -> Outline:
     return outlined(_said(_whole(header, text))) if len(text) <= LARGE else _streamed(header, text)
 
 
-def _streamed(header: Header, text: str) -> Outline:
+def _streamed(header: Header, text: mmap.mmap) -> Outline:
     """The outline of a file with so many tensors that they are shown as they are met."""
     from explorer.engine.formats.outline import Outline, OutlineRow
 

@@ -8,6 +8,9 @@ printed before any of the engine is.
 
 from __future__ import annotations
 
+from math import prod
+from operator import attrgetter
+
 from explorer.errors import BadModel
 from explorer.units import printable
 
@@ -86,10 +89,7 @@ class Stored:
     @property
     def elements(self) -> int:
         """How many numbers."""
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count
+        return prod(self.shape)
 
     def __repr__(self) -> str:
         return f"Stored({self.name!r}, {self.dtype}, {self.shape}, {self.nbytes} at {self.offset})"
@@ -226,7 +226,9 @@ def unused_bytes(tensors: Iterable[Stored], start: int, size: int) -> int:
         BadModel: Two lie over each other.
     """
     reached, unused = start, 0
-    for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
+    # one after the other, for a million pairs to sort by would take more memory than the tensors
+    by_size = sorted(tensors, key=attrgetter("nbytes"))
+    for tensor in sorted(by_size, key=attrgetter("offset")):
         if tensor.offset < reached:
             what = "lies over another tensor: the file is broken, or made to deceive"
             raise BadModel(what, where=f"{tensor.path}: tensor '{printable(tensor.name)}'")

@@ -164,8 +164,9 @@ def _identity(tensor: Stored) -> Hashable:
 
 def _counted(tensors: Sequence[Stored]) -> tuple[int, int]:
     """Numbers and bytes of tensors, those of several names once."""
-    once = {_identity(tensor): tensor for tensor in tensors}.values()
-    return sum(tensor.elements for tensor in once), sum(tensor.nbytes for tensor in once)
+    shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}.values()
+    once = (*shared, *[tensor for tensor in tensors if tensor.identity is None])
+    return sum([tensor.elements for tensor in once]), sum([tensor.nbytes for tensor in once])
 
 
 def _said(why: str) -> str:
