@@ -361,6 +361,8 @@ class Verification(Struct, frozen=True):
         sites: Layers 1 and 2 of the proof, empty when the two graphs have no plan in common.
         outputs: Layer 3: the whole model.
         torch: The torch model's own outputs against `after`, for an nn.Module.
+        sizes: Of open dimensions, by name, as they were tried one after the other; those that have no name
+            share the name ''.
     """
 
     passed: bool
@@ -373,6 +375,7 @@ class Verification(Struct, frozen=True):
     outputs: tuple[OutputEvidence, ...]
     torch: tuple[OutputEvidence, ...] = ()
     seconds: float = 0.0
+    sizes: tuple[Mapping[str, int], ...] = ()
 
 
 class OpDiff(Struct, frozen=True):

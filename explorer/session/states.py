@@ -339,7 +339,7 @@ class States:
             plan=plan,
             draws=draws,
             seed=seed,
-            dims=dict(plan.dims) if plan is not None else dims_of(before, self._options["dims"]),
+            dims=_fixed(plan) if plan is not None else dims_of(before, self._options["dims"]),
             input_shapes=self._options["input_shapes"],
             torch_run=self._open(on_progress).runner(),
             on_progress=on_progress,
@@ -393,6 +393,11 @@ class States:
         folder = os.path.dirname(self.source)
         tensors = self._model(0).graph.initializers.values()
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
+
+
+def _fixed(plan: Plan) -> dict[str, int]:
+    """The sizes that a plan has bound: those that it leaves open are tried at several."""
+    return {name: size for name, size in plan.dims.items() if name not in plan.free}
 
 
 def stem(source: str) -> str:

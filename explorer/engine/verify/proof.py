@@ -120,7 +120,7 @@ def verify(
         )
     plan = plan if plan is not None else recover_plan(after)
     declared = _sizes(before, after, names, input_shapes)
-    each = bindings(before, plan, dims)
+    each = bindings(before, plan, dims, declared)
     tried = [plan_inputs(before, sizes, declared) for sizes in each]
     halfway = _taken_apart(before, plan, each[0], declared)
     job = _Job(before, halfway, after, tried, seed, on_progress, cancel)
