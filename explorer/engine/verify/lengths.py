@@ -1,8 +1,8 @@
 """Which sizes a proof tries where a model leaves them open.
 
-A graph that takes every size may compute something else at one of them only: at sizes below a tile, at a whole
-one, at an odd length. So an open size is tried at 1, 2, 3, a prime above 16, around its tile and above two of
-them, as far as the model runs there.
+A graph that takes every size may compute something else at one of them only: at sizes below a tile, at a
+whole one, at an odd length. So an open size is tried at 1, 2, 3, a prime above 16, around its tile and above
+two of them, as far as the model runs there.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _affordable(
 ) -> tuple[list[dict[str, int]], tuple[dict[str, int], ...]]:
     """Those that may be tried, with smaller batches where that helps, and those that take too long.
 
-    What there is to multiply grows about in proportion to each size. One size beside the first is always tried.
+    What there is to multiply grows about in proportion to each size. One beside the first is always tried.
     """
     base, most = rows[0], max(_MACS, 2 * macs)
 

@@ -55,7 +55,7 @@ _LEVELS = (
     ("basic", _Level.ORT_ENABLE_BASIC),
     ("disabled", _Level.ORT_DISABLE_ALL),
 )
-"""Graph optimisation, the highest first. A pass may make of a sound graph one that the runtime then refuses."""
+"""Graph optimisation, the highest first: a pass may make of a sound graph one that the runtime refuses."""
 
 _ITS_FAULTS = ("Failed to find kernel", "Attempt to replace the existing tensor")
 

@@ -49,6 +49,9 @@ _ROWS = 1 << 21
 _SAMPLED = 32
 """Rows up to which all are compared in the dense draw, and how many of more are by chance."""
 
+_IN_FULL = 1 << 26
+"""Multiplications up to which every row of the true activations is compared with float64."""
+
 _TOGETHER = 1024
 """Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
 
@@ -127,14 +130,23 @@ def run_site(
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
-    looked = [None, _looked_at(site, meaning, seed)]
-    rows = meaning.batch * sum(meaning.M if some is None else len(some) for some in looked)
+    sampled = _looked_at(site, meaning, seed)
+    rows = meaning.batch * (meaning.M + (meaning.M if sampled is None else len(sampled)))
     if meaning.integers is not None:
         found = compare_exact(meaning, draws, outputs, y)
         return SiteRun(found.comparison, None, LIMIT, rows, found.reason, found.note, True)
     ratio, limit = 0.0, LIMIT
-    references = _references(meaning, draws, looked)
-    comparison.add(meaning.out(y), meaning.out(outputs[0]), references[0].exact.astype(np.float64))
+    before, shown = meaning.out(y), meaning.out(outputs[0])
+    left = meaning.left(inputs)
+    looked = [_unsure(meaning, inputs, left, before, shown, sampled), sampled]
+    lefts = [_rows(left, looked[0]), _rows(meaning.left(dense), sampled)]
+    del left
+    references = _references(meaning, draws, lefts, looked)
+    true = references[0].exact.astype(np.float64)
+    comparison.add(_rows(before, looked[0]), _rows(shown, looked[0]), true)
+    if looked[0] is not None:
+        rest = np.setdiff1d(np.arange(meaning.M), looked[0], assume_unique=True)
+        comparison.add(before[:, rest], shown[:, rest], None)
     # dense rows have no output of the original beside them: NaN shows in the ratio
     for got, reference, some in zip(outputs, references, looked, strict=True):
         given = _rows(meaning.out(got), some)
@@ -284,7 +296,8 @@ def _looked_at(site: SitePlan, meaning: Meaning, seed: int) -> Array | None:
 
     They are there because true activations may meet part of the weight with zeros only, and every one of them
     meets all of it: of the 12,544 rows of an image's convolution some are enough, in every tile the first and
-    the last, and others by chance. Of the true activations every row is compared.
+    the last, and others by chance. Of true activations every row is compared, with float64 or, where that is
+    too much, as `_unsure` does.
     """
     if meaning.M <= _SAMPLED or meaning.integers is not None:
         return None
@@ -294,15 +307,56 @@ def _looked_at(site: SitePlan, meaning: Meaning, seed: int) -> Array | None:
     return np.unique(np.concatenate([starts, ends, chance]))
 
 
+def _unsure(
+    meaning: Meaning,
+    inputs: Sequence[Array],
+    left: Array,
+    before: Array,
+    got: Array,
+    sampled: Array | None,
+) -> Array | None:
+    """Rows of the true activations that are compared with float64; None for all.
+
+    Of a large product they are those that are sampled, and those that are farther from the original's own
+    output than two sums of such numbers may be by their roundings. |x| |W| is at most the product of the
+    lengths of a row and a column (Cauchy and Schwarz), for which nothing has to be multiplied.
+    """
+    if sampled is None or meaning.batch * meaning.M * meaning.K * meaning.N <= _IN_FULL:
+        return None
+    weight = meaning.weight(inputs)
+    roundoff = unit_roundoff(str(got.dtype))
+    tall = np.sqrt(np.einsum("bkn,bkn->bn", weight, weight, dtype=np.float64)) * abs(meaning.alpha)
+    wide = np.sqrt(np.einsum("bmk,bmk->bm", left, left, dtype=np.float64))
+    bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
+    added = meaning.added(np.abs(bias.astype(np.float64) * meaning.beta)) if bias is not None else None
+    found: list[Array] = [sampled]
+    step = max(1, SLAB // max(meaning.N, 1))
+    with np.errstate(all="ignore"):
+        for b in range(meaning.batch):
+            for first in range(0, meaning.M, step):
+                rows = slice(first, first + step)
+                scale = wide[b, rows, None] * tall[b if len(tall) > 1 else 0]
+                if added is not None:
+                    scale += added[b, rows]
+                gap = np.abs(got[b, rows].astype(np.float64) - before[b, rows].astype(np.float64))
+                allowed = 2 * LIMIT * roundoff * scale + float(_smallest(got.dtype))
+                # a NaN must be looked at, and compares false with everything
+                found.append(first + np.flatnonzero(~(gap <= allowed).all(1)))
+    return np.unique(np.concatenate(found))
+
+
 def _rows(array: Array, some: Array | None) -> Array:
     """Those rows of (batch, M, ...)."""
     return array if some is None else array[:, some]
 
 
 def _references(
-    meaning: Meaning, draws: Sequence[Sequence[Array]], looked: Sequence[Array | None]
+    meaning: Meaning,
+    draws: Sequence[Sequence[Array]],
+    lefts: Sequence[Array],
+    looked: Sequence[Array | None],
 ) -> list[_Reference]:
-    """What the site should give for each draw of its inputs, in the rows that are looked at."""
+    """What the site should give for each draw of its inputs, in the rows that `lefts` has."""
     stored = isinstance(meaning.right, np.ndarray)
     weights = [meaning.weight(inputs) for inputs in (draws[:1] if stored else draws)]
     terms = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
@@ -310,7 +364,6 @@ def _references(
     wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
     with np.errstate(all="ignore"):
-        lefts = [_rows(meaning.left(inputs), some) for inputs, some in zip(draws, looked, strict=True)]
         if stored and sum(rows.size for rows in lefts) <= _ROWS:
             # one pass over the weight for all draws
             ends = np.cumsum([rows.shape[1] for rows in lefts])[:-1]

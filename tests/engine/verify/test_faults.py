@@ -10,8 +10,8 @@ import onnx
 import pytest
 from msgspec.structs import replace
 
-from explorer.engine.graph import Function, Model, Node
-from explorer.engine.verify import verify
+from explorer.engine.graph import Function, Model, Node, tensor_from_array
+from explorer.engine.verify import sites, verify
 from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.original import find_original
 from explorer.engine.verify.structure import walk
@@ -124,6 +124,30 @@ def test_the_same_faults_show_in_the_run_of_the_site_alone(fault: str, tmp_path:
     site = t.prove(source, UNROLLED, FAULTS[fault][0]).sites[0]
     assert site.bound_ratio is not None
     assert site.bound_ratio > site.limit
+
+
+@pytest.mark.parametrize("row", [5, 100, 300])
+def test_of_a_large_product_a_fault_in_one_row_is_found(
+    row: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only some rows of it are compared with float64; the others with the original's own output."""
+    source = t.linear(tmp_path / "m.onnx", 400, 24, 16)
+    spec = TileSpec(tile=(64, 24, 16), form="unrolled")
+    extra = np.zeros((400, 16), np.float32)
+    extra[row, 3] = 2e-4
+
+    def off(made: Model) -> Model:
+        stored = {**made.graph.initializers, "extra": tensor_from_array("extra", extra)}
+        nodes = [t.node_like(n, outputs=["once"]) if "y" in n.outputs else n for n in made.graph.nodes]
+        return t.with_graph(made, nodes=(*nodes, Node("Add", ["once", "extra"], ["y"])), initializers=stored)
+
+    whole, wrong = t.prove(source, spec), t.prove(source, spec, off).sites[0]
+    monkeypatch.setattr(sites, "_IN_FULL", 0)
+    sampled, found = t.prove(source, spec), t.prove(source, spec, off).sites[0]
+    assert sampled.passed
+    assert (sampled.sites[0].rows, sampled.sites[0].mse) == (whole.sites[0].rows, whole.sites[0].mse)
+    assert found.bound_ratio == pytest.approx(wrong.bound_ratio)
+    assert found.bound_ratio > found.limit
 
 
 def test_onnx_itself_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
