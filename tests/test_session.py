@@ -39,13 +39,16 @@ def test_tile_verify_diff_undo_redo_save(sample: Sample, tmp_path: Path) -> None
 
 
 def test_shapes_are_observed_by_whoever_asks_for_it(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The option reaches the analysis, and the row says where the shape comes from."""
     from onnx import TensorProto, helper
 
     from explorer.cli import main
+    from explorer.engine.analysis.shapes import inference
 
+    # an operator of the runtime's next release, of which no rule tells
+    monkeypatch.delitem(inference._RULES, ("com.microsoft", "CDist"))
     path = str(tmp_path / "far.onnx")
     graph = helper.make_graph(
         [helper.make_node("CDist", ["x", "z"], ["y"], domain="com.microsoft", name="far")],

@@ -134,9 +134,15 @@ def _attributes(layer: Layer) -> dict[str, Any]:
     if "kernel_size" in given:
         given = _in_onnx_words(given, len(shape) - 2 if shape else 1)
     if "kernel_shape" in given and shape is not None and len(shape) in _AXES:
-        sizes = zip(("channels", *_AXES[len(shape)]), shape[1:], strict=True)
-        given.update({f"input_{name}": size for name, size in sizes if size is not None})
+        last = given.get("channels_last", layer.kind.startswith("Nhwc"))
+        given.update(_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
     return given
+
+
+def _input_sizes(sizes: Shape) -> dict[str, Any]:
+    """Channels and extents of an input, those that are known."""
+    named = zip(("channels", *_AXES[len(sizes) + 1]), sizes, strict=True)
+    return {f"input_{name}": size for name, size in named if size is not None}
 
 
 def _of_tflite(layer: Layer, given: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
@@ -155,9 +161,7 @@ def _of_tflite(layer: Layer, given: Mapping[str, Any], weight: Shape | None) -> 
     data = layer.inputs[-1] if "TRANSPOSE" in layer.kind and layer.inputs else next(iter(layer.inputs), None)
     shape = None if data is None else data.shape
     if shape is not None and len(shape) in _AXES:
-        sizes = (shape[-1], *shape[1:-1])
-        named = zip(("channels", *_AXES[len(shape)]), sizes, strict=True)
-        told.update({f"input_{name}": size for name, size in named if size is not None})
+        told.update(_input_sizes((shape[-1], *shape[1:-1])))
     return told
 
 

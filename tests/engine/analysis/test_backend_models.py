@@ -174,6 +174,7 @@ def _width(analysis: Analysis) -> int:
         ("lenet", {}, "EXTENDED", {"FusedConv", "FusedGemm"}, 0),
         ("mobilenet_small", {}, "EXTENDED", {"FusedConv"}, 0),
         ("bert_tiny", {"batch": 2, "sequence": 16}, "EXTENDED", {"FusedMatMul", "BiasGelu", "FusedGemm"}, 0),
+        # with vectors of 16 channels more of them are stored than there are
         ("mobilenet_small", {}, "ALL", {"ReorderOutput"}, 0),
         # the first convolution's 6 channels are stored as 8, the width of a vector, and computed so
         ("lenet", {}, "ALL", {"ReorderOutput"}, 2 * 28 * 28 * 25),
@@ -196,7 +197,7 @@ def test_what_onnxruntime_fuses_multiplies_what_it_was_made_of(
     if level == "ALL" and "ReorderOutput" not in kinds:
         pytest.skip("onnxruntime keeps the layout on this machine")
     assert fused <= kinds
-    if more and _width(after) != 8:
+    if level == "ALL" and _width(after) != 8:
         pytest.skip("vectors of this machine are not 8 wide")
     assert after.info.totals.macs == (before.info.totals.macs or 0) + more
     assert after.info.totals.coverage == 1.0

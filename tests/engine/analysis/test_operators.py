@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from explorer.engine.analysis.onnx_model import analyse
 from explorer.engine.analysis.operators import operator_stats
+from explorer.engine.analysis.rules import MS
 from explorer.engine.formats.onnx_reader import read
 from explorer.engine.graph import Node
 
@@ -75,3 +78,14 @@ def test_permutations_have_values_and_no_range(sample: Callable[[str], Path]) ->
     perm = next(stat for stat in operator_stats(analysis) if stat.op == "Transpose").attributes["perm"]
     assert (perm.minimum, perm.maximum, perm.distinct) == (None, None, 2)
     assert sorted(value for value, _ in perm.values) == [(0, 2, 1, 3), (0, 2, 3, 1)]
+
+
+def test_the_size_of_an_input_is_told_from_its_channels_wherever_they_stand(build: Build) -> None:
+    scalars = ["s", "z", "w", "s", "z", "s", "z"]
+    how = {"channels_last": 1, "kernel_shape": (5, 5)}
+    node = Node("QLinearConv", ["x", *scalars], ["y"], domain=MS, attributes=how)
+    weights = {"s": ("float32", ()), "z": ("uint8", ()), "w": ("uint8", (4, 3, 5, 5))}
+    model = build([node], inputs={"x": ("uint8", (1, 20, 30, 3))}, outputs=["y"], weights=weights)
+    (stat,) = operator_stats(analyse(replace(model, opsets={**model.opsets, MS: 1})))
+    sizes = {name: stat.attributes[f"input_{name}"].minimum for name in ("channels", "height", "width")}
+    assert sizes == {"channels": 3, "height": 20, "width": 30}

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from msgspec.structs import replace
+
 from explorer.engine.analysis import macs
+from explorer.engine.analysis.layouts import CHANNELS_LAST, channels_first, is_last
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.rules import (
     attention,
@@ -29,8 +32,10 @@ from explorer.engine.analysis.rules import (
 from explorer.engine.analysis.rules.call import MS, Call, Key, MissingShape, Rule, Rules, without, words
 from explorer.engine.analysis.rules.parameters import QUANTIZED, SETTINGS, is_parameter, packed_bits
 from explorer.errors import ExplorerError
+from explorer.facts import TensorInfo
 
 __all__ = [
+    "CHANNELS_FIRST",
     "MS",
     "QUANTIZED",
     "READERS",
@@ -53,7 +58,26 @@ _COMPILED = without("it holds a model compiled for one machine")
 _STEP = without("a step of training, of which no operator of a forward pass is part")
 _PLUGIN = without("a plugin of TensorRT, whose definition is not public")
 
-RULES: Mapping[Key, Rule] = {
+
+def _turned(key: Key, rule: Rule) -> Rule:
+    """A rule for channels that stand second, asked about channels that stand last."""
+
+    def turned(info: TensorInfo | None) -> TensorInfo | None:
+        return info and replace(info, shape=channels_first(info.shape))
+
+    def asked(call: Call) -> Cost:
+        if is_last(key, call.attributes):
+            call = replace(
+                call,
+                inputs=(*map(turned, call.inputs[:1]), *call.inputs[1:]),
+                outputs=tuple(map(turned, call.outputs)),
+            )
+        return rule(call)
+
+    return asked
+
+
+CHANNELS_FIRST: Mapping[Key, Rule] = {
     **products.RULES,
     **recurrent.RULES,
     **attention.RULES,
@@ -73,6 +97,11 @@ RULES: Mapping[Key, Rule] = {
             "DisentangledAttention_TRT EfficientNMS_TRT MultilevelCropAndResize_TRT PyramidROIAlign_TRT"
         )
     },
+}
+"""Rule by (domain, operator), written for channels that stand second."""
+
+RULES: Mapping[Key, Rule] = {
+    key: _turned(key, rule) if key in CHANNELS_LAST else rule for key, rule in CHANNELS_FIRST.items()
 }
 """Rule by (domain, operator). Counting conventions are those of `macs`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from explorer.engine.analysis import macs
+from explorer.engine.analysis.layouts import NHWC
 from explorer.engine.analysis.macs import ELEMENTWISE, Cost
 from explorer.engine.analysis.rules.call import (
     MS,
@@ -16,7 +17,6 @@ from explorer.engine.analysis.rules.call import (
     named,
     words,
 )
-from explorer.engine.analysis.rules.products import NHWC
 
 __all__ = ["READERS", "RULES"]
 

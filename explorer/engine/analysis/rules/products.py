@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from explorer.engine.analysis import macs
 from explorer.engine.analysis.einsum import einsum
+from explorer.engine.analysis.layouts import NCHWC, NHWC
 from explorer.engine.analysis.macs import ELEMENTWISE, Cost
 from explorer.engine.analysis.rules.call import MS, Call, Key, Rule, per_head
 from explorer.facts import Dim, Shape
 
 __all__ = ["RULES", "conv", "matmul"]
-
-NCHWC, NHWC = "com.microsoft.nchwc", "com.ms.internal.nhwc"
 
 _QUANTIZE, _DEQUANTIZE = ELEMENTWISE["quantize"][0], ELEMENTWISE["dequantize"][0]
 _DYNAMIC = 5  # min, max, divide, round, add: what DynamicQuantizeLinear takes
@@ -25,16 +26,11 @@ def _requantized(cost: Cost, call: Call) -> Cost:
     return macs.adding(cost, "requantize", call.output(), _QUANTIZE)
 
 
-def _channels_first(shape: Shape) -> Shape:
-    """(N, *spatial, C) as (N, C, *spatial)."""
-    return (*shape[:1], *shape[-1:], *shape[1:-1])
-
-
-def _channels_fit(call: Call, weight: int, *, last: bool, transposed: bool = False) -> Cost | None:
+def _channels_fit(call: Call, weight: int, *, transposed: bool = False) -> Cost | None:
     """Why the convolution cannot run: its weight is made for another number of channels."""
     shape, source = call.shape(weight), call.shape(0)
-    axis = len(source) - 1 if last else len(source) - len(shape) + 1
-    if len(shape) < 2 or axis < 0 or (not last and axis > 1):
+    axis = len(source) - len(shape) + 1
+    if len(shape) < 2 or axis not in (0, 1):
         return None
     wanted, given = shape[0 if transposed else 1], source[axis]
     if not isinstance(wanted, int) or not isinstance(given, int):
@@ -49,7 +45,6 @@ def conv(
     weight: int = 1,
     bias: int = 2,
     *,
-    last: bool = False,
     residual: int = -1,
     activation: bool = False,
     requantize: bool = False,
@@ -60,7 +55,6 @@ def conv(
     Args:
         weight: Place of the weight among the inputs.
         bias: Place of the bias; -1 for none.
-        last: Channels are the last axis, always or by the attribute `channels_last`.
         residual: Place of a tensor added to the result.
         activation: Whether the attribute `activation` may name one.
         requantize: Whether the result is made 8 bits wide again.
@@ -68,12 +62,10 @@ def conv(
     """
 
     def rule(call: Call) -> Cost:
-        is_last = last and bool(call.attributes.get("channels_last", 1))
-        fault = _channels_fit(call, weight, last=is_last) if checked else None
+        fault = _channels_fit(call, weight) if checked else None
         if fault is not None:
             return fault
-        output = _channels_first(call.output()) if is_last else call.output()
-        cost = macs.conv(output, call.shape(weight), bias=bias >= 0 and call.has(bias))
+        cost = macs.conv(call.output(), call.shape(weight), bias=bias >= 0 and call.has(bias))
         if residual >= 0 and call.has(residual):
             cost = macs.adding(cost, "residual", call.output())
         cost = _requantized(cost, call) if requantize else cost
@@ -87,18 +79,12 @@ def _activated(cost: Cost, call: Call) -> Cost:
     return macs.adding(cost, str(name), call.output()) if name and name != "none" else cost
 
 
-def _qlinear_conv(call: Call) -> Cost:
-    last = bool(call.attributes.get("channels_last", 0))
-    return conv(3, 8, last=last, requantize=True)(call)
-
-
-def _conv_transpose(weight: int = 1, bias: int = 2, *, last: bool = False, requantize: bool = False) -> Rule:
+def _conv_transpose(weight: int = 1, bias: int = 2, *, requantize: bool = False) -> Rule:
     def rule(call: Call) -> Cost:
-        fault = _channels_fit(call, weight, last=last, transposed=True)
+        fault = _channels_fit(call, weight, transposed=True)
         if fault is not None:
             return fault
-        source = _channels_first(call.shape(0)) if last else call.shape(0)
-        cost = macs.conv_transpose(source, call.shape(weight), None)
+        cost = macs.conv_transpose(call.shape(0), call.shape(weight), None)
         cost = macs.adding(cost, "bias", call.output()) if call.has(bias) else cost
         return _requantized(cost, call) if requantize else cost
 
@@ -332,12 +318,18 @@ def _unpacked(shape: Shape, bits: int) -> Dim:
     return None if size is None else size * 8 // bits
 
 
-_fused_conv = conv(residual=3, activation=True)
+def _blocked_conv(call: Call) -> Cost:
+    cost = conv(residual=3, activation=True, checked=False)(call)
+    return replace(cost, formula=f"{cost.formula}; channels as stored, in whole blocks")
+
+
+_FUSED_CONV = conv(residual=3, activation=True)
+_QLINEAR_CONV = conv(3, 8, requantize=True)
 
 RULES: dict[Key, Rule] = {
     ("", "Conv"): conv(),
     ("", "ConvInteger"): conv(bias=-1),
-    ("", "QLinearConv"): conv(3, 8, requantize=True),
+    ("", "QLinearConv"): _QLINEAR_CONV,
     ("", "ConvTranspose"): _conv_transpose(),
     ("", "DeformConv"): _deform_conv,
     ("", "CausalConvWithState"): _causal_conv,
@@ -347,10 +339,10 @@ RULES: dict[Key, Rule] = {
     ("", "Gemm"): _gemm,
     ("", "Einsum"): _einsum,
     ("", "AffineGrid"): _affine_grid,
-    (MS, "FusedConv"): _fused_conv,
-    (MS, "NhwcConv"): conv(last=True),
-    (MS, "NhwcFusedConv"): conv(last=True, residual=3, activation=True),
-    (MS, "QLinearConv"): _qlinear_conv,
+    (MS, "FusedConv"): _FUSED_CONV,
+    (MS, "NhwcConv"): conv(),
+    (MS, "NhwcFusedConv"): _FUSED_CONV,
+    (MS, "QLinearConv"): _QLINEAR_CONV,
     (MS, "ConvTransposeWithDynamicPads"): _conv_transpose(bias=3),
     (MS, "CausalConvWithState"): _causal_conv,
     (MS, "VarlenCausalConvWithState"): _causal_conv,
@@ -377,9 +369,9 @@ RULES: dict[Key, Rule] = {
     (MS, "MoE"): _mixture((2, 4, 6), (3, 5, 7), ()),
     (MS, "QMoE"): _mixture((2, 5, 8), (4, 7, 10), ("expert_weight_bits", "fc1_expert_weight_bits")),
     # channels are padded to the width of a vector: the weight no longer tells how many the input had
-    (NCHWC, "Conv"): conv(residual=3, activation=True, checked=False),
-    (NHWC, "Conv"): conv(last=True, activation=True),
-    (NHWC, "ConvTranspose"): _conv_transpose(last=True),
-    (NHWC, "QLinearConv"): conv(3, 8, last=True, requantize=True),
-    (NHWC, "QLinearConvTranspose"): _conv_transpose(3, 8, last=True, requantize=True),
+    (NCHWC, "Conv"): _blocked_conv,
+    (NHWC, "Conv"): conv(activation=True),
+    (NHWC, "ConvTranspose"): _conv_transpose(),
+    (NHWC, "QLinearConv"): _QLINEAR_CONV,
+    (NHWC, "QLinearConvTranspose"): _conv_transpose(3, 8, requantize=True),
 }

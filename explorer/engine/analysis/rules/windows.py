@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from explorer.engine.analysis import macs
+from explorer.engine.analysis.layouts import NCHWC, NHWC
 from explorer.engine.analysis.macs import ELEMENTWISE, FREE, Cost
 from explorer.engine.analysis.rules.call import MS, Call, Key, Rule, each_input, free
-from explorer.engine.analysis.rules.products import NCHWC, NHWC
 from explorer.facts import Dim, Shape
 
 __all__ = ["RULES"]

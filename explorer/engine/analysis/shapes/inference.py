@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from explorer.engine.analysis import folding
 from explorer.engine.analysis.shapes import dimensions as dims
-from explorer.engine.analysis.shapes import movement, products, rules
+from explorer.engine.analysis.shapes import microsoft, movement, products, rules
 from explorer.engine.analysis.shapes.binding import InputShapes, bind_inputs, bound_shape
 from explorer.engine.analysis.shapes.bodies import captured_names, iterations, substituted
 from explorer.engine.analysis.shapes.contents import Contents, follow
@@ -51,7 +51,7 @@ MAX_REMEMBERED = 8_192
 _REMEMBERED: dict[Hashable, Answer] = {}
 """Answers by operator, attributes, types and contents, which is all that a rule is told."""
 
-_RULES = {**rules.RULES, **movement.RULES, **products.RULES}
+_RULES = {**rules.RULES, **movement.RULES, **products.RULES, **microsoft.RULES}
 _STANDARD = {op: rule for (domain, op), rule in _RULES.items() if not domain}
 _DOMAINS = frozenset(domain for domain, _ in _RULES)
 _KNOWN_OPS = frozenset(folding.FOLDABLE) | {"Constant"}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec.structs import replace
-
 from explorer.engine.analysis.shapes import dimensions as dims
-from explorer.engine.analysis.shapes.rules import MS, Answer, Call, Handler, Rule, broadcast
+from explorer.engine.analysis.shapes.rules import Answer, Call, Handler, Rule, broadcast
 from explorer.facts import Dim, Shape
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "blocked_conv", "fused_matmul"]
 
 
 # -- windows --------------------------------------------------------------------------------------
@@ -124,6 +120,16 @@ def _global_pool(call: Call) -> Answer:
     return ((dtype, source[:2] + (1,) * (len(source) - 2)),)
 
 
+def blocked_conv(call: Call) -> Answer:
+    """As a convolution, its weight padded to whole blocks of channels."""
+    source, weight = call.shape(0), call.shape(1)
+    kernel = call.ints("kernel_shape") or (weight[2:] if weight else None)
+    if source is None or weight is None or kernel is None or len(source) != len(weight):
+        return None
+    places = _windows(call, source[2:], kernel)
+    return None if places is None else ((call.dtype(0), (source[0], weight[0], *places)),)
+
+
 # -- matrix products ------------------------------------------------------------------------------
 
 
@@ -155,7 +161,8 @@ def _matmul(second: int = 1, dtype: str | int = 0) -> Handler:
     return rule
 
 
-def _fused_matmul(call: Call) -> Answer:
+def fused_matmul(call: Call) -> Answer:
+    """A product whose operands may be turned first, by attributes."""
     if call.whole("transBatchA", 0) or call.whole("transBatchB", 0):
         return None
     a, b = call.shape(0), call.shape(1)
@@ -182,23 +189,6 @@ def _gemm(call: Call) -> Answer:
     if len({d for d in inner if isinstance(d, int)}) > 1:
         return None
     return ((dtype, (rows, columns)),)
-
-
-def _gemm_quantized(call: Call) -> Answer:
-    """A, its scale and zero point, B, its scale and zero point, C, the result's scale and zero point."""
-    moved = [call.types[0], call.types[3] if len(call.types) > 3 else None]
-    answer = _gemm(replace(call, types=moved))
-    if answer is None:
-        return None
-    # without a scale for the result it is given as float
-    return ((call.dtype(0) if call.has(8) else "float32", answer[0][1]),)
-
-
-def _matmul_nbits(call: Call) -> Answer:
-    source, columns = call.shape(0), call.attributes.get("N")
-    if source is None or not isinstance(columns, int):
-        return ((call.dtype(0), None),)
-    return ((call.dtype(0), (*source[:-1], columns)),)
 
 
 def _einsum(call: Call) -> Answer:
@@ -264,124 +254,6 @@ def _recurrent(call: Call) -> Answer:
     return ((dtype, whole), (dtype, state), (dtype, state))[: call.count]
 
 
-def _packed_attention(call: Call) -> Answer:
-    """The runtime's Attention: input (B, S, hidden), weights (hidden, 3 x hidden)."""
-    source, bias, weights = call.shape(0), call.shape(2), call.shape(1)
-    if source is None or len(source) != 3 or call.count > 1:
-        return None
-    sizes = call.ints("qkv_hidden_sizes")
-    packed = bias[-1] if bias else weights[-1] if weights else None
-    width: Dim = sizes[2] if sizes else dims.quotient(packed, 3)
-    return ((call.dtype(0), (source[0], source[1], width)),)
-
-
-def _multi_head_attention(call: Call) -> Answer:
-    """The runtime's MultiHeadAttention with separate query, key and value of (B, S, hidden)."""
-    query, value = call.shape(0), call.shape(2)
-    if call.count > 1 or query is None or len(query) != 3 or value is None:
-        return None
-    heads: Any = call.attributes.get("num_heads")
-    if len(value) == 3:
-        width: Dim = value[2]
-    elif len(value) == 4 and isinstance(heads, int):
-        width = dims.multiply(value[3], heads)
-    else:
-        return None
-    return ((call.dtype(0), (query[0], query[1], width)),)
-
-
-def _grouped_query_attention(call: Call) -> Answer:
-    """The runtime's GroupQueryAttention; present keys are as long as past ones and new ones together."""
-    query, key, past = call.shape(0), call.shape(1), call.shape(3)
-    if query is None or len(query) != 3:
-        return None
-    width = query[2]
-    if key is None:
-        heads, own = call.whole("num_heads", 0), call.whole("kv_num_heads", 0)
-        if not heads:
-            return None
-        width = dims.multiply(dims.quotient(query[2], heads + 2 * own), heads)
-    present: Shape | None = None
-    if past is not None and len(past) == 4:
-        # with a shared buffer it stays as it is; which of the two is meant is decided at run time
-        present = (past[0], past[1], None, past[3])
-    dtype = call.dtype(0)
-    return ((dtype, (query[0], query[1], width)), (dtype, present), (dtype, present))[: call.count]
-
-
-def _last(call: Call) -> Answer:
-    """Channels last, as onnxruntime's Nhwc operators have them: turned, answered as usual, turned back."""
-    turned = [
-        None if kind is None else (kind[0], _channels_first(kind[1]) if at == 0 else kind[1])
-        for at, kind in enumerate(call.types)
-    ]
-    inner = replace(call, types=turned)
-    answer = (_pool if call.op.endswith("Pool") else _conv())(inner)
-    if answer is None:
-        return None
-    return [(dtype, _channels_last(shape)) for dtype, shape in answer]
-
-
-def _channels_first(shape: Shape | None) -> Shape | None:
-    return None if shape is None else (shape[0], shape[-1], *shape[1:-1])
-
-
-def _channels_last(shape: Shape | None) -> Shape | None:
-    return None if shape is None else (shape[0], *shape[2:], shape[1])
-
-
-def _reorder_input(call: Call) -> Answer:
-    """Into blocks of channels; how many more channels the blocks have the convolution behind it says."""
-    shape = call.shape(0)
-    if shape is not None and call.whole("channels_last", 0):
-        shape = _channels_first(shape)
-    return ((call.dtype(0), shape),)
-
-
-def _reorder_output(call: Call) -> Answer:
-    shape = call.shape(0)
-    if shape is None:
-        return ((call.dtype(0), None),)
-    shape = (shape[0], call.attributes.get("channels", shape[1]), *shape[2:])
-    return ((call.dtype(0), _channels_last(shape) if call.whole("channels_last", 0) else shape),)
-
-
-def _blocked_upsample(call: Call) -> Answer:
-    shape, scales = call.shape(0), call.ints("scales")
-    if shape is None or scales is None or len(scales) != len(shape):
-        return None
-    return ((call.dtype(0), tuple(dims.multiply(d, s) for d, s in zip(shape, scales, strict=True))),)
-
-
-def _blocked_conv(call: Call) -> Answer:
-    """As a convolution, its weight padded to whole blocks of channels."""
-    source, weight = call.shape(0), call.shape(1)
-    kernel = call.ints("kernel_shape") or (weight[2:] if weight else None)
-    if source is None or weight is None or kernel is None or len(source) != len(weight):
-        return None
-    places = _windows(call, source[2:], kernel)
-    return None if places is None else ((call.dtype(0), (source[0], weight[0], *places)),)
-
-
-def _qlinear_global_pool(call: Call) -> Answer:
-    source, dtype = call.shape(0), call.dtype(0)
-    if source is None:
-        return ((dtype, None),)
-    ones = (1,) * (len(source) - 2)
-    if call.whole("channels_last", 0):
-        return ((dtype, (source[0], *ones, source[-1])),)
-    return ((dtype, (*source[:2], *ones)),)
-
-
-def _embed_layer_norm(call: Call) -> Answer:
-    ids, table = call.shape(0), call.shape(2)
-    whole = None if ids is None or table is None else (*ids, table[-1])
-    mask = None if ids is None else ids[:1]
-    return ((call.dtype(2), whole), ("int32", mask), (call.dtype(2), whole))[: call.count]
-
-
-NCHWC = "com.microsoft.nchwc"
-
 RULES: dict[tuple[str, str], Rule] = {
     ("", "Conv"): Rule(_conv()),
     ("", "ConvInteger"): Rule(_conv(dtype="int32")),
@@ -396,27 +268,5 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Einsum"): Rule(_einsum),
     ("", "STFT"): Rule(_stft, (1, 3)),
     **{("", op): Rule(_recurrent) for op in ("RNN", "GRU", "LSTM")},
-    (MS, "FusedConv"): Rule(_conv()),
-    (MS, "FusedGemm"): Rule(_gemm),
-    (MS, "FusedMatMul"): Rule(_fused_matmul),
-    (MS, "TransposeMatMul"): Rule(_fused_matmul),
-    (MS, "MatMulNBits"): Rule(_matmul_nbits),
-    (MS, "MatMulIntegerToFloat"): Rule(_matmul(dtype=2)),
-    (MS, "DynamicQuantizeMatMul"): Rule(_matmul(dtype="float32")),
-    (MS, "QLinearConv"): Rule(_conv(3, 7)),
-    (MS, "QGemm"): Rule(_gemm_quantized),
-    (MS, "NhwcConv"): Rule(_last),
-    (MS, "NhwcMaxPool"): Rule(_last),
-    (MS, "QLinearGlobalAveragePool"): Rule(_qlinear_global_pool),
-    (MS, "EmbedLayerNormalization"): Rule(_embed_layer_norm),
-    (NCHWC, "Conv"): Rule(_blocked_conv),
-    **{(NCHWC, op): Rule(_pool) for op in ("MaxPool", "AveragePool")},
-    **{(NCHWC, op): Rule(_global_pool) for op in ("GlobalMaxPool", "GlobalAveragePool")},
-    (NCHWC, "ReorderInput"): Rule(_reorder_input),
-    (NCHWC, "ReorderOutput"): Rule(_reorder_output),
-    (NCHWC, "Upsample"): Rule(_blocked_upsample),
-    (MS, "Attention"): Rule(_packed_attention),
-    (MS, "MultiHeadAttention"): Rule(_multi_head_attention),
-    (MS, "GroupQueryAttention"): Rule(_grouped_query_attention),
 }
 """Rule by (domain, operator)."""

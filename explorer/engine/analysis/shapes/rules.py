@@ -19,9 +19,7 @@ from explorer.engine.analysis.shapes import dimensions as dims
 from explorer.engine.graph import DTYPES, Tensor
 from explorer.facts import Dim, Shape
 
-__all__ = ["MS", "Call", "Misfit", "Rule", "Type", "axis_of", "broadcast", "int_attributes"]
-
-MS = "com.microsoft"
+__all__ = ["UNKNOWN", "Call", "Misfit", "Rule", "Type", "axis_of", "broadcast", "int_attributes", "skip_norm"]
 
 Type = tuple[str | None, Shape | None]
 """Element type and shape, each None if unknown."""
@@ -248,11 +246,6 @@ def _where(call: Call) -> Answer:
     return ((call.dtype(1), broadcast(call.shape(0), call.shape(1), call.shape(2))),)
 
 
-def _with_scale(call: Call) -> Answer:
-    """QLinearAdd, QLinearMul of onnxruntime: two operands with scale and zero point each."""
-    return ((call.dtype(0), broadcast(call.shape(0), call.shape(3))),)
-
-
 def _layer_norm(call: Call) -> Answer:
     kind = call.types[0] or UNKNOWN
     shape = kind[1]
@@ -265,7 +258,7 @@ def _layer_norm(call: Call) -> Answer:
     return (kind, *((dtype, statistics),) * (call.count - 1))
 
 
-def _skip_norm(call: Call) -> Answer:
+def skip_norm(call: Call) -> Answer:
     """Like its input; statistics are not given for inference, the sum is like the input again."""
     kind = call.types[0] or UNKNOWN
     return (kind, UNKNOWN, UNKNOWN, kind)[: call.count]
@@ -534,17 +527,5 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Unique"): Rule(_unique, (), True),
     ("", "NonMaxSuppression"): Rule(_non_max_suppression, (2,), True),
     ("", "TopK"): Rule(_top_k, (1,), True),
-    # onnxruntime's own, of which onnx's inference knows nothing
-    **{(MS, op): Rule(_first) for op in _names("Gelu FastGelu QuickGelu BiasGelu RotaryEmbedding Inverse")},
-    **{(MS, op): Rule(_first) for op in _names("MoE QMoE GroupNorm")},
-    (MS, "SkipGroupNorm"): Rule(_first),
-    (MS, "BiasSoftmax"): Rule(_first),
-    (MS, "BiasAdd"): Rule(_first),
-    (MS, "SkipLayerNormalization"): Rule(_skip_norm),
-    (MS, "SkipSimplifiedLayerNormalization"): Rule(_skip_norm),
-    (MS, "QuantizeLinear"): Rule(_quantize),
-    (MS, "DequantizeLinear"): Rule(_like(1, "")),
-    **{(MS, op): Rule(_same) for op in _names("QLinearSigmoid QLinearLeakyRelu QLinearSoftmax")},
-    **{(MS, op): Rule(_with_scale) for op in _names("QLinearAdd QLinearMul")},
 }
-"""Rule by (domain, operator): what is here, and what `movement` and `products` add."""
+"""Rule by (domain, operator): what is here; `movement`, `products` and `microsoft` add theirs."""
