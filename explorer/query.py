@@ -3,7 +3,7 @@
     attention                words are looked for in path, name and kind, whatever the case
     features.*conv           with * or ? the whole path, name or kind must match the pattern
     op:Conv name:fc* status:unknown
-    macs>1e6 params>=1k bytes<1MiB
+    macs>1e6 params >= 1 k bytes<1MiB     with blanks or without
     -op:Relu                 a minus turns a term round
     "two words"              quotes keep a blank, and any sign, as it is
 
@@ -56,7 +56,11 @@ TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
     "status": lambda layer: (layer.status,),
     "dtype": lambda layer: {t.dtype or "?" for t in (*layer.inputs, *layer.outputs, *layer.weights)},
     "weight": lambda layer: tuple(w.name for w in layer.weights),
-    "is": lambda layer: ("group" if layer.group else "leaf", "shared" if layer.shared_with else "own"),
+    "is": lambda layer: (
+        "group" if layer.group else "leaf",
+        "shared" if layer.shared_with else "own",
+        "tiled" if layer.tiled else "whole",
+    ),
 }
 """What can be asked for by name with a colon."""
 
@@ -71,7 +75,13 @@ _COMPARE: Mapping[str, Callable[[int, float], bool]] = {
 }
 _COMPARISON = re.compile(r"([a-z_]+)(>=|<=|!=|==|=|>|<)(.*)\Z", re.IGNORECASE | re.DOTALL)
 _KEYED = re.compile(r"([a-z_]+):(?!:)(.+)\Z", re.IGNORECASE | re.DOTALL)
-_NUMBER = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]{1,3})?)\s*([a-z]*)\Z", re.IGNORECASE)
+# nothing in it can be matched in two ways: of thousands of digits that are no number each is looked at once
+_NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?)\s*([a-z]*)\Z", re.IGNORECASE)
+_NAME = re.compile(r"-*[a-z_]+", re.IGNORECASE)
+_SIGNED = re.compile(r"[<>=]|!=")
+_OPEN = re.compile(rf"-*(?:[a-z_]+(?:[<>=!]=|[<>=])|(?:{'|'.join(TEXTS)}):)", re.IGNORECASE)
+_LONGEST = 1_000
+"""Characters of a filter: nobody writes more, and what a whole file says was pasted by mistake."""
 _UNITS: Mapping[str, int] = {
     "": 1,
     "b": 1,
@@ -91,9 +101,13 @@ def number(text: str) -> float:
     match = _NUMBER.match(text.strip())
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise Misuse(f"'{text}' is not a number", where="filter", hint="write 1e6, 1k, 1.5M or 2MiB")
+        raise Misuse(f"'{_brief(text)}' is not a number", where="filter", hint="write 1e6, 1k, 1.5M or 2MiB")
     value = float(match[1].replace("_", "").replace(",", ""))
     return value * float(unit)
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 20 else text[:19] + "…"
 
 
 def search(layers: Sequence[Layer], text: str) -> tuple[int, ...]:
@@ -104,7 +118,7 @@ def search(layers: Sequence[Layer], text: str) -> tuple[int, ...]:
         text: The filter; empty finds everything.
 
     Raises:
-        Misuse: A key that does not exist, a number that is none, or an open quote.
+        Misuse: A key that does not exist, a number that is none, an open quote, or too long.
     """
     wanted = matcher(text)
     return tuple([layer.id for layer in layers if wanted(layer)])
@@ -116,7 +130,7 @@ def matcher(text: str) -> Callable[[Layer], bool]:
     Raises:
         Misuse: As for `search`.
     """
-    tests = [_term(word, quoted) for word, quoted in _words(text)]
+    tests = [_term(word) for word in dict.fromkeys(_words(text))]
     around: list[tuple[int, str]] = []  # the groups that the row lies in: id and place
 
     def wanted(layer: Layer) -> bool:
@@ -130,23 +144,36 @@ def matcher(text: str) -> Callable[[Layer], bool]:
     return wanted
 
 
-def _words(text: str) -> list[tuple[str, bool]]:
-    """The terms, and whether each began with a quote."""
+def _words(text: str) -> list[str]:
+    """The terms as written; comparisons and keys with blanks in one piece: 'macs > 1 k', 'op: Conv'."""
+    if len(text) > _LONGEST:
+        raise Misuse(f"a filter has at most {_LONGEST:,} characters", where="filter")
     lexer = shlex.shlex(text, posix=False)
     lexer.whitespace_split = True
     lexer.commenters = ""
     lexer.quotes = '"'
+    out: list[str] = []
     try:
-        raw = list(lexer)
+        for word in lexer:
+            before = out[-1] if out else ""
+            sign = _NAME.fullmatch(before) and _SIGNED.match(word)
+            value = _OPEN.fullmatch(before) and not word.startswith('"')
+            unit = word.lower() in _UNITS and before[-1:].isdigit() and _COMPARISON.match(before.lstrip("-"))
+            out[-1:] = [before + word] if sign or value or unit else [*out[-1:], word]
     except ValueError:
         raise Misuse("a quote is not closed", where="filter") from None
-    return [(word.replace('"', ""), word.startswith(('"', '-"'))) for word in raw]
+    return out
 
 
-def _term(word: str, quoted: bool) -> Test:
-    if word.startswith("-") and len(word) > 1:
-        inner = _term(word[1:], quoted)
-        return lambda layer, place: not inner(layer, place)
+def _term(written: str) -> Test:
+    bare = written.lstrip("-")
+    test = _plain(bare.replace('"', ""), bare.startswith('"')) if bare else _text(written)
+    if bare and (len(written) - len(bare)) % 2:
+        return lambda layer, place: not test(layer, place)
+    return test
+
+
+def _plain(word: str, quoted: bool) -> Test:
     if quoted:
         return _text(word)
     comparison = _COMPARISON.match(word)
@@ -178,8 +205,8 @@ def _keyed(key: str, value: str) -> Test:
     get = TEXTS.get(key)
     if get is None:
         known = [*TEXTS, *FIGURES]
-        hint = f"write {key}>{value}" if key in FIGURES else nearest(key, known)
-        raise Misuse(f"a filter has no '{key}:'", where="filter", hint=hint)
+        hint = f"write {key}>{_brief(value)}" if key in FIGURES else nearest(key, known)
+        raise Misuse(f"a filter has no '{_brief(key)}:'", where="filter", hint=hint)
     want = value.lower()
     if any(c in want for c in "*?"):
         match = _glob(want)
@@ -198,7 +225,7 @@ def _figure(key: str, sign: str, text: str) -> Test:
     get = FIGURES.get(key.lower())
     if get is None:
         hint = nearest(key.lower(), FIGURES)
-        raise Misuse(f"a filter cannot compare '{key}'", where="filter", hint=hint)
+        raise Misuse(f"a filter cannot compare '{_brief(key)}'", where="filter", hint=hint)
     limit = number(text)
     compare = _COMPARE[sign]
 

@@ -67,12 +67,41 @@ LAYERS = (
         ("bytes>1MB", (1,)),
         ("-relu features", (0, 1, 3)),
         ("-macs>0 -is:group", (2, 4, 5)),
+        # blanks around a sign, before a unit and behind a colon
+        ("macs > 1e6", (1,)),
+        ("macs >1e6", (1,)),
+        ("macs> 1e6", (1,)),
+        ("bytes > 1 MiB", (1,)),
+        ("features params >= 1 k", (1, 3)),
+        ("-macs > 0 -is:group", (2, 4, 5)),
+        ("op: conv", (1,)),
+        ("macs>1 k", (1,)),
+        ("op:conv k", ()),
+        ("--relu", (2,)),
+        ('"-relu"', ()),
         ('"op:conv"', ()),
         ("features params>1 op:gemm", (3,)),
     ],
 )
 def test_a_filter_finds(text: str, found: tuple[int, ...]) -> None:
     assert search(LAYERS, text) == found
+
+
+@pytest.mark.parametrize("text", ["-" * 3_000, "macs>" + "1" * 3_000 + "!", "a " * 1_500, "*a" * 1_500])
+def test_what_was_pasted_by_mistake_is_refused_in_few_words(text: str) -> None:
+    with pytest.raises(Misuse, match="at most 1,000 characters") as refused:
+        search(LAYERS, text)
+    assert len(str(refused.value)) < 80
+
+
+def test_a_long_filter_is_read_or_refused_in_few_words() -> None:
+    assert search(LAYERS, "-" * 999) == ()
+    assert search(LAYERS, "-" * 900 + "relu") == (2,)
+    assert search(LAYERS, "*u" * 450) == ()
+    for text in ("macs>" + "1" * 900 + "!", "a" * 900 + ">1", "a" * 900 + ":1"):
+        with pytest.raises(Misuse) as refused:
+            search(LAYERS, text)
+        assert len(str(refused.value)) < 120
 
 
 def test_unknown_figures_are_neither_large_nor_small() -> None:

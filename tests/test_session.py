@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from explorer import Misuse, Session, TileSpec, diff_files, verify_files
+from explorer.facts import Form
 
 Sample = Callable[[str], Path]
 SPEC = TileSpec((16, 16, 16))
@@ -117,6 +118,24 @@ def test_a_session_leaves_no_folder_behind_closed_or_forgotten(sample: Sample) -
     del session, forgotten
     gc.collect()
     assert not any(folder.exists() for folder in folders)
+
+
+@pytest.mark.parametrize("form", ["lab", "scan"])
+def test_a_tiled_convolution_stays_one_and_reads_what_it_read(sample: Sample, form: Form) -> None:
+    with Session(sample("lenet")) as session:
+        before = {layer.path: layer for layer in session.analysis().layers}
+        session.tile(TileSpec((16, 16, 16), form=form), verify=False)
+        rows = session.analysis().layers
+        assert [rows[at].path for at in session.search("op:Conv")] == ["/conv1/Conv", "/conv2/Conv"]
+        assert [rows[at].path for at in session.search("op:Gemm is:tiled")] == [
+            "/fc1/Gemm", "/fc2/Gemm", "/fc3/Gemm",
+        ]  # fmt: skip
+        for row in rows:
+            if row.depth == 0:
+                was = before[row.path]
+                assert (row.kind, row.tiled) == (was.kind, was.kind in ("Conv", "Gemm")), row.path
+                assert {t.name for t in row.inputs} == {t.name for t in was.inputs}, row.path
+                assert {t.name for t in row.outputs} == {t.name for t in was.outputs}, row.path
 
 
 def test_undo_and_redo_stay_at_the_ends(sample: Sample) -> None:

@@ -106,6 +106,7 @@ class Layer(Struct, frozen=True):
         weight_bytes_read: The part of `bytes_read` that is stored in the model (parameters, tables,
             buffers); the rest are activations.
         counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
+        tiled: It is made of tiles; `kind` is that of the product which they make, as far as the file says it.
         kv_cache_bytes: Decode mode only: the keys and values of the tokens in the cache that this layer
             reads, without those of the new token; None for a layer that reads none.
     """
@@ -136,7 +137,13 @@ class Layer(Struct, frozen=True):
     repeat: int = 1
     weight_bytes_read: int | None = 0
     counted: bool = True
+    tiled: bool = False
     kv_cache_bytes: int | None = None
+
+    @property
+    def kind_text(self) -> str:
+        """The kind in words: 'Conv', 'Conv, tiled ×2'."""
+        return f"{self.kind}{', tiled' * self.tiled}{f' ×{self.calls}' * (self.calls > 1)}"
 
 
 def is_assumed(reason: str) -> bool:

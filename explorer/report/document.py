@@ -453,7 +453,7 @@ def _totals(fact: Totals) -> Document:
 def _layer(fact: Layer) -> Document:
     tensors = {name: [_tensor(t) for t in getattr(fact, name)] for name in ("inputs", "outputs", "weights")}
     cache = {} if fact.kv_cache_bytes is None else {"kv_cache_bytes": fact.kv_cache_bytes}
-    return {**_picked(fact, _LAYER), **cache, **tensors}
+    return {**_picked(fact, _LAYER), **cache, **({"tiled": True} if fact.tiled else {}), **tensors}
 
 
 def _range(fact: Range) -> Document:

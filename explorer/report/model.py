@@ -345,11 +345,10 @@ def _layer_row(
     row: Layer, whole: int | None, largest: int, said: Mapping[str, str], bare: bool = False
 ) -> tuple[Cell, ...]:
     name = "  " * row.depth + (row.name or row.path or "(model)")
-    kind = f"{row.kind} ×{row.calls}" if row.calls > 1 else row.kind
     style = STRONG if row.group else ""
     return (
         Span(name, style),
-        Span(kind, DIM),
+        Span(row.kind_text, DIM),
         Span(_outputs(row.outputs), DIM) if row.group else _outputs(row.weights if bare else row.outputs),
         quiet_zero(row.params, count_text(row.params)),
         quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),

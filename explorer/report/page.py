@@ -197,7 +197,7 @@ def _layers(fact: Analysis) -> _Section:
     rows = [
         [
             _Cell(printable(row.name or row.path or "(model)"), row.id, printable(row.path), row.depth),
-            _text(f"{row.kind} ×{row.calls}" if row.calls > 1 else row.kind),
+            _text(row.kind_text),
             _text(_shapes(row.outputs)),
             _count(row.params),
             _bytes(row.weight_bytes),

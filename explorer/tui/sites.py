@@ -39,7 +39,7 @@ def within(site: SitePlan, node: str) -> bool:
 
 def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
     """What goes into layers as operands 'A' and 'B', by what comes out of them; a tiled site is one layer."""
-    whole = [layer for layer in layers if layer.group and layer.kind == "tiled"]
+    whole = [layer for layer in layers if layer.group and layer.tiled]
     leaves = [layer for layer in layers if not layer.group and layer.inputs]
     return {
         made.name: dict(zip("AB", [given.name for given in layer.inputs], strict=False))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 from pathlib import Path
 
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
@@ -156,6 +157,25 @@ async def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_mended() ->
         await hands.press("1", "enter")
         assert hands.main.query_one(LayerTree).has_focus
         assert "3/15  op:gemm macs>1" in hands.strip(PaneHead, "#tree-head")
+
+
+async def test_thousands_of_keys_that_come_together_are_looked_for_once() -> None:
+    async with screen() as hands:
+        await hands.press("slash")
+        app = hands.pilot.app
+        for _ in range(300):
+            app.post_message(Key("r", "r"))
+        entry = app.screen.query_one(Input)
+        while len(entry.value) < 300:
+            await asyncio.sleep(0)
+            assert len(app.workers) < 10, "what waits for its turn must not grow with every key"
+        await hands.rest()
+        assert "0/15" in hands.strip(PaneHead, "#tree-head")
+        app.post_message(Paste("r" * 3_000))
+        await hands.rest()
+        assert "at most 1,000 characters" in str(hands.main.query_one("#filter-said", Static).render())
+        await hands.press("escape")
+        assert len(hands.tree()) == 15
 
 
 async def test_filter_order_and_column_outlive_a_change_of_the_model() -> None:

@@ -7,7 +7,7 @@ other names. A `Frame` keeps track of that, and of which values are parameters i
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,6 +21,9 @@ from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, whole
 from explorer.engine.formats import onnx_tensor
 from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
 from explorer.facts import Dim, TensorInfo, Tiled
+
+if TYPE_CHECKING:
+    from explorer.engine.analysis.on_tiles import Claims
 
 __all__ = [
     "HANDED_ON",
@@ -174,7 +177,7 @@ class Walk(Struct):
     """What a walk collects: leaves, facts of groups, and the execution order for memory.
 
     `kept` holds the keys of the model's outputs, `edges` and `frame` what `walker.boundaries` needs, `shapes`
-    those of all bodies by their ids, `tiled` what runs on tiles.
+    those of all bodies by their ids, `tiled` what runs on tiles, `claims` what the file says of them.
     """
 
     leaves: list[Leaf] = field(default_factory=list)
@@ -185,6 +188,7 @@ class Walk(Struct):
     frame: Frame | None = None
     shapes: dict[int, Shapes] = field(default_factory=dict)
     tiled: Tiled | None = None
+    claims: Claims | None = None
 
 
 def nbytes(info: TensorInfo) -> int | None:

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
-from explorer.engine.graph import Model
+from explorer.engine.analysis.scopes import TILED
+from explorer.engine.graph import Function, Model
 from explorer.engine.transforms.carried import PLAN_KEY, plans
 from explorer.engine.transforms.region import DOMAIN, MNK_KEY, SITE_KEY
-from explorer.facts import Dim, LeftOver, Tiled
+from explorer.facts import Dim, Layer, LeftOver, Tiled
 
 if TYPE_CHECKING:
     from explorer.engine.analysis.frames import Frame
     from explorer.engine.analysis.tree import Leaf
 
-__all__ = ["Claims", "counted", "planned_sizes"]
+__all__ = ["Claims", "counted", "marked", "planned_sizes"]
 
 Tile = tuple[int, int, int]
 
@@ -45,11 +47,13 @@ class Claims(Struct, frozen=True):
     Attributes:
         operators: Tile by name of a local function.
         sites: Tile by name of a site.
+        products: Operator by name of a site.
         skipped: Why a product was left, by its name.
     """
 
     operators: Mapping[str, Tile]
     sites: Mapping[str, Tile]
+    products: Mapping[str, str]
     skipped: Mapping[str, str]
 
     @classmethod
@@ -68,27 +72,44 @@ class Claims(Struct, frozen=True):
         if not operators and not model.metadata.get(PLAN_KEY):
             return None
         sites: dict[str, Tile] = {}
+        products: dict[str, str] = {}
         skipped: dict[str, str] = {}
         for said in plans(model):
-            tiles, reasons = _planned(said)
+            tiles, kinds, reasons = _planned(said)
             sites = tiles | sites
+            products = kinds | products
             skipped = reasons | skipped
-        return cls(operators, sites, skipped)
+        return cls(operators, sites, products, skipped)
 
 
-def _planned(said: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str]]:
-    """Tiles of sites, and why products were left, as a plan in a file has them; nothing if it is none."""
+def _planned(said: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
+    """Tiles and operators of sites, and why products were left, as a plan in a file says; if it is one."""
     sites: dict[str, Tile] = {}
+    products: dict[str, str] = {}
     skipped: dict[str, str] = {}
     try:
         for site in said["sites"]:
             tm, tk, tn = site.get("tile") or said["tile"]
             sites[str(site["name"])] = int(tm), int(tk), int(tn)
+            products[str(site["name"])] = str(site.get("op") or TILED)[:_LONGEST_NAME]
         for skip in said.get("skipped", ()):
             skipped.setdefault(str(skip["name"]), str(skip["reason"]))
     except (ValueError, TypeError, KeyError, AttributeError):
-        return {}, {}
-    return sites, skipped
+        return {}, {}, {}
+    return sites, products, skipped
+
+
+def marked(claims: Claims | None, layers: Sequence[Layer], functions: Iterable[Function]) -> None:
+    """Says of rows that nobody has seen yet which are tiled sites, and what they were before."""
+    if claims is None:
+        return
+    own = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
+    for row in layers:
+        if row.kind in own and (row.kind == TILED or row.path in claims.products):
+            called = {} if row.kind == TILED else {"function": row.kind}
+            force_setattr(row, "attributes", {**called, **row.attributes})
+            force_setattr(row, "kind", claims.products.get(row.path, row.kind))
+            force_setattr(row, "tiled", True)
 
 
 def planned_sizes(model: Model, open_: Collection[str]) -> dict[str, int]:
@@ -102,6 +123,8 @@ def planned_sizes(model: Model, open_: Collection[str]) -> dict[str, int]:
     return found
 
 
+_LONGEST_NAME = 64
+"""Characters of an operator's name that are taken from a file."""
 _LARGEST = 1 << 20
 """A size that is taken from a file may not be larger."""
 

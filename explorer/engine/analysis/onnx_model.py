@@ -139,6 +139,7 @@ def _examine(
             walker.boundaries(walk, model.graph, walk.frame)
             rows_of: dict[int, int] = {}
             layers = tree.build(walk.leaves, walk.groups, rows_of=rows_of)
+            on_tiles.marked(walk.claims, layers, model.functions.values())
             if look is not None:
                 look(walk.leaves, rows_of)
             return layers, schedule(settled(walk.steps), walk.kept, layers, rows_of)

@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 from explorer.engine.analysis.tree import Scope
 from explorer.engine.graph import Node
 
-__all__ = ["Place", "Places", "from_name", "place", "relative"]
+__all__ = ["TILED", "Place", "Places", "from_name", "place", "relative"]
 
 NAMES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 SITE = "tile_hw.site"
+TILED = "tiled"
+"""Kind of the group around the nodes of a site, as long as nobody looks up what it was."""
 
 MAX_DEPTH = 48
 """Groups within groups; what a name has beyond that stays in one piece."""
@@ -256,7 +258,7 @@ def _under_sites(nodes: Sequence[Node], places: list[Place], units: Sequence[str
     for node, spot, unit in zip(nodes, places, units, strict=True):
         if isinstance(unit, str) and sizes[unit] > 1:
             own = from_name(node.label).name if node.name else node.op
-            out.append(Place((*spot.scopes, Scope(unit, spot.name, "tiled")), own))
+            out.append(Place((*spot.scopes, Scope(unit, spot.name, TILED)), own))
         else:
             out.append(spot)
     return out

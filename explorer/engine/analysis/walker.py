@@ -86,6 +86,7 @@ def walk(
     walker.body(frame, graph.nodes, out)
     out.edges = walker.edges
     out.frame = frame
+    out.claims = walker.claims
     if walker.claims is not None:
         out.tiled = on_tiles.counted(walker.claims, out.leaves)
     out.kept = frozenset(walker.memory_of(frame.key(v.name)) for v in graph.outputs)
@@ -470,7 +471,7 @@ class Walker:
         keys = {n: frame.key(n) for n in names}
         stored = {n: frame.stored[n] for n in names if n in frame.stored}
         stored.update(stored_in(body, (number,)))
-        return replace(
+        below = replace(
             frame,
             shapes=shapes,
             stored=stored,
@@ -481,6 +482,9 @@ class Walker:
             inside=path,
             number=number,
         )
+        # what the body is handed comes from nowhere outside
+        self.edges.append((scopes, (), (), [below.key(v.name) for v in body.inputs]))
+        return below
 
     def finish(
         self,
@@ -519,22 +523,29 @@ def boundaries(walk: Walk, graph: Graph, frame: Frame) -> None:
                 if a is not b and a.path != b.path:
                     break
                 same += 1
+            told = _named(key, info)
             for scope in scopes[same:]:
                 if scope.path in ins:
-                    ins[scope.path][key] = info
+                    ins[scope.path][key] = told
                 else:
-                    ins[scope.path] = {key: info}
+                    ins[scope.path] = {key: told}
             for scope in origin[same:]:
                 if scope.path in outs:
-                    outs[scope.path][key] = info
+                    outs[scope.path][key] = told
                 else:
-                    outs[scope.path] = {key: info}
+                    outs[scope.path] = {key: told}
     for path in {**ins, **outs}:
         if path not in walk.groups:
             walk.groups[path] = GroupFacts(
                 inputs=tuple(ins.get(path, {}).values())[:SHOWN],
                 outputs=tuple(outs.get(path, {}).values())[:SHOWN],
             )
+
+
+def _named(key: Hashable, info: TensorInfo) -> TensorInfo:
+    """A value by its own name, not by what the function or body calls it that reads it."""
+    name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
+    return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 
 
 def _edge(leaf: Leaf) -> Edge:

@@ -46,6 +46,8 @@ def layer_page(
     for path in wrap(((" ", "text"), (safe(layer.path) or "(unnamed)", "strong")), width, 1):
         lines.append(path)
     about: list[Span] = [(" ", "text"), (safe(layer.kind), "accent")]
+    if layer.tiled:
+        about.append((" · tiled", "accent"))
     if layer.calls != 1:
         about.append((f" · called {layer.calls:,} times", "dim"))
     lines.extend(wrap(about, width, 1))

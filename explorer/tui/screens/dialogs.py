@@ -41,6 +41,14 @@ class Entry(Input):
     line, the letters are then in before the backspace that was typed ahead of them.
     """
 
+    def insert_text_at_cursor(self, text: str) -> None:
+        """Insert what there is room for."""
+        room = len(text) if not self.max_length else max(0, self.max_length - len(self.value))
+        if room < len(text):
+            self.restricted()
+        if room:
+            super().insert_text_at_cursor(text[:room])
+
     def on_key(self, event: events.Key) -> None:
         """Edits at once."""
         edit = _EDITS.get(event.key)
@@ -50,11 +58,28 @@ class Entry(Input):
             edit(self)
 
 
+_LONGEST = 4_097
+"""Characters of an entry: one more than a path may have, so that what was cut names no file. An entry costs a
+key as much as it is long."""
+
+
 def text_input(
-    value: str = "", *, placeholder: str = "", blink: bool = False, id: str | None = None
+    value: str = "",
+    *,
+    placeholder: str = "",
+    blink: bool = False,
+    id: str | None = None,
+    longest: int = _LONGEST,
 ) -> Input:
     """A one-line entry; its cursor blinks only where that costs nothing."""
-    entry = Entry(value=value, placeholder=placeholder, compact=True, id=id, select_on_focus=False)
+    entry = Entry(
+        value=value,
+        placeholder=placeholder,
+        compact=True,
+        id=id,
+        select_on_focus=False,
+        max_length=longest,
+    )
     entry.cursor_blink = blink
     return entry
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.errors import ExplorerError
@@ -14,11 +14,15 @@ from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.strips import Status
 
 if TYPE_CHECKING:
+    from textual.worker import Worker
+
     from explorer.tui.jobs import Door
     from explorer.tui.treemodel import TreeModel
 
 __all__ = ["Filtering"]
 
+_LONGEST = 1_001
+"""Characters that the line takes: one more than a filter may have, and so it says what is wrong."""
 _TYPING = 0.12
 """Seconds without a key before the tree follows."""
 
@@ -36,6 +40,8 @@ class Filtering(Changing):
         super().__init__(source, door, remote=remote)
         self.query_text = ""
         self.complaint = ""
+        self._typed, self._typed_at = "", 0.0
+        self._finding: Worker[None] | None = None
 
     def show_layer(self) -> None:
         """Draw the layer under the cursor."""
@@ -50,7 +56,10 @@ class Filtering(Changing):
         row = self.query_one("#filter-row")
         if not row.children:
             entry = text_input(
-                placeholder="words, op:Conv, macs>1e6, -term", blink=not self.remote, id="filter"
+                placeholder="words, op:Conv, macs>1e6, -term",
+                blink=not self.remote,
+                id="filter",
+                longest=_LONGEST,
             )
             said = Static("", id="filter-said", markup=False)
             await row.mount(Static(" / ", id="filter-mark", markup=False), entry, said)
@@ -67,7 +76,7 @@ class Filtering(Changing):
         if clear and was:
             from textual.widgets import Input
 
-            self.workers.cancel_group(self, "filter")
+            self._stop_finding()
             for entry in row.query(Input):
                 entry.value = ""
             self._complain("")
@@ -79,25 +88,34 @@ class Filtering(Changing):
 
     async def on_input_changed(self, event: object) -> None:
         """The filter follows what is typed."""
-        text: str = event.value  # type: ignore[attr-defined]
-        # not begun before its turn: of keys that come together only the last one's is
-        soon: Callable[[], Awaitable[None]] = partial(self._filter_soon, text)
-        self.run_worker(soon, group="filter", exclusive=True, exit_on_error=False)
+        self._typed, self._typed_at = event.value.strip(), time.monotonic()  # type: ignore[attr-defined]
+        # one for all keys: Textual keeps what was cancelled before its turn, and cancels all that with each
+        if self._finding is None or self._finding.is_finished:
+            self._finding = self.run_worker(self._find_typed(), group="filter", exit_on_error=False)
 
     async def on_input_submitted(self, event: object) -> None:
         """Enter keeps the filter and goes back to the tree; what cannot be read stays to be mended."""
         text: str = event.value.strip()  # type: ignore[attr-defined]
         if text != self.query_text:
-            self.run_worker(self._filter_by(text), group="filter", exclusive=True, exit_on_error=False)
+            self._stop_finding()
+            self.run_worker(self._filter_by(text), group="filter", exit_on_error=False)
         if self._fault(text):
             self.app.bell()
         else:
             self.close_filter(clear=not text)
 
-    async def _filter_soon(self, text: str) -> None:
-        if text.strip():
-            await asyncio.sleep(_TYPING)
-        await self._filter_by(text.strip())
+    def _stop_finding(self) -> None:
+        self.workers.cancel_group(self, "filter")
+        self._finding = None  # one that was stopped before its turn never says that it is finished
+
+    async def _find_typed(self) -> None:
+        """Wait until nobody types, then find what stands there; again if somebody typed meanwhile."""
+        done = None
+        while done != self._typed:
+            while self._typed and (left := self._typed_at + _TYPING - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+            done = self._typed
+            await self._filter_by(done)
 
     async def _filter_by(self, text: str) -> None:
         fault = self._fault(text)
@@ -120,7 +138,7 @@ class Filtering(Changing):
         """Another model is on show: what was looked for is looked for in it."""
         text, self.query_text = self.query_text, ""
         if text:
-            self.workers.cancel_group(self, "filter")
+            self._stop_finding()
             await self._narrow_by(text)
 
     async def _narrow_by(self, text: str) -> None:
@@ -133,7 +151,7 @@ class Filtering(Changing):
             return
         model, wanted, pause = self.query_one(LayerTree).model, query.matcher(text), Slices(self.app)
         found: list[int] = []
-        shown = False
+        shown, typed = False, self._typed
         for layer in model.layers:
             if wanted(layer):
                 found.append(layer.id)
@@ -144,6 +162,8 @@ class Filtering(Changing):
                 await pause.rest()
                 if self.query_one(LayerTree).model is not model or self.query_text != text:
                     return
+                if self._typed != typed and not self._fault(self._typed):
+                    return  # what is typed now is looked for next
         self._show_found(model, found, more=shown)
 
     def _complain(self, said: str) -> None:

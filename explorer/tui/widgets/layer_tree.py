@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["LayerTree", "row_name", "tree_line"]
 
 _NUMBER, _EXACT_NUMBER = 11, 17
+_TILED = " ▦"
+"""Behind the kind of a layer that is made of tiles; a diff marks it with the same sign."""
 _NAME = 12
 """Cells that the deepest names keep before levels move closer together."""
 
@@ -136,7 +138,7 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
     times = f" ×{len(members):,}" if len(members) > 1 else ""
     room = max(1, name_width - len(indent) - 2 - len(times))
     name = row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
-    kind = "" if model.is_range(row) else safe(first.kind)
+    kind = "" if model.is_range(row) else safe(first.kind) + _TILED * first.tiled
     name_role = "dim" if model.matches is not None and first.id not in model.matches else "text"
     if not kind_width and not times and room - len(name) >= 4 and kind and kind != first.name:
         tail = "  " + fit(kind, room - len(name) - 2)
