@@ -169,15 +169,27 @@ def linear_32x64x128() -> Net:
     return net
 
 
-def jsc(name: str, scale: int) -> Net:
+def jsc_tiny() -> Net:
     """The jet substructure classifier's first layers: BatchNorm1d, ReLU, Linear, ReLU."""
-    net = Net(name)
-    cin, cout = 16 * scale, 5 * scale
-    x = net.input("x", [1, cin])
-    x = net.batch_norm("/layers/layers.0", "layers.0", x, cin)
+    net = Net("jsc_tiny")
+    x = net.input("x", [1, 16])
+    x = net.batch_norm("/layers/layers.0", "layers.0", x, 16)
     x = net.op("Relu", "/layers/layers.1", x)
-    x = net.linear("/layers/layers.2", "layers.2", x, cin, cout)
-    net.output(net.op("Relu", "/layers/layers.3", x), "y", [1, cout])
+    x = net.linear("/layers/layers.2", "layers.2", x, 16, 5)
+    net.output(net.op("Relu", "/layers/layers.3", x), "y", [1, 5])
+    return net
+
+
+def jsc_tiny_x10() -> Net:
+    """The classifier ten times larger: three of BatchNorm1d, ReLU, Linear; 1,997 trained parameters."""
+    net = Net("jsc_tiny_x10")
+    x = net.input("x", [1, 16])
+    for at, (cin, cout) in enumerate(((16, 40), (40, 25), (25, 5))):
+        norm, act, linear = (f"layers.{3 * at + step}" for step in range(3))
+        x = net.batch_norm(f"/layers/{norm}", norm, x, cin)
+        x = net.op("Relu", f"/layers/{act}", x)
+        x = net.linear(f"/layers/{linear}", linear, x, cin, cout)
+    net.output(x, "y", [1, 5])
     return net
 
 
@@ -382,8 +394,8 @@ def lstm_tiny() -> Net:
 
 MODELS: dict[str, Callable[[], Net]] = {
     "bert_tiny": bert_tiny,
-    "jsc_tiny": lambda: jsc("jsc_tiny", 1),
-    "jsc_tiny_x10": lambda: jsc("jsc_tiny_x10", 10),
+    "jsc_tiny": jsc_tiny,
+    "jsc_tiny_x10": jsc_tiny_x10,
     "lenet": lenet,
     "linear_32x64x128": linear_32x64x128,
     "lstm_tiny": lstm_tiny,

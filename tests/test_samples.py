@@ -13,6 +13,8 @@ import onnx
 import onnxruntime
 import pytest
 
+from explorer.session import Session
+
 FOLDER = Path(__file__).parent.parent / "sample_models"
 NAMES = (
     "bert_tiny",
@@ -80,3 +82,18 @@ def test_the_model_runs_and_depends_on_its_inputs(sample: Callable[[str], Path],
     for a, b in zip(first, second, strict=True):
         assert np.isfinite(a).all()
         assert np.abs(a - b).max() > 1e-3
+
+
+def test_the_ten_times_larger_classifier_is_the_labs_network(sample: Callable[[str], Path]) -> None:
+    """BatchNorm 16, ReLU, Linear 16-40, BatchNorm 40, ReLU, Linear 40-25, BatchNorm 25, ReLU, Linear 25-5."""
+    with Session(str(sample("jsc_tiny_x10"))) as session:
+        info, layers = session.info(), [x for x in session.analysis().layers if not x.group]
+        trained = session.training()
+    kinds = ["BatchNormalization", "Relu", "Gemm"] * 3
+    assert [x.kind for x in layers] == kinds
+    assert [x.outputs[0].shape for x in layers] == [(1, n) for n in (16, 16, 40, 40, 40, 25, 25, 25, 5)]
+    assert (len(info.model.inputs), len(info.model.outputs)) == (1, 1)
+    # what is stored holds the running means and variances of 16 + 40 + 25 channels, too
+    assert trained.gradient_bytes == 4 * 1997
+    assert info.totals.params == 1997 + 2 * 81
+    assert info.totals.macs == 16 * 40 + 40 * 25 + 25 * 5
