@@ -33,13 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: The words after the program's name; `sys.argv`'s by default.
+        argv: The words after the program's name. By default `sys.argv`'s, in a process that is the program's
+            own: then the work is done by a copy of it, so that its end is only a line of text.
 
     Returns:
         The exit code: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
-    return _in_one_line(lambda: _dispatch(typed))
+    return _in_one_line(lambda: _dispatch(typed, alone=argv is None))
 
 
 def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
@@ -83,7 +84,7 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _dispatch(typed: Sequence[str]) -> int:
+def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     _hold_standard_streams()
     verb, given = words.read(typed)
     if given.version:
@@ -91,11 +92,13 @@ def _dispatch(typed: Sequence[str]) -> int:
     if given.help:
         return _print([words.help_text(verb)])
     if verb in verbs.INSTANT:
-        return _limited(lambda: _print_answer(verbs.instant(verb, given), given), given)
+        return _supervised(lambda: _print_answer(verbs.instant(verb, given), given), given)
+    if verb is not None:
+        return _supervised(lambda: _answer(verb, given), given, alone=alone)
     from explorer import guard
 
     with guard.calm_end():
-        return _work(verb, given)
+        return _resume(given) if given.resume else _open_screen(given.models[0], given)
 
 
 def _hold_standard_streams() -> None:
@@ -115,35 +118,24 @@ def _hold_standard_streams() -> None:
         raise Misuse("it is closed", where="standard output")
 
 
-def _work(verb: str | None, given: Given) -> int:
-    """Whatever takes its time: the screen, and verbs that open a model."""
-    if verb is None:
-        return _resume(given) if given.resume else _open_screen(given.models[0], given)
-    return _limited(lambda: _answer(verb, given), given)
-
-
-def _limited(work: Callable[[], int], given: Given) -> int:
-    """What `work` returns, done in a process of its own if its memory is limited."""
-    if given.memory is None:
+def _supervised(work: Callable[[], int], given: Given, *, alone: bool = False) -> int:
+    """What `work` returns, done in a copy of this process if it is alone in it, or its memory is limited."""
+    if not alone and given.memory is None:
         return work()
-    from explorer import memory_limit
+    from explorer import supervisor
 
-    return memory_limit.in_child(given.memory, lambda: _in_one_line(work, given.memory))
+    where = ", ".join(given.models)
+    return supervisor.run(lambda: _in_one_line(work, given.memory), memory=given.memory, where=where)
 
 
 def _answer(verb: str, given: Given) -> int:
     from explorer import guard
     from explorer.progress_line import ProgressLine
 
-    with guard.heard() as pressed:
-        line = ProgressLine(quiet=given.quiet, stopped=pressed)
+    with guard.answer_only(given.quiet):
+        line = ProgressLine(quiet=given.quiet)
         try:
-            with guard.answer_only(given.quiet):
-                answer = verbs.run(verb, given, line)
-        except Exception as error:
-            if pressed() and not isinstance(error, Cancelled):
-                raise KeyboardInterrupt from None
-            raise
+            answer = verbs.run(verb, given, line)
         finally:
             line.clear()
     if answer.warning:

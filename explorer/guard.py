@@ -9,10 +9,12 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn, TextIO
 
-__all__ = ["answer_only", "calm_end", "heard"]
+from explorer import supervisor
+
+__all__ = ["answer_only", "calm_end"]
 
 
 @contextlib.contextmanager
@@ -38,38 +40,12 @@ def calm_end() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[Callable[[], bool]]:
-    """Ctrl+C as ever, and remembered: native libraries swallow it, or fail with something else, as they load.
-
-    Yields:
-        Whether it was pressed.
-    """
-    pressed = False
-
-    def stop(_: int, __: object) -> NoReturn:
-        nonlocal pressed
-        pressed = True
-        raise KeyboardInterrupt
-
-    try:
-        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if ours:
-            signal.signal(signal.SIGINT, stop)
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        ours = False
-    try:
-        yield lambda: pressed
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@contextlib.contextmanager
 def answer_only(quiet: bool) -> Iterator[None]:
     """Keeps standard output for the answer: what a model's code or a library prints goes to stderr.
 
-    Native code writes to the file descriptor, Python to `sys.stdout`, so both are turned away. With
-    `quiet` the noise goes nowhere, and so does what libraries write to standard error.
+    Native code writes to the file descriptor, Python to `sys.stdout`, so both are turned away. What native
+    code writes is handed to the process that supervises this one, which knows whether these were its last
+    words. With `quiet` the noise goes nowhere, and so does what libraries write to standard error.
     """
     import warnings
 
@@ -83,10 +59,21 @@ def answer_only(quiet: bool) -> Iterator[None]:
             _turn(stack, 1, sink.fileno())
             _turn(stack, 2, sink.fileno())
             stack.enter_context(contextlib.redirect_stderr(sink))
+        elif (noise := supervisor.noise()) >= 0 and sys.stderr is not None:
+            sink = stack.enter_context(_kept(sys.stderr))
+            _turn(stack, 1, noise)
+            _turn(stack, 2, noise)
+            stack.enter_context(contextlib.redirect_stderr(sink))
         else:
             _turn(stack, 1, 2)
         stack.enter_context(contextlib.redirect_stdout(sink))
         yield
+
+
+def _kept(stream: TextIO) -> TextIO:
+    """A stream to where another one goes, whatever becomes of the number of its descriptor."""
+    stream.flush()
+    return open(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)
 
 
 def _turn(stack: contextlib.ExitStack, descriptor: int, to: int) -> None:

@@ -17,17 +17,14 @@ import contextlib
 import errno
 import os
 import re
-import signal
 import sys
-from collections.abc import Callable
-from types import FrameType
 
 from explorer.errors import ExplorerError
 from explorer.units import bytes_text
 
 __all__ = [
     "apply",
-    "in_child",
+    "flush",
     "in_force",
     "is_met",
     "keep_spare",
@@ -120,77 +117,8 @@ def machine() -> int | None:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def in_child(limit: int, work: Callable[[], int]) -> int:
-    """Runs `work` in a copy of this process that is limited, so that somebody is left to tell of its end.
-
-    To be called while there is one thread and nothing heavy is imported.
-
-    Returns:
-        What `work` returned.
-
-    Raises:
-        ExplorerError: Something else ended it: native code that gets no memory aborts, or exits.
-    """
-    _flush()
-    told, tell = os.pipe()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # a signal that comes meanwhile waits until somebody is there to pass it on
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-            os.close(told)
-            _end_with_parent()
-            apply(limit)
-            try:
-                code = work()
-            except SystemExit as left:  # a polite kill
-                code = left.code if isinstance(left.code, int) else 1
-            _flush()
-            os.write(tell, b".")
-        finally:
-            os._exit(code)
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        # a key pressed at the terminal has reached the child already
-        if number != signal.SIGINT or not _in_foreground():
-            os.kill(child, number)
-
-    os.close(tell)
-    previous = {number: signal.signal(number, pass_on) for number in numbers}
-    signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-    try:
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    with open(told, "rb") as end:
-        if code >= 0 and end.read():
-            return code
-    known = {s.value: s.name for s in signal.Signals}
-    how = f"by {known.get(-code, f'signal {-code}')}" if code < 0 else "by a library"
-    raise ExplorerError(f"stopped {how}, perhaps at {words(limit)}", hint="nothing was written")
-
-
-def _flush() -> None:
+def flush() -> None:
     """Lets out what is written, so that it is not written twice or lost."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never there
             stream.flush()
-
-
-def _in_foreground() -> bool:
-    try:
-        return os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:
-        return False
-
-
-def _end_with_parent() -> None:
-    """Has the system kill this process when its parent ends, even if that is killed."""
-    import ctypes
-
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -14,7 +14,6 @@ from explorer.units import printable, seconds_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import TextIO
 
     from explorer.facts import Progress
@@ -32,26 +31,16 @@ class ProgressLine:
     Args:
         stream: Where to draw; standard error by default. Nothing is drawn unless it is a terminal.
         quiet: Draw nothing at all.
-        stopped: Whether the user wants to stop.
     """
 
-    def __init__(
-        self, stream: TextIO | None = None, *, quiet: bool = False, stopped: Callable[[], bool] = bool
-    ) -> None:
-        self.stopped = stopped
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._on = not quiet and self._stream is not None and self._stream.isatty()
         self._started = self._drawn_at = time.monotonic()
         self._drawn = 0
 
     def __call__(self, progress: Progress) -> None:
-        """Draws the state, at most ten times a second, once the job has lasted a moment.
-
-        Raises:
-            KeyboardInterrupt: The user wants to stop, and what was running then did not.
-        """
-        if self.stopped():
-            raise KeyboardInterrupt
+        """Draws the state, at most ten times a second, once the job has lasted a moment."""
         now = time.monotonic()
         if not self._on or now - self._started < _SILENT_S or now - self._drawn_at < _PERIOD_S:
             return

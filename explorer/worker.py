@@ -18,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer import memory_limit, targets
+from explorer import child, memory_limit, scratch, targets
 from explorer.errors import Cancelled, EngineDied, ExplorerError, beyond
 from explorer.rows import Piece, Rows, packed, pieces, structure_of
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from explorer.preview import Header
     from explorer.session import Session
 
-__all__ = ["Engine", "Event", "Job", "Outlined"]
+__all__ = ["Engine", "Event", "Job", "Outlined", "main"]
 
 _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
@@ -55,6 +54,9 @@ _LONG: Mapping[str, tuple[str, ...]] = {
     "Sweep": ("rows", "layers"),
 }
 """Fields of results, by the result's type, that hold a row for every layer or tensor: sent in slices."""
+
+_TEMPORARY = "temporary"
+"""Folder, in the session's, for the temporary files of the engine and of the libraries that it uses."""
 
 _PAGES = 16
 """Pages of rows a message."""
@@ -155,7 +157,7 @@ class Engine:
         self.source = os.fspath(source)
         self.history = history
         self._folder, self._memory = folder, memory
-        self._own_workdir = False
+        self._own_workdir: scratch.Folder | None = None
         self._options = options
         self._on_event = on_event
         self._ids = itertools.count(1)
@@ -216,13 +218,12 @@ class Engine:
             if job.id not in self._jobs:
                 return
             del self._jobs[job.id]
-            pid = self.pid
             self._kill()
             target = job.kwargs.get("output") or (
                 job.args[0] if job.method in _WRITING and job.args else None
             )
-            if pid is not None and target is not None:
-                targets.abandon(target, pid)
+            if target is not None:
+                targets.clear_left(os.path.dirname(os.path.abspath(target)))
             waiting = list(self._jobs.values())
             if not self._closed:
                 self._spawn()
@@ -244,8 +245,10 @@ class Engine:
             reader.join(timeout=2)
         for job in jobs:
             self._fail(job, Cancelled("the program is closing"))
-        if self._own_workdir:
-            shutil.rmtree(self._workdir, ignore_errors=True)
+        if self._own_workdir is not None:
+            self._own_workdir.remove()
+        elif self._workdir:
+            shutil.rmtree(os.path.join(self._workdir, _TEMPORARY), ignore_errors=True)
 
     def kill(self) -> None:
         """Ends the child at once, whoever holds which lock, and leaves the rest to whoever resumes.
@@ -265,15 +268,20 @@ class Engine:
 
         if not self._workdir:
             self._workdir = self._folder() if self._folder is not None else ""
-            self._own_workdir = not self._workdir
-            self._workdir = self._workdir or tempfile.mkdtemp(prefix="explorer-")
+            if not self._workdir:
+                self._own_workdir = scratch.Folder()
+                self._workdir = self._own_workdir.path
+        temporary = os.path.join(self._workdir, _TEMPORARY)
+        shutil.rmtree(temporary, ignore_errors=True)  # of an engine that was killed
+        os.mkdir(temporary, 0o700)
         child_in, requests = os.pipe()
         answers, child_out = os.pipe()
         seen, child_seen = os.pipe()
         # what native code prints must not reach the screen; its last line explains a crash
-        with open(os.path.join(self._workdir, "engine.log"), "ab") as log:
+        with scratch.private(os.path.join(self._workdir, "engine.log")) as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "explorer.worker", *map(str, (child_in, child_out, child_seen))],
+                child.command("explorer.worker", *map(str, (child_in, child_out, child_seen))),
+                env={**os.environ, "TMPDIR": temporary},
                 pass_fds=(child_in, child_out, child_seen),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -286,7 +294,7 @@ class Engine:
         self._requests = Connection(requests, readable=False)
         setup = {"source": self.source, "workdir": self._workdir, **self._options}
         looking, self._looked = not self._looked, True
-        self._write(("setup", setup, self.history, self._own_workdir, self._memory, looking))
+        self._write(("setup", setup, self.history, self._own_workdir is not None, self._memory, looking))
         threading.Thread(
             target=self._look, args=(Connection(seen, writable=False), looking), name="header", daemon=True
         ).start()
@@ -552,13 +560,9 @@ def _one_line(bug: Exception, method: str) -> ExplorerError:
     return ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
 
 
-def _main() -> None:
+def main() -> None:
+    """The engine's process; its pipes are named on its command line."""
     from multiprocessing.connection import Connection
 
-    sys.path[:0] = [os.getcwd()]
     requests, answers, seen = map(int, sys.argv[1:4])
     _serve(Connection(requests, writable=False), Connection(answers, readable=False), seen)
-
-
-if __name__ == "__main__":
-    _main()

@@ -22,7 +22,6 @@ from explorer import arguments, cli, verb_table, verbs, words
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import Progress
 from explorer.progress_line import ProgressLine
-from explorer.session import Session
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -408,29 +407,16 @@ def test_tile_without_a_target_shows_the_plan_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "said"),
-    [
-        (KeyboardInterrupt(), 130, "is written and complete"),
-        (BadModel("odd"), 0, "what changed cannot be shown: odd"),
-    ],
-)
 def test_what_goes_wrong_after_the_file_is_written_does_not_deny_it(
-    run: Run,
-    lenet: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    end: BaseException,
-    code: int,
-    said: str,
+    run: Run, lenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def diff(*_: object, **__: object) -> None:
-        raise end
+        raise BadModel("odd")
 
     monkeypatch.setattr("explorer.session.Session.diff", diff)
-    got, out, err = run("tile", lenet, "-o", tmp_path / "t.onnx")
-    assert got == code
-    assert said in err
+    code, out, err = run("tile", lenet, "-o", tmp_path / "t.onnx")
+    assert code == 0
+    assert "what changed cannot be shown: odd" in err
     assert "nothing was written" not in out + err
     assert (tmp_path / "t.onnx").exists()
 
@@ -630,22 +616,3 @@ def test_progress_is_drawn_on_a_terminal_only_and_never_when_quiet(
     line(Progress("reading", 1, 2))
     line.clear()
     assert stream.getvalue() == ""
-
-
-@pytest.mark.parametrize("made_of_it", ["an error", "nothing"])
-def test_ctrl_c_that_a_library_swallows_stops_all_the_same(
-    run: Run, sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, made_of_it: str
-) -> None:
-    def swallowed(self: Any, *_: Any, on_progress: Any, **__: Any) -> None:
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt as error:
-            if made_of_it == "an error":
-                raise ImportError("initialization failed") from error
-        on_progress(Progress("working", 1, 2))
-        raise AssertionError("it went on")
-
-    monkeypatch.setattr(Session, "weights", swallowed)
-    code, out, err = run("weights", sample("lenet"))
-    assert (code, out, err) == (130, "", "explorer: stopped; nothing was written\n")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from explorer import ExplorerError, TileSpec, memory_limit
+from explorer import ExplorerError, TileSpec, memory_limit, supervisor
 from explorer.arguments import parse_memory
 from explorer.errors import Misuse
 from explorer.worker import Engine
@@ -77,7 +77,7 @@ def test_other_failures_are_not_want_of_memory() -> None:
 
 
 def _in_child(work: Callable[[], int], limit: int = 512 * MIB) -> int:
-    return memory_limit.in_child(limit, work)
+    return supervisor.run(work, memory=limit)
 
 
 def test_what_is_mapped_to_be_read_does_not_count(tmp_path: Path) -> None:
@@ -119,15 +119,14 @@ def test_native_code_that_exits_is_one_line_too() -> None:
 
 _KILLED = """
 import os, signal, sys, time
-from explorer import memory_limit
+from explorer import supervisor
 
 def work():
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(60)
     return 0
 
-sys.exit(memory_limit.in_child(1 << 29, work))
+sys.exit(supervisor.run(work, memory=1 << 29))
 """
 
 

@@ -10,13 +10,15 @@ import contextlib
 import importlib
 import io
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from explorer.errors import MissingExtra
 
-__all__ = ["TORCH", "require", "said", "silence"]
+__all__ = ["TORCH", "require", "said", "search_here", "silence"]
 
 TORCH = "pip install 'explorer-nn[torch]'"
 
@@ -36,6 +38,16 @@ def silence() -> Iterator[None]:
             yield
         finally:
             logging.disable(level)
+
+
+def search_here() -> None:
+    """Lets the user's code in the current folder be imported, behind all that the program itself imports.
+
+    For good: the code's own imports may come later, inside its functions.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def said(error: BaseException) -> str:

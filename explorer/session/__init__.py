@@ -148,14 +148,14 @@ class Session(Keeping):
             output: A file that keeps the rows as they are made: what it holds already is not done again.
             scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
             workers: Processes on this machine; 1 is this one, None as many as there are processors where
-                that saves time and Dask is installed.
+                that saves time.
             layers: Whether the answer lists the products of the model, too.
             on_progress: Told how many rows are done.
             cancel: Asked now and then; True stops, and what is done is kept.
 
         Raises:
             Misuse: No combination can be tiled, or `output` is no file of results.
-            MissingExtra: `scheduler` or `workers` need Dask, which is not installed.
+            MissingExtra: `scheduler` needs Dask, which is not installed.
             Cancelled: `cancel` said so.
         """
         from explorer.session.sweeping import sweep_session

@@ -69,8 +69,7 @@ class Keeping(Comparing):
         Raises:
             Misuse: Nothing was done yet, no command can open the model, or `path` cannot be written.
         """
-        self._write(path, self.script_text(index), overwrite)
-        scripts.make_executable(path)
+        self._write(path, self.script_text(index), overwrite, executable=True)
         return path
 
     def script_text(self, index: int | None = None) -> str:
@@ -127,7 +126,7 @@ class Keeping(Comparing):
         trust = self._options["trust"] and self._options["rules"] is not None
         return {**kept, "trust": trust, "dims": dims_of(self._model(at), self._options["dims"])}
 
-    def _write(self, path: str, text: str, overwrite: bool) -> None:
+    def _write(self, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
         """Writes a file of text."""
         from explorer import targets
 
@@ -135,3 +134,5 @@ class Keeping(Comparing):
         with targets.replacing(path, overwrite=overwrite) as temporary:
             with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
+            if executable:
+                scripts.make_executable(temporary)

@@ -214,6 +214,7 @@ class Looking(States):
             seed=seed,
             bins=bins,
             output=output,
+            overwrite=overwrite,
             on_progress=on_progress,
             cancel=cancel,
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
+from explorer import scratch
 from explorer.errors import Misuse
 from explorer.facts import Analysis, History, HistoryEntry, Info, Layer, Plan, Progress, Verification
 
@@ -71,6 +72,8 @@ class States:
         self._strict = True
         self._rules: Rules | None = None
         self._workdir = workdir
+        if workdir is not None:
+            scratch.ours(workdir)
         self._own_workdir: str | None = None
         self._opened: Opened | None = None
         self._history = History((HistoryEntry("original", None, ""),), 0)
@@ -100,13 +103,12 @@ class States:
         if self._workdir is not None:
             return self._workdir
         if self._own_workdir is None:
-            import shutil
-            import tempfile
             import weakref
 
-            self._own_workdir = tempfile.mkdtemp(prefix="explorer-")
+            folder = scratch.Folder()
+            self._own_workdir = folder.path
             # who forgets to close a session must not find thousands of folders one day
-            self._remove_workdir = weakref.finalize(self, shutil.rmtree, self._own_workdir, True)
+            self._remove_workdir = weakref.finalize(self, folder.remove)
         return self._own_workdir
 
     # history

@@ -64,7 +64,7 @@ def _blame(given: Given, line: ProgressLine) -> Answer:
         check_target(given.plot, overwrite=given.force, models=[a, b], weights=())
     fact = blame_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **session_options(given))
     if given.plot:
-        with replacing(given.plot) as temporary:
+        with replacing(given.plot, overwrite=given.force) as temporary:
             plots.write("blame", None, fact, temporary)
     return Answer(
         DONE if fact.same else DIFFERENT,

@@ -180,7 +180,7 @@ def _written(
     with Session(source, **session_options(given)) as session:
         info = session.open(on_progress=line)
         fact = ask(given, session, info)
-        with replacing(output) as temporary:
+        with replacing(output, overwrite=given.force) as temporary:
             write(info, fact, temporary)
     return Answer(
         DONE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse
+from explorer.errors import BadModel, ExplorerError, Misuse
 from explorer.units import dims_text
 from explorer.verbs.answer import (
     BAD_INPUT,
@@ -103,7 +103,7 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
                     raise
                 raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
             if result.output and not given.json:
-                change, warning = _change(session, result.output, line)
+                change, warning = _change(session, line)
     differs = result.verification is not None and not result.verification.passed
     return Answer(
         DIFFERENT if differs else DONE,
@@ -157,12 +157,10 @@ def _tile_module(given: Given, line: ProgressLine) -> Answer:
 _UNPROVED = "nothing was written; --no-verify tiles it without the proof"
 
 
-def _change(session: Session, written: str, line: ProgressLine) -> tuple[Diff | None, str]:
+def _change(session: Session, line: ProgressLine) -> tuple[Diff | None, str]:
     """What changed; from here on the file exists, so no failure may say that nothing was written."""
     try:
         return session.diff(on_progress=line), ""
-    except (Cancelled, KeyboardInterrupt):
-        raise Cancelled(f"stopped while comparing the graphs; {written} is written and complete") from None
     except ExplorerError as error:
         return None, f"what changed cannot be shown: {error}"
 
@@ -203,8 +201,9 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
     if given.scalesim is not None:
         from explorer.targets import replacing
 
-        with replacing(given.scalesim) as temporary, open(temporary, "w", encoding="utf-8") as file:
-            file.write(text.scalesim(fact.layers))
+        with replacing(given.scalesim, overwrite=given.force) as temporary:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(text.scalesim(fact.layers))
     differs = any(row.verified is False for row in fact.rows)
     return Answer(
         BAD_INPUT if bad else DIFFERENT if differs else DONE,
@@ -230,17 +229,14 @@ _OF_RESULTS = {"sort", "json", "csv", "quiet", "memory"}
 
 def _swept(given: Given, line: ProgressLine, **how: Any) -> Sweep:
     """A sweep; one that is stopped says what became of what was done."""
+    from explorer import supervisor
     from explorer.session.sweeping import sweep_files
 
-    try:
-        return sweep_files(*given.models, on_progress=line, **how)
-    except (Exception, KeyboardInterrupt) as error:
-        if not isinstance(error, (Cancelled, KeyboardInterrupt)) and not line.stopped():
-            raise
-        if given.output is None:
-            raise Cancelled("stopped; nothing was kept", hint="with -o FILE it would be") from None
-        said = f"stopped; what was done is kept in {given.output}"
-        raise Cancelled(said, hint="the same command goes on from there") from None
+    kept = f"what was done is kept in {given.output}; the same command goes on from there"
+    supervisor.if_stopped(
+        f"stopped; {kept if given.output else 'nothing was kept; with -o FILE it would be'}"
+    )
+    return sweep_files(*given.models, on_progress=line, **how)
 
 
 def _combined(given: Given) -> SweepSpec:
@@ -299,7 +295,7 @@ def _history(given: Given, line: ProgressLine) -> Answer:
                 with targets.replacing(output, overwrite=given.force) as temporary:
                     with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
                         file.write(text)
-                scripts.make_executable(output)
+                    scripts.make_executable(temporary)
     finally:
         kept.release()
     return Answer(

@@ -99,17 +99,12 @@ def _trusted(source: str, options: OpenOptions, found: Checkpoint) -> Opened:
         MissingExtra: torch is not installed.
         BadModel: A class of the module cannot be imported here, or loading fails.
     """
-    import os
-    import sys
-
     from explorer.engine.formats import torch_module
     from explorer.engine.formats.torch_model import RebuiltModule
-    from explorer.engine.outsiders import require, said, silence
+    from explorer.engine.outsiders import require, said, search_here, silence
 
     torch = require("torch", source)
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    search_here()
     path, qualname = found.whole[0]
     try:
         with silence():

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from explorer.engine.formats import torch_inputs
-from explorer.engine.outsiders import require, said, silence
+from explorer.engine.outsiders import require, said, search_here, silence
 from explorer.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.facts import Progress
 
@@ -238,6 +238,8 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
         if not hasattr(target, piece):
             public = [n for n in dir(target) if not n.startswith("_") and callable(getattr(target, n, None))]
             hint = nearest(piece, public) or "give package.module:callable"
+            if os.path.exists(f"{path}.py") and not _is_file(module, f"{path}.py"):
+                hint = f"that is {module.__name__} of the program's own; name the file: {path}.py:{attribute}"
             raise Misuse(f"{path} has no '{piece}'", where=source, hint=hint)
         target = getattr(target, piece)
     if not callable(target):
@@ -286,27 +288,33 @@ def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModu
     )
 
 
+def _is_file(module: Any, path: str) -> bool:
+    found = getattr(module, "__file__", None)
+    return found is not None and os.path.realpath(found) == os.path.realpath(path)
+
+
 def _imported(path: str, source: str) -> Any:
-    """The module at a dotted name (the current folder first) or in a .py file.
+    """The module at a dotted name (the current folder last) or in a .py file.
 
     Raises:
         Misuse: There is none.
         BadModel: Its code fails.
     """
     folder = os.getcwd()
-    if folder not in sys.path:
-        # for good: the model's own imports may come later, inside its functions
-        sys.path.insert(0, folder)
     importlib.invalidate_caches()
+    keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # the user's folder stays as it is
     try:
         if path.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
+            name = _own_name(os.path.basename(path)[:-3])
+            search_here()
+            spec = importlib.util.spec_from_file_location(name, path)
             if spec is None or spec.loader is None or not os.path.isfile(path):
                 raise Misuse("there is no such file", where=path)
             module = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = module
             spec.loader.exec_module(module)
             return module
+        search_here()
         return importlib.import_module(path)
     except ExplorerError:
         raise
@@ -321,6 +329,14 @@ def _imported(path: str, source: str) -> Any:
         raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
     except (Exception, SystemExit) as error:
         raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
+    finally:
+        sys.dont_write_bytecode = keeps_none
+
+
+def _own_name(name: str) -> str:
+    """A name for the module in a file of the user's: the file's, if no other module is meant by that."""
+    known = name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None)
+    return f"{name} of the user" if known else name
 
 
 def _uninitialised_on_meta() -> contextlib.AbstractContextManager[Any]:

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
-from explorer.engine.sweep.measure import Door, Proof, Task, blank, clear_left, planned, proved
+from explorer.engine.sweep.measure import Door, Proof, Task, blank, planned, proved
 from explorer.engine.sweep.store import Store, is_store
 from explorer.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.facts import Progress, TileSpec
@@ -104,7 +104,7 @@ def sweep(
         output: A file that keeps the rows, and says which are known already.
         scheduler: Of a Dask cluster that does the work.
         workers: Processes on this machine; 1 is this one, None as many as there are processors where that
-            saves time and Dask is installed.
+            saves time.
         layers: Whether the answer lists the products of the models, too.
         on_progress: Told how many rows are done.
         cancel: Asked now and then; True stops. What is done is kept.
@@ -126,13 +126,11 @@ def sweep(
     if not specs:
         raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
     machine = hardware or Hardware()
-    if proof is not None:
-        clear_left()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(output)) if output is not None else None
         run = _Run(store, specs, machine, order, proof, on_progress, cancel)
         works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
-        count, notes = run.spread(works, scheduler, workers)
+        count = run.spread(works, scheduler, workers)
         rows = with_front([row for work in works for row in work.rows])
     _complain(rows)
     return Sweep(
@@ -145,7 +143,6 @@ def sweep(
         output=output or "",
         workers=count,
         seconds=time.perf_counter() - started,
-        notes=tuple(notes),
     )
 
 
@@ -235,23 +232,17 @@ class _Run:
 
     # doing it
 
-    def spread(
-        self, works: Sequence[_Work], scheduler: str | None, workers: int | None
-    ) -> tuple[int, list[str]]:
-        """Does what is open, here or elsewhere: how many processes did it, and what to say of that."""
+    def spread(self, works: Sequence[_Work], scheduler: str | None, workers: int | None) -> int:
+        """Does what is open, here or elsewhere: how many processes did it."""
         busy = [work for work in works if work.open]
         if not busy:
-            return 0, []
-        if scheduler is None and workers is None:
-            workers, notes = self._suggested(busy)
-        else:
-            workers, notes = workers or 1, []
-        if scheduler is None and workers == 1:
-            for work in busy:
-                self._here(work)
-            return 0, notes
-        from explorer.engine.sweep import cluster
-
+            return 0
+        if scheduler is None:
+            workers = workers or self._suggested(busy)
+            if workers == 1:
+                for work in busy:
+                    self._here(work)
+                return 0
         tasks, places = self._tasks(busy)
 
         def done(task: Task, outcome: tuple[SweepRow, ...] | ExplorerError) -> None:
@@ -265,25 +256,24 @@ class _Run:
             self._count(len(indices))
 
         self._say("starting workers")
-        count = cluster.run(tasks, done, scheduler=scheduler, workers=workers, cancel=self.cancel)
-        return count, notes
+        if scheduler is None:
+            from explorer.engine.sweep import processes
 
-    def _suggested(self, works: Sequence[_Work]) -> tuple[int, list[str]]:
+            return processes.run(tasks, done, workers=workers or 1, cancel=self.cancel)
+        from explorer.engine.sweep import cluster
+
+        return cluster.run(tasks, done, scheduler=scheduler, cancel=self.cancel)
+
+    def _suggested(self, works: Sequence[_Work]) -> int:
         """How many processes are worth it here."""
-        from importlib.util import find_spec
-
-        from explorer.engine.sweep.cluster import INSTALL, cores, room
+        from explorer.engine.sweep.processes import cores, room
 
         proofs = sum(len(work.open) for work in works) if self.proof is not None else 0
         seconds = _OPENING * len(works)
         if proofs:
             seconds += sum(len(work.open) * (_PROOF + work.nbytes / _PROVED) for work in works)
         most = min(max(proofs, len(works)), cores(), room(max(work.nbytes for work in works)))
-        if seconds < _WORTH or most < 2:
-            return 1, []
-        if find_spec("distributed") is None:
-            return 1, [f"one after the other: {INSTALL} does {most} at a time"]
-        return most, []
+        return 1 if seconds < _WORTH else most
 
     def _here(self, work: _Work) -> None:
         """In this process: figures through the session that has the model open, proofs through another."""

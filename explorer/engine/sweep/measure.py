@@ -5,10 +5,7 @@ A task names the model's files and carries no weight: what travels to a worker i
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer import __version__
+from explorer import __version__, scratch
 from explorer.engine.sweep.fingerprint import fingerprint
 from explorer.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.facts import History, Plan, Progress, TileResult, TileSpec, Verification
@@ -28,10 +25,7 @@ if TYPE_CHECKING:
     OnProgress = Callable[[Progress], None] | None
     Cancel = Callable[[], bool] | None
 
-__all__ = ["SCRATCH", "Door", "Proof", "Task", "blank", "clear_left", "measure", "planned", "proved"]
-
-SCRATCH = "explorer-sweep-"
-"""What temporary folders begin with; the number of the process that works in them follows."""
+__all__ = ["Door", "Proof", "Task", "blank", "measure", "planned", "proved"]
 
 
 class Door(Protocol):
@@ -156,7 +150,8 @@ def proved(
         return row
     row = replace(row, draws=proof.draws, seed=proof.seed)
     started = time.perf_counter()
-    folder = tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-")
+    made = scratch.Folder()
+    folder = made.path
     try:
         result = door.tile(
             spec,
@@ -185,7 +180,7 @@ def proved(
             row, verdict=f"could not be proved: {error}", proof_seconds=time.perf_counter() - started
         )
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        made.remove()
 
 
 def _worst(evidence: Verification) -> float | None:
@@ -197,27 +192,6 @@ def _worst(evidence: Verification) -> float | None:
 
 def _size(folder: str) -> int:
     return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
-
-
-def clear_left() -> None:
-    """Removes the tiled files of processes that were killed: each may be as large as its model."""
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(tempfile.gettempdir()):
-            number = entry.name.removeprefix(SCRATCH).partition("-")[0]
-            if entry.name.startswith(SCRATCH) and number.isdecimal() and not _lives(int(number)):
-                with contextlib.suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.getuid():
-                        shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        pass
-    return True
 
 
 # in a worker

@@ -231,6 +231,7 @@ def activations(
     seed: int = 0,
     bins: int = 32,
     output: str | None = None,
+    overwrite: bool = False,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Activations:
@@ -243,7 +244,8 @@ def activations(
         input: An .npy or .npz file with the input; None draws it.
         seed: Of the drawn input.
         bins: Intervals of a histogram.
-        output: An .npz file for the values, which are otherwise forgotten; it may be replaced.
+        output: An .npz file for the values, which are otherwise forgotten.
+        overwrite: Whether an existing file may be replaced.
         on_progress: Told how many layers have run.
         cancel: Asked at every layer; True stops, and nothing is written.
 
@@ -254,7 +256,7 @@ def activations(
     """
     started = time.perf_counter()
     given = None if input is None else read_input(input)
-    with _archive(output) as archive:
+    with _archive(output, overwrite) as archive:
         collector = _Collector(bins, archive, cancel, on_progress)
         ran = run(Asked(tuple(layers), given, seed, collector.take, collector.step))
     return Activations(
@@ -269,9 +271,9 @@ def activations(
 
 
 @contextlib.contextmanager
-def _archive(output: str | None) -> Iterator[Archive | None]:
+def _archive(output: str | None, overwrite: bool) -> Iterator[Archive | None]:
     if output is None:
         yield None
         return
-    with replacing(output) as temporary, Archive(temporary) as archive:
+    with replacing(output, overwrite=overwrite) as temporary, Archive(temporary) as archive:
         yield archive

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from explorer import scratch
 from explorer.engine.analysis.shapes import Inference
 from explorer.engine.collecting import uncollected
 from explorer.engine.graph import DTYPES, Model
@@ -449,7 +449,7 @@ class _Job:
             return
         from explorer.engine.formats import onnx_reader, onnx_writer
 
-        with tempfile.TemporaryDirectory(prefix="explorer-") as folder:
+        with scratch.folder() as folder:
             path = os.path.join(folder, "scan.onnx")
             onnx_writer.write(model, path, cancel=share.stopped)
             note = f"in scan form ({plan.products:,} products side by side take a runtime minutes to load): "

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it writes into the user's home as it is imported
 import onnxruntime
 from msgspec.structs import replace
 

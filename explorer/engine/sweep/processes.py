@@ -1,0 +1,230 @@
+"""Tasks done by processes on this machine, which are started as commands and spoken to over pipes.
+
+A worker runs what it is sent, and nobody else can reach a pipe. Not by multiprocessing, which runs a script
+of the user's once more in every process. A worker that dies is replaced, and its task done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import IO
+
+from explorer import child, scratch
+from explorer.engine.sweep.measure import Task, measure
+from explorer.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
+from explorer.facts.sweep import SweepRow
+
+__all__ = ["AGAIN", "LOOK", "Done", "cores", "main", "room", "run"]
+
+AGAIN = "what was done is kept, with -o: the same command goes on from there"
+LOOK = 0.05
+"""Seconds between two looks at what is done, and at whether the user stopped it."""
+_DEATHS = 4
+"""Workers that may die over one task."""
+_WORKER = 300 << 20
+"""Bytes that a worker takes before it has a model."""
+
+Done = Callable[[Task, "tuple[SweepRow, ...] | ExplorerError"], None]
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def room(nbytes: int) -> int:
+    """For how many workers with a model of so many bytes there is memory; at least one.
+
+    A proof holds the model twice, as it was and tiled, and its activations.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+        with open("/proc/meminfo", encoding="ascii") as file:
+            free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
+        return max(1, free // (_WORKER + 3 * nbytes))
+    return 1 << 10
+
+
+def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Callable[[], bool] | None = None) -> int:
+    """Does the tasks, and tells of each as soon as it is done.
+
+    Args:
+        tasks: They travel pickled, without any weight.
+        done: Called with each task and its rows, or with what it failed with.
+        workers: How many processes.
+        cancel: Asked many times a second; True stops.
+
+    Returns:
+        How many workers there were.
+
+    Raises:
+        MissingExtra, Misuse: Of a kind that the other tasks would meet as well.
+        EngineDied: A worker cannot even begin.
+        Cancelled: `cancel` said so.
+    """
+    waiting = deque((task, 1) for task in tasks)
+    with _pool(min(workers, len(tasks))) as pool:
+        while waiting or any(worker.task for worker in pool.workers):
+            if cancel is not None and cancel():
+                raise Cancelled()
+            ready = wait([worker.answers for worker in pool.workers], LOOK)
+            for at, worker in enumerate(pool.workers):
+                if worker.answers in ready:
+                    try:
+                        worker.take(done)
+                    except (EOFError, OSError):
+                        pool.workers[at] = pool.replace(worker)
+                        if worker.task is None:
+                            continue
+                        if worker.tries < _DEATHS:
+                            waiting.append((worker.task, worker.tries + 1))
+                        else:
+                            done(worker.task, EngineDied(_ENDED))
+                elif worker.idle and waiting:
+                    worker.give(*waiting.popleft())
+        return len(pool.workers)
+
+
+_ENDED = "the workers that tried it ended, perhaps for want of memory"
+
+
+class _Worker:
+    """A process, and what it does.
+
+    Args:
+        process: It.
+        requests: Where it is sent tasks.
+        answers: Where its answers come from.
+        living: Held open for as long as it is to live.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], requests: Connection, answers: Connection, living: int
+    ) -> None:
+        self.process, self.requests, self.answers, self.living = process, requests, answers, living
+        self.begun = self.idle = False
+        self.task: Task | None = None
+        self.tries = 0
+
+    def give(self, task: Task, tries: int) -> None:
+        """Sends it a task; that it died shows where its answer is waited for."""
+        self.idle, self.task, self.tries = False, task, tries
+        with contextlib.suppress(OSError):
+            self.requests.send(task)
+
+    def take(self, done: Done) -> None:
+        """Takes in an answer, of which there is one.
+
+        Raises:
+            EOFError, OSError: It died.
+        """
+        answer = self.answers.recv()
+        task, self.task, self.begun, self.idle = self.task, None, True, True
+        if isinstance(answer, (MissingExtra, Misuse)):
+            raise answer
+        if task is not None:
+            done(task, answer)
+
+    def end(self) -> None:
+        """Ends it, which has nothing to lose."""
+        self.process.kill()
+        self.process.wait()
+        self.requests.close()
+        self.answers.close()
+        os.close(self.living)
+
+
+class _Pool:
+    """Workers.
+
+    Args:
+        folder: For their temporary files.
+        log: What they print.
+        count: How many.
+    """
+
+    def __init__(self, folder: str, log: IO[bytes], count: int) -> None:
+        threads = str(max(1, cores() // count))
+        self.environment = {
+            "OMP_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+            **os.environ,
+            "TMPDIR": folder,
+        }
+        self.log = log
+        self.workers: list[_Worker] = []
+
+    def start(self) -> _Worker:
+        """Starts one, which imports in the background."""
+        asked, requests = os.pipe()
+        answers, told = os.pipe()
+        alive, living = os.pipe()
+        ends = (asked, told, alive)
+        process = subprocess.Popen(
+            child.command(__name__, *map(str, ends)),
+            pass_fds=ends,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            env=self.environment,
+        )
+        for end in ends:
+            os.close(end)
+        return _Worker(
+            process, Connection(requests, readable=False), Connection(answers, writable=False), living
+        )
+
+    def replace(self, worker: _Worker) -> _Worker:
+        """Starts another in place of one that died.
+
+        Raises:
+            EngineDied: It died before it could be sent anything.
+        """
+        worker.end()
+        if worker.begun:
+            return self.start()
+        self.log.seek(0)
+        said = [line for line in self.log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        raise EngineDied(
+            "a worker ended before it began" + (f": {said[-1]}" if said else ""),
+            where="--workers",
+            hint="--workers 1 does it all in one process",
+        )
+
+
+@contextlib.contextmanager
+def _pool(count: int) -> Iterator[_Pool]:
+    with scratch.folder() as folder, open(os.path.join(folder, "log"), "w+b") as log:
+        pool = _Pool(folder, log, count)
+        try:
+            for _ in range(count):
+                pool.workers.append(pool.start())
+            yield pool
+        finally:
+            for worker in pool.workers:
+                worker.end()
+
+
+def main() -> None:
+    """A worker: one task after the other, until nobody asks any more."""
+    asked, told, alive = map(int, sys.argv[1:4])
+    child.end_with(alive)
+    requests, answers = Connection(asked, writable=False), Connection(told, readable=False)
+    answers.send(())
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            answers.send(_answer(requests.recv()))
+
+
+def _answer(task: Task) -> tuple[SweepRow, ...] | ExplorerError:
+    try:
+        return measure(task)
+    except ExplorerError as error:
+        return error
+    except Exception as error:
+        return ExplorerError(f"{type(error).__name__}: {error}")
