@@ -18,6 +18,7 @@ __all__ = [
     "percent_text",
     "printable",
     "rate_text",
+    "runs_text",
     "reached_text",
     "seconds_text",
     "shape_text",
@@ -63,6 +64,11 @@ def exact_text(value: int | None) -> str:
     if value is None:
         return "?"
     return f"{value:,}" if value.bit_length() <= _LARGEST else _beyond(value)
+
+
+def runs_text(calls: int | None) -> str:
+    """How often a site runs in one pass; '' for once. What runs no time stands in a branch not counted."""
+    return "? runs" if calls is None else {0: "not counted", 1: ""}.get(calls, f"{calls:,} runs")
 
 
 def percent_text(part: int | float | None, whole: int | float | None) -> str:

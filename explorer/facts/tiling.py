@@ -91,8 +91,11 @@ class SitePlan(Struct, frozen=True):
             graph.
         macs: That the operator needs, in one run: fewer than batch M K N where groups are packed, with zeros
             between them; None for batch M K N.
-        calls: How often the site runs in one pass: the trips of its loops, the calls of its function;
-            None where that depends on the data. `products` are of one run.
+        calls: How often the site runs in one pass, at most: the trips of its loops, the calls of its
+            function; of the branches of an If the costliest counts, the others 0 times. None where the data
+            decides. `products` are of one run.
+        rows: (runs, M of each) where a function is called with a different number of rows here and there;
+            M and what follows from it are those of the first call.
     """
 
     name: str
@@ -116,6 +119,27 @@ class SitePlan(Struct, frozen=True):
     place: tuple[str, ...] = ()
     calls: int | None = 1
     macs: int | None = None
+    rows: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def products_total(self) -> int | None:
+        """Tile products of all its runs in one pass; None where the data decides how often it runs."""
+        if self.calls is None:
+            return None
+        _, k, n = self.grid
+        each = self.rows or ((self.calls, self.M),)
+        return sum(
+            times * (self.products if rows == self.M else self.batch * -(-rows // self.tile[0]) * k * n)
+            for times, rows in each
+        )
+
+    @property
+    def macs_total(self) -> int | None:
+        """MACs of all its runs in one pass; None where the data decides how often it runs."""
+        if self.calls is None:
+            return None
+        macs = self.batch * self.M * self.K * self.N if self.macs is None else self.macs
+        return sum(times * macs * rows // self.M for times, rows in self.rows or ((self.calls, self.M),))
 
 
 class SkippedSite(Struct, frozen=True):
@@ -132,7 +156,7 @@ class Plan(Struct, frozen=True):
 
     Attributes:
         tile, edges, form: As asked for; a site may have its own.
-        products, macs: Of all sites, in all their runs.
+        products, macs: Of all sites, in all their runs; None where the data decides how often one runs.
         macs_total: Of the whole model; None unless every one is known.
         skipped: What is left as it was.
         dims: The sizes of symbolic dimensions that the figures are for.
@@ -144,8 +168,8 @@ class Plan(Struct, frozen=True):
     edges: str
     form: str
     sites: tuple[SitePlan, ...]
-    products: int
-    macs: int
+    products: int | None
+    macs: int | None
     macs_total: int | None
     skipped: tuple[SkippedSite, ...] = ()
     dims: Mapping[str, int] = field(default_factory=dict)

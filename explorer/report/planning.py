@@ -20,7 +20,15 @@ from explorer.report.model import (
     share_text,
     title,
 )
-from explorer.units import bytes_text, count_text, exact_text, percent_text, rate_text, seconds_text
+from explorer.units import (
+    bytes_text,
+    count_text,
+    exact_text,
+    percent_text,
+    rate_text,
+    runs_text,
+    seconds_text,
+)
 
 __all__ = ["formula_value", "hardware_text", "plan_cost"]
 
@@ -87,6 +95,9 @@ def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
     machine, total = fact.hardware, fact.total
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
+    unknown = sum(site.calls is None for site in fact.sites)
+    known = unknown < len(fact.sites)
+    without = f"without {unknown:,} of unknown runs" if unknown else ""
     sizes = ", ".join("x".join(map(str, tile)) for tile in sorted(tiles)[:3]) + (
         f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
     )
@@ -96,8 +107,8 @@ def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
     needed = fact.buffer_double if machine.double_buffered else fact.buffer
     rows: list[tuple[Cell, ...]] = [
         ("Tiles", sizes, "", f"{' and '.join(sorted(edges))} edges"),
-        count_row("MACs on tiles", fact.macs, "", share),
-        count_row("Tile products", fact.products, ""),
+        count_row("MACs on tiles", fact.macs if known else None, "", share or without),
+        count_row("Tile products", fact.products if known else None, "", without),
         ("Tiles used", percent_text(fact.utilisation, 1), "", "of the tiles' arithmetic"),
         ("Padded share", percent_text(fact.padded_share, 1), "", "of operands and outputs"),
         bytes_row("Traffic without reuse", fact.traffic_without_reuse, "", "every product fetches all"),
@@ -195,8 +206,7 @@ def _sites(fact: PlanCost) -> list[Block]:
 
 def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
     chosen = site.chosen
-    calls = "? runs" if site.calls is None else f"{site.calls:,} runs"
-    many = [f"x {site.batch:,}" if site.batch > 1 else "", calls if site.calls != 1 else ""]
+    many = [f"x {site.batch:,}" if site.batch > 1 else "", runs_text(site.calls)]
     remark = ", ".join(text for text in many if text)
     return (
         (name, Span(f"  {remark}", DIM)) if remark else name,

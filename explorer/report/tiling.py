@@ -14,7 +14,7 @@ from explorer.report.changes import changes
 from explorer.report.evidence import evidence, to_blame
 from explorer.report.layout import BAD, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block, share_text
-from explorer.units import count_text, exact_text, seconds_text
+from explorer.units import count_text, exact_text, runs_text, seconds_text
 
 __all__ = ["plan", "tile"]
 
@@ -52,7 +52,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
             exact_text(site.N),
             *(shown(site) for _, shown in own),
             _grid(site),
-            Span(exact_text(site.products * (site.calls or 1) * len(group)), STRONG),
+            Span(exact_text(_of_all(site.products_total, len(group))), STRONG),
             f"{100 * site.utilisation:.1f} %",
             Span(site.form, DIM),
         )
@@ -84,6 +84,12 @@ def plan(fact: Plan, source: str) -> list[Block]:
         if fact.free:
             free = " and ".join(fact.free)
             blocks.append(Prose(f"The tiled graph takes every size of {free}.", DIM))
+        unknown = sum(site.calls is None for site in fact.sites)
+        if unknown:
+            many = "1 site runs" if unknown == 1 else f"{unknown:,} sites run"
+            blocks.append(Prose(f"How often {many} depends on the data: that makes the sums unknown.", NOTE))
+        if any(site.calls == 0 for site in fact.sites):
+            blocks.append(Prose("Of the branches of an If the costliest counts.", DIM))
         blocks.append(
             Prose(
                 f"{count_text(fact.macs)} MACs are tiled, {share}. 'Tiles used' is the share "
@@ -101,8 +107,11 @@ def plan(fact: Plan, source: str) -> list[Block]:
 
 def _operator(site: SitePlan) -> str:
     """What the site is, and how often it runs in one pass of the model."""
-    runs = "" if site.calls == 1 else f", {exact_text(site.calls)} runs"
-    return site.op + (" + bias" if site.bias else "") + runs
+    return ", ".join(filter(None, (site.op + (" + bias" if site.bias else ""), runs_text(site.calls))))
+
+
+def _of_all(count: int | None, times: int) -> int | None:
+    return None if count is None else count * times
 
 
 def _grid(site: SitePlan) -> str:

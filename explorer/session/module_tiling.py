@@ -38,7 +38,7 @@ class ModuleTiling(Looking):
         from explorer.engine.torch_tiling.job import plan_module
 
         job = self._module_job("", {}, False, 1, 0, on_progress, None)
-        return plan_module(self._open(on_progress), spec, job, self._macs())
+        return self._with_macs(plan_module(self._open(on_progress), spec, job, self._macs()))
 
     def tile_module(
         self,
@@ -93,6 +93,7 @@ class ModuleTiling(Looking):
         evidence = result.verification
         if output is None and evidence is not None and not evidence.passed:
             raise ExplorerError(f"the tiled module is not the same: {evidence.verdict}", where=self.source)
+        result = replace(result, plan=self._with_macs(result.plan))
         return module, replace(result, command=self.module_command(spec, output, dynamic))
 
     def module_command(
@@ -142,6 +143,14 @@ class ModuleTiling(Looking):
             on_progress=on_progress,
             cancel=cancel,
         )
+
+    def _with_macs(self, plan: Plan) -> Plan:
+        """A plan that says of what it leaves how much that is, as far as the analysis knows."""
+        if not hasattr(self._open(None), "loaded"):
+            return plan
+        known = {layer.path: layer.macs for layer in self.analysis(0).layers}
+        left = (replace(s, macs=known.get(s.name)) if s.macs is None else s for s in plan.skipped)
+        return replace(plan, skipped=tuple(left))
 
     def _macs(self) -> int | None:
         """MACs of the opened model, as far as they are known without doubt."""

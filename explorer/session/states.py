@@ -357,8 +357,8 @@ class States:
         return replace(
             plans[-1],
             sites=sites,
-            products=sum(site.products for site in sites),
-            macs=sum(plan.macs for plan in plans),
+            products=None if any(p.products is None for p in plans) else sum(p.products or 0 for p in plans),
+            macs=None if any(p.macs is None for p in plans) else sum(p.macs or 0 for p in plans),
             dims={name: size for plan in plans for name, size in plan.dims.items()},
             free=tuple(dict.fromkeys(name for plan in plans for name in plan.free)),
             decomposed=tuple(dict.fromkeys(name for plan in plans for name in plan.decomposed)),

@@ -91,6 +91,7 @@ def _single(
         name=node.name or node.label,
         domain=only.domain,
         attributes=only.attributes,
+        metadata=node.metadata,
     )
     memo = function.key if plain else None
     walker.operator(frame, effective, ((spot,), 0), out, kind=function.name, memo=memo, extra=extra)

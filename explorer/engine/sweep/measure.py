@@ -120,7 +120,7 @@ def planned(door: Door, row: SweepRow, spec: TileSpec, hardware: Hardware, order
         sites=len(plan.sites),
         skipped=len(plan.skipped),
         products=cost.products,
-        macs=cost.macs,
+        macs=plan.macs,
         macs_total=plan.macs_total,
         utilisation=cost.utilisation,
         padded_share=cost.padded_share,

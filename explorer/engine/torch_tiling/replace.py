@@ -111,8 +111,8 @@ def tile_module(
         edges=spec.edges,
         form="module",
         sites=tuple(plans),
-        products=sum(p.products * (p.calls or 1) for p in plans),
-        macs=sum(p.M * p.K * p.N * (p.calls or 1) for p in plans),
+        products=sum(p.products_total or 0 for p in plans),
+        macs=sum(p.macs_total or 0 for p in plans),
         macs_total=macs_total,
         skipped=tuple(skipped),
     )

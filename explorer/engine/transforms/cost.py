@@ -21,6 +21,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from explorer.engine.transforms.extents import (
     MAPPED,
     OPERANDS,
@@ -78,18 +80,22 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         Misuse: There is no such order, the machine contradicts itself, or a type has no known size.
     """
     wanted, machine = _orders_for(order), completed(hardware or Hardware())
-    sites = tuple(_site(site, machine, wanted) for site in plan.sites)
-    turns = [1 if site.calls is None else site.calls for site in sites]
+    runs = [(at, run) for at, site in enumerate(plan.sites) for run in _runs(site)]
+    turns = [times for _, (times, _) in runs]
+    # a function called with other rows has other figures there; those of the first call are the site's
+    each = [_site(run, machine, wanted) for _, (_, run) in runs]
+    first = {at: one for (at, _), one in zip(reversed(runs), reversed(each), strict=True)}
+    sites = tuple(first[at] for at in range(len(plan.sites)))
 
     def total(amount: Callable[[SiteCost], int]) -> int:
-        return sum(amount(site) * turn for site, turn in zip(sites, turns, strict=True))
+        return sum(amount(one) * turn for one, turn in zip(each, turns, strict=True))
 
     macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
     filled = total(lambda site: _filled(shape_of(site)))
     compulsory = total(lambda site: site.compulsory)
     bound = total(lambda site: site.lower_bound)
-    best = [min(site.orders, key=_traffic) for site in sites]
-    chosen = _total(order, [site.chosen for site in sites], turns, macs)
+    best = [min(one.orders, key=_traffic) for one in each]
+    chosen = _total(order, [one.chosen for one in each], turns, macs)
     fits = [site.fits for site in sites]
     return PlanCost(
         hardware=machine,
@@ -109,18 +115,26 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         total=chosen,
         orders=(
             _total("best", best, turns, macs),
-            *(
-                _total(name, [site.orders[at] for site in sites], turns, macs)
-                for at, name in enumerate(ORDERS)
-            ),
+            *(_total(name, [one.orders[at] for one in each], turns, macs) for at, name in enumerate(ORDERS)),
         ),
         systolic=tuple(
             _systolic_total(rows, turns, machine)
-            for rows in zip(*(site.systolic for site in sites), strict=True)
+            for rows in zip(*(one.systolic for one in each), strict=True)
         ),
         assumptions=tuple(_assumed(plan, machine)),
         macs_total=plan.macs_total,
     )
+
+
+def _runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
+    """How often a site runs, and as what; no time where the data decides."""
+    if not site.rows:
+        yield site.calls or 0, site
+    for times, rows in site.rows:
+        _, k, n = site.grid
+        m = -(-rows // site.tile[0])
+        macs = None if site.macs is None else site.macs * rows // site.M
+        yield times, replace(site, M=rows, grid=(m, k, n), products=site.batch * m * k * n, macs=macs)
 
 
 def site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = "best") -> SiteCost:
@@ -395,10 +409,12 @@ def _assumed(plan: Plan, machine: Hardware) -> Iterable[str]:
         yield f"A tile of {smallest:,} multiply-accumulates fills no cycle: several are taken to run at once."
     if any("Conv" in site.op for site in plan.sites):
         yield "The left operand of a convolution is counted as gathered: every window with all its elements."
-    once = [site.name for site in plan.sites if site.calls is None]
-    if once:
-        named = ", ".join(once[:3]) + (f" and {len(once) - 3:,} more" if len(once) > 3 else "")
-        yield f"How often these run depends on the data; they are counted once: {named}."
+    unknown = [site.name for site in plan.sites if site.calls is None]
+    if unknown:
+        named = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else "")
+        yield f"How often these run depends on the data; they are in no sum: {named}."
+    if any(site.calls == 0 for site in plan.sites):
+        yield "Of the branches of an If the costliest counts."
     if plan.skipped:
         yield f"{len(plan.skipped):,} products that stay untiled are in no figure."
     free = [name for name in plan.dims if name in plan.free]

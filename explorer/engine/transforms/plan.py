@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from explorer.engine.analysis.tree import whole
 from explorer.engine.transforms.choice import Choice, choose
 from explorer.engine.transforms.kinds.left_alone import NOT_MATRIX
 from explorer.engine.transforms.open_forms import MIN_OPSET
@@ -117,8 +118,8 @@ def make_plan(
         edges=spec.edges,
         form=spec.form,
         sites=tuple(plans),
-        products=sum(p.products * (p.calls or 1) for p in plans),
-        macs=sum(_macs(site) for site in chosen),
+        products=whole(p.products_total for p in plans),
+        macs=whole(p.macs_total for p in plans),
         macs_total=macs_total,
         skipped=tuple(left),
         dims=dict(dims or {}),
@@ -133,9 +134,9 @@ def _part_of(site: Site, node: str) -> bool:
     return site.name.startswith(f"{node}/")
 
 
-def _macs(site: Site) -> int:
-    """Of one pass; of one run where the data decides how many there are."""
-    return (site.calls or 1) * _useful(site)
+def _macs(site: Site) -> int | None:
+    """Of one pass; None where the data decides how often it runs."""
+    return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _useful(site)
 
 
 def _useful(site: Site) -> int:
@@ -170,6 +171,7 @@ def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
         raise Misuse(
             f"'{site.name}' would become {products:,} nodes", where=f"--form {form}", hint="use scan"
         )
+    rows = _rows(site)
     return SitePlan(
         name=site.name,
         op=site.node.op,
@@ -191,9 +193,20 @@ def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
         accumulator=site.accumulator,
         dynamic=site.dynamic,
         place=site.place,
-        calls=site.calls,
+        calls=None if rows is None else site.runs.calls,
+        rows=rows or (),
         macs=_useful(site),
     )
+
+
+def _rows(site: Site) -> tuple[tuple[int, int], ...] | None:
+    """(runs, rows of each) where a function is called with different ones; None if more than rows differs."""
+    each, useful = site.runs.each, _useful(site)
+    if len(each) < 2:
+        return ()
+    if site.dynamic != ("M",) or any(macs * site.M % useful for _, macs in each):
+        return None
+    return tuple((times, macs * site.M // useful) for times, macs in each)
 
 
 def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:

@@ -6,20 +6,24 @@ is typed into the tile dialog.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.analysis import onnx_model, shapes
+from explorer.engine.analysis import shapes, tree, walker
 from explorer.engine.analysis.rules import Rules
+from explorer.engine.bulk import held
+from explorer.engine.collecting import uncollected
 from explorer.engine.graph import Model, Node
-from explorer.engine.places import places
+from explorer.engine.places import Place, places
 from explorer.engine.transforms.decompose import decompose
 from explorer.engine.transforms.region import DOMAIN, SITE_KEY
-from explorer.engine.transforms.sites import Pack, Site, find_sites
+from explorer.engine.transforms.sites import Pack, Runs, Site, find_sites
 from explorer.engine.transforms.tile import bind_dims
-from explorer.facts import Shape, SkippedSite
+from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped
 
 __all__ = ["Products", "find_products"]
@@ -84,34 +88,76 @@ def find_products(
     if decomposed:
         opened, inferred = _inferred(model, dims, sizes, inputs)
     bound = bind_dims(model, opened.main.values)
-    example = bind_dims(model, inferred.main.values)
-    known = inferred.main.values
-    sites, skipped = find_sites(bound, known, grouped, opened.main.values if examples else None, pack)
+    with uncollected():
+        # what follows from a value that a caller may replace is known here, for the figures
+        known = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
+        walk = walker.walk(model, known, own=rules)
+        totals = tree.totals(walk.leaves, groups=walk.groups)
+    counted = _counted(model, walk.leaves)
+    sites: list[Site] = []
+    skipped: list[SkippedSite] = []
     for place, symbolic in zip(places(model, inferred, _tiled), places(model, opened, _tiled), strict=True):
-        if not place.path:
-            continue
         found = find_sites(
-            place.view,
+            place.view if place.path else bound,
             place.example,
             grouped,
-            symbolic.shapes,
+            symbolic.shapes if place.path or examples else None,
             pack,
-            own=place.nodes,
+            own=place.nodes if place.path else None,
             place=place.path,
-            calls=place.calls,
+            runs=partial(_runs, counted, place),
             defaults=model.defaults,
         )
         if place.view.opset != model.opset:
             # functions of one name serve the whole model, and are written for one operator set
             why = f"its function is of opset {place.view.opset}, the model of opset {model.opset}"
-            found = [], [*found[1], *(SkippedSite(s.name, s.node.op, why) for s in found[0])]
+            found = [], [*found[1], *(SkippedSite(s.name, s.node.op, why, s.runs.macs) for s in found[0])]
         sites += found[0]
         skipped += found[1]
     skipped = [replace(s, reason=refused.get(s.name, s.reason)) for s in skipped]
-    totals = onnx_model.analyse(example, rules=rules).info.totals
     # a share of what happens to be known would flatter: without all of it the total is unknown
     total = totals.macs if totals.coverage == 1.0 else None
     return Products(bound, sites, skipped, total, sizes, tuple(examples), whole, decomposed)
+
+
+Counted = dict[int | str, list[tuple[Dim, int | None]]]
+"""For every node, by its id, and every site of tiles by its name: how often it runs in each place that it is
+called from, and the MACs."""
+
+
+def _counted(model: Model, leaves: Sequence[tree.Leaf]) -> Counted:
+    single: dict[str, Node] = {}
+    for function in model.functions.values():
+        # a leaf of such a function is made from the call
+        working = [node for node in function.nodes if node.op != "Constant"]
+        if len(working) == 1:
+            single[function.name] = working[0]
+    done = {node.metadata[SITE_KEY] for node in held(model.graph.nodes) if SITE_KEY in node.metadata}
+    found: Counted = {}
+    for leaf in leaves:
+        if leaf.origin is not None:
+            frame, node, _ = leaf.origin
+            run = (frame.trips, leaf.figures.macs) if leaf.counted else (0, 0)
+            found.setdefault(id(single.get(leaf.kind, node)), []).append(run)
+            if done:
+                around = (scope.path for scope in frame.scopes if scope.path in done)
+                found.setdefault(node.metadata.get(SITE_KEY) or next(around, ""), []).append(run)
+    return found
+
+
+def _runs(counted: Counted, place: Place, node: Node) -> Runs:
+    """How often a node runs; as its place says where calls stay closed in the analysis."""
+    found = counted.get(node.metadata.get(SITE_KEY, id(node)))
+    if found is None:
+        return Runs(place.calls)
+    trips, macs = [times for times, _ in found], tree.whole([macs for _, macs in found])
+    if macs is None or not all(isinstance(times, int) for times in trips):
+        return Runs(None)
+    each = Counter[int]()
+    for times, all_ in found:
+        if isinstance(times, int) and times and all_ is not None:
+            each[all_ // times] += times
+    return Runs(each.total(), macs, tuple((times, of_one) for of_one, times in each.items()))
 
 
 def _inferred(

@@ -18,7 +18,18 @@ from explorer.engine.transforms.region import SITE_KEY, Region
 from explorer.facts import Dim, Shape, SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
 
-__all__ = ["REPLACEABLE", "Constants", "Finish", "Look", "Make", "Pack", "Site", "Weight", "find_sites"]
+__all__ = [
+    "REPLACEABLE",
+    "Constants",
+    "Finish",
+    "Look",
+    "Make",
+    "Runs",
+    "Pack",
+    "Site",
+    "Weight",
+    "find_sites",
+]
 
 Make = Callable[[Region, Sequence[str]], str]
 """Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
@@ -57,6 +68,20 @@ class Weight(Struct, frozen=True):
     layout: tuple[Any, ...] = ()
 
 
+class Runs(Struct, frozen=True):
+    """What one pass of the model does of a node, as it is counted: of the branches of an If the costliest.
+
+    Attributes:
+        calls: How often it runs, at most; None where the data decides.
+        macs: Of all its runs; None where they are not known.
+        each: How many runs have how many MACs; empty where they are not known.
+    """
+
+    calls: int | None = 1
+    macs: int | None = None
+    each: tuple[tuple[int, int], ...] = ()
+
+
 class Site(Struct, frozen=True):
     """A product in normal form: `batch` times X (M, K) W (K, N).
 
@@ -72,8 +97,8 @@ class Site(Struct, frozen=True):
         fill: What X and W are padded with.
         dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only; the sizes are examples then.
         place: Names of the nodes or functions that hold it, outermost first.
-        calls: How often it runs in one pass; None where the data decides.
-        macs: Of the operator; None where every element of X and W counts: a pack of groups holds zeros.
+        runs: How often it runs.
+        macs: Of one run; None where every element of X and W counts: a pack of groups holds zeros.
         absorbed: Nodes before `node` whose place it takes, too, as far as nobody else uses them.
         other: Element type of W where it is not that of X: unsigned activations meet signed weights.
     """
@@ -93,7 +118,7 @@ class Site(Struct, frozen=True):
     fill: tuple[int, int] = (0, 0)
     dynamic: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
-    calls: int | None = 1
+    runs: Runs = Runs()
     macs: int | None = None
     other: str = ""
     absorbed: tuple[Node, ...] = ()
@@ -141,7 +166,7 @@ def find_sites(
     *,
     own: Sequence[Node] | None = None,
     place: Sequence[str] = (),
-    calls: int | None = 1,
+    runs: Callable[[Node], Runs] = lambda node: Runs(),
     defaults: Collection[str] | None = None,
 ) -> tuple[list[Site], list[SkippedSite]]:
     """The tileable products of one graph, and those that are left, with the reason.
@@ -155,7 +180,7 @@ def find_sites(
         pack: The tiles that groups are packed into; None for tiles of 64.
         own: The nodes to look at; None for all of the main graph.
         place: Where they stand, see `places.Place`, whose `view` is the model then.
-        calls: How often they run in one pass.
+        runs: How often a node runs in one pass, and its MACs.
         defaults: Stored tensors that a caller may replace; None for the model's.
 
     Returns:
@@ -173,7 +198,7 @@ def find_sites(
         found: Site | str = ""
         if done is not None:
             if done not in tiled:
-                skipped.append(SkippedSite(done, node.op, "tiled already"))
+                skipped.append(SkippedSite(done, node.op, "tiled already", runs(node).macs))
             tiled.add(done)
         elif kind is not None and node.key not in model.functions:
             look.constants.replaceable = False
@@ -181,9 +206,9 @@ def find_sites(
             if found and look.constants.replaceable:
                 found = REPLACEABLE
         if isinstance(found, Site):
-            sites.append(replace(found, place=tuple(place), calls=calls) if place else found)
+            sites.append(replace(found, place=tuple(place), runs=runs(node)))
         elif found:
-            skipped.append(SkippedSite("/".join((*place, node.label)), node.op, found))
+            skipped.append(SkippedSite("/".join((*place, node.label)), node.op, found, runs(node).macs))
     return sites, skipped
 
 

@@ -154,7 +154,7 @@ def _along(site: SitePlan) -> Iterator[int]:
 def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:
     """About how many multiply-accumulates there are at the sizes that figures are for."""
     if plan is not None:
-        return plan.macs
+        return sum(site.batch * site.M * site.K * site.N for site in plan.sites)
     if tries == 1:
         return 0.0
     totals = onnx_model.analyse(model, dims={n: s for n, s in base.items() if n}).info.totals

@@ -41,7 +41,7 @@ from explorer.engine.verify.sites import Sessions, SiteRun, chain_length, run_pa
 from explorer.engine.verify.structure import walk
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import OutputEvidence, Plan, Progress, SiteEvidence, SitePlan, TensorInfo, Verification
-from explorer.units import printable
+from explorer.units import exact_text, printable
 
 __all__ = ["verify"]
 
@@ -452,7 +452,8 @@ class _Job:
         with scratch.folder() as folder:
             path = os.path.join(folder, "scan.onnx")
             onnx_writer.write(model, path, cancel=share.stopped)
-            note = f"in scan form ({plan.products:,} products side by side take a runtime minutes to load): "
+            many = exact_text(plan.products)
+            note = f"in scan form ({many} products side by side take a runtime minutes to load): "
             yield onnx_reader.read(path), note
 
     def _shapes(self, found: Mapping[str, Original]) -> dict[str, TensorInfo]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer.engine.analysis.tree import whole
 from explorer.engine.graph import Model
 from explorer.engine.transforms.carried import PLAN_KEY, earlier
 from explorer.facts import Plan, SitePlan
@@ -32,8 +33,8 @@ def with_earlier(plan: Plan, model: Model) -> Plan:
         plan = replace(
             plan,
             sites=plan.sites + other.sites,
-            products=plan.products + other.products,
-            macs=plan.macs + other.macs,
+            products=whole((plan.products, other.products)),
+            macs=whole((plan.macs, other.macs)),
             dims={**other.dims, **plan.dims},
             free=tuple(dict.fromkeys(plan.free + other.free)),
             decomposed=tuple(dict.fromkeys(plan.decomposed + other.decomposed)),

@@ -60,7 +60,8 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
         ((f"form {site.form}", "dim"),),
     ]
     if site.calls != 1:
-        said.append(((f"runs {units.exact_text(site.calls)} times", "accent"),))
+        often = f"runs {units.exact_text(site.calls)} times" if site.calls != 0 else "in a branch not counted"
+        said.append(((often, "accent"),))
     if site.dynamic:
         said.append(((f"{', '.join(site.dynamic)} known at run time only", "warn"),))
     return cut(first, width), cut((flow(said, width) or [BLANK])[0], width)

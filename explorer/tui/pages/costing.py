@@ -43,9 +43,10 @@ def headline(plan: Plan, width: int) -> Line:
         return (("Nothing to tile with these choices", "warn"),)
     share = "of how many MACs is not known"
     if plan.macs_total is not None:
-        share = f"{units.reached_text(plan.macs / plan.macs_total if plan.macs_total else 0)} of the MACs"
-    role = "good" if plan.macs == plan.macs_total else "number"
-    said = ((f"{plan.products:,}", "strong"), (f" tile {_many(plan.products, 'product')}", "text"))
+        part = None if plan.macs is None else plan.macs / plan.macs_total if plan.macs_total else 0
+        share = f"{units.reached_text(part)} of the MACs"
+    role = "good" if plan.macs == plan.macs_total is not None else "number"
+    said = ((units.exact_text(plan.products), "strong"), (f" tile {_many(plan.products, 'product')}", "text"))
     where: Line = ((f" in {sites:,} {_many(sites, 'site')}", "text"), (" · ", "dim"), (share, role))
     return cut((*said, *where), width)
 
@@ -272,7 +273,7 @@ def _site_row(site: SitePlan, width: int) -> Line:
     batch = f"{site.batch:,}×" if site.batch > 1 else ""
     size = f"{batch}{site.M}×{site.K}×{site.N}"
     figures: list[Span] = [(fit(size, max(14, len(size)), right=True), "number")]
-    figures.append((fit(f"{site.products:,}", 9, right=True), "number"))
+    figures.append((fit(units.exact_text(site.products_total), 9, right=True), "number"))
     if width >= 56:
         used = f"{100 * site.utilisation:.1f} %"
         figures.append((fit(used, 9, right=True), _use_role(site.utilisation)))
@@ -295,7 +296,8 @@ def _site_about(site: SitePlan, cost: SiteCost | None, width: int) -> list[Line]
     if site.dynamic:
         said.append(((f"{', '.join(site.dynamic)} known at run time", "warn"),))
     if site.calls != 1:
-        said.append(((f"runs {units.exact_text(site.calls)} times", "accent"),))
+        often = f"runs {units.exact_text(site.calls)} times" if site.calls != 0 else "in a branch not counted"
+        said.append(((often, "accent"),))
     if cost is not None:
         chosen = cost.chosen
         said.append(((f"{units.bytes_text(chosen.traffic)} in order {chosen.order}", "number"),))
@@ -338,5 +340,5 @@ def _left_about(reason: str, found: Sequence[SkippedSite], width: int) -> list[L
     return [*wrap(((safe(reason), "warn"),), width), *wrap(((names + more, "dim"),), width)]
 
 
-def _many(count: int, noun: str) -> str:
+def _many(count: int | None, noun: str) -> str:
     return noun if count == 1 else noun + "s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from explorer import units
 from explorer.tui.lines import BLANK, Line, Span, fit, safe, wrap
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def state_row(entry: HistoryEntry, at: int, current: int, marked: int | None, wi
     said, tone = _proof(entry, at)
     room = name - 6
     shown = fit(label, min(len(label), room))
-    count = f"{entry.plan.products:,}" if entry.plan is not None else ""
+    count = units.exact_text(entry.plan.products) if entry.plan is not None else ""
     return (
         mark,
         first,

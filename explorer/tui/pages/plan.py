@@ -26,7 +26,7 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
             share = f"{units.percent_text(plan.macs, plan.macs_total)} of the model"
         lines = wrap(
             (
-                (f"{plan.products:,}", "strong"),
+                (units.exact_text(plan.products), "strong"),
                 (f" tile {_many(plan.products, 'product')} in {sites:,} {_many(sites, 'site')}", "text"),
                 (f" · {units.count_text(plan.macs)} MACs, {share}", "dim"),
             ),
@@ -49,7 +49,7 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
                 (
                     (fit(middle(safe(site.name), name - 1), name), "text"),
                     (fit(size, size_width, right=True), "number"),
-                    (fit(f"{site.products:,}", 10, right=True), "number"),
+                    (fit(units.exact_text(site.products_total), 10, right=True), "number"),
                     (fit(f"{100 * site.utilisation:.1f} %", used_width, right=True), "dim"),
                     ("  " + site.form, "accent"),
                 )
@@ -69,5 +69,5 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
     return lines
 
 
-def _many(count: int, noun: str) -> str:
+def _many(count: int | None, noun: str) -> str:
     return noun if count == 1 else noun + "s"

@@ -227,3 +227,25 @@ def test_what_cannot_be_done_is_one_line(
         assert out == ""
         assert message in err
         assert err.count("\n") == 1
+
+
+def test_the_plan_says_how_much_is_left_in_layers_without_a_tiled_twin() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.steps = nn.LSTM(8, 8, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.fc(x)
+            return self.steps(self.attention(y, y, y)[0])[0]
+
+    with Session(Mixed(), inputs=(torch.rand(2, 5, 8),)) as session:
+        plan = session.plan_module(SPEC)
+    # projections, scores and their product with the values; four gates of input and state in each step
+    attention = 10 * 8 * 4 * 8 + 2 * 2 * 5 * 5 * (4 + 4)
+    assert {skip.name: skip.macs for skip in plan.skipped} == {
+        "attention": attention,
+        "steps": 10 * 4 * 8 * (8 + 8),
+    }

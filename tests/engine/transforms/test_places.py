@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from explorer import Session, TileSpec, diff_files
+from explorer import Session, TileSpec, cli, diff_files
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Model, Node
 from explorer.engine.places import view
@@ -133,7 +133,7 @@ def functions(path: Path) -> str:
 CASES: dict[str, tuple[Any, dict[str, int | None]]] = {
     "Scan": (scan, {"rnn.body/in": 5, "rnn.body/back": 5}),
     "Loop": (loop, {"again.body/step": 3}),
-    "If": (branches, {"which.then_branch/fc": None, "which.else_branch/fc": None}),
+    "If": (branches, {"which.else_branch/fc": 1, "which.then_branch/fc": 0}),
     "function": (functions, {"Block()/first": 2, "Block()/second": 2}),
 }
 
@@ -168,6 +168,53 @@ def test_every_mac_of_a_loop_counts_as_often_as_it_runs(tmp_path: Path) -> None:
     with Session(scan(tmp_path / "a.onnx")) as session:
         plan = session.plan(TileSpec((2, 3, 4)))
     assert plan.macs == 5 * (2 * 7 * 9 + 2 * 9 * 9) == plan.macs_total
+
+
+def test_of_the_branches_of_an_if_the_costliest_counts_as_in_info(tmp_path: Path) -> None:
+    source = branches(tmp_path / "a.onnx")
+    with Session(source) as session:
+        plan = session.plan(TileSpec((2, 3, 4)))
+        assert plan.macs == plan.macs_total == session.info().totals.macs == 3 * 6 * 5
+        assert plan.products == 2 * 2 * 2
+        assert session.cost(TileSpec((2, 3, 4))).macs == 3 * 6 * 5
+        session.tile(TileSpec((2, 3, 4)), output=str(tmp_path / "b.onnx"), verify=False)
+    with Session(str(tmp_path / "b.onnx")) as session:
+        tiled = session.info().tiled
+        assert tiled is not None
+        assert (tiled.products, tiled.macs, tiled.share) == (8, 90, 1.0)
+
+
+def test_the_figure_of_a_loop_whose_turns_the_data_decides_is_unknown_and_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.load(loop(tmp_path / "a.onnx"))
+    del model.graph.node[0]
+    model.graph.input.append(info("n", [], TensorProto.INT64))
+    model.graph.node.append(helper.make_node("MatMul", ["y", "V"], ["z"], name="behind"))
+    model.graph.initializer.append(numpy_helper.from_array(weight(6, 5), "V"))
+    model.graph.output[0].CopyFrom(info("z", [3, 5]))
+    source = str(tmp_path / "b.onnx")
+    onnx.save(model, source)
+    with Session(source) as session:
+        plan = session.plan(TileSpec((2, 3, 4)))
+        cost = session.cost(TileSpec((2, 3, 4)))
+    assert {site.name: site.calls for site in plan.sites} == {"behind": 1, "again.body/step": None}
+    assert (plan.products, plan.macs, plan.macs_total) == (None, None, None)
+    assert cost.macs == 3 * 6 * 5
+    assert any("in no sum: again.body/step" in said for said in cost.assumptions)
+    for verb in ("tile", "plan"):
+        assert cli.main([verb, source, "--tile", "2x3x4"]) == 0
+        assert "? runs" in capsys.readouterr().out
+
+
+def test_a_function_called_with_other_rows_is_counted_call_by_call(tmp_path: Path) -> None:
+    with Session(functions(tmp_path / "a.onnx")) as session:
+        plan = session.plan(TileSpec((2, 3, 4)))
+        cost = session.cost(TileSpec((2, 3, 4)))
+    macs = (3 + 8) * (6 * 4 + 4 * 5)
+    assert plan.macs == plan.macs_total == cost.macs == macs
+    # 2 and 4 blocks of rows; 2 x 1 and 2 x 2 tiles of the weights
+    assert plan.products == cost.products == (2 + 4) * (2 + 4)
 
 
 def spoiled(made: Model, plan: Plan) -> Model:

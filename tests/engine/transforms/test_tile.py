@@ -388,6 +388,8 @@ def test_what_is_tiled_is_not_tiled_again(tmp_path: Path, form: Any) -> None:
         plan = session.plan(TileSpec((2, 3, 2), form=form))
         assert [s.name for s in plan.sites] == ["second"]
         assert [(s.name, s.reason) for s in plan.skipped] == [("first", "tiled already")]
+        # the batched form fills its tiles up
+        assert plan.skipped[0].macs == (4 if form == "batched" else 3) * 6 * 6
         session.tile(TileSpec((2, 3, 2), form=form), verify=False)
         with pytest.raises(Misuse, match="tiled already"):
             session.plan(TileSpec((2, 3, 2), form=form))
