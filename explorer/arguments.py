@@ -24,6 +24,7 @@ __all__ = [
     "parse_choices",
     "parse_conditions",
     "parse_count",
+    "parse_dim_sizes",
     "parse_dims",
     "parse_dynamic",
     "parse_input_shapes",
@@ -161,17 +162,45 @@ def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:
     """Bindings of symbolic dimensions: 'batch=8', each on its own or several between commas.
 
     Raises:
+        Misuse: See `parse_dim_sizes`; or a name with several sizes.
+    """
+    found = parse_dim_sizes(texts, where)
+    for name, size in found.items():
+        if not isinstance(size, int):
+            listed = ", ".join(map(str, size))
+            hint = "give one; verify and blame take several"
+            raise Misuse(f"'{name}' has the sizes {listed}", where=where, hint=hint)
+    return {name: size for name, size in found.items() if isinstance(size, int)}
+
+
+def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int | tuple[int, ...]]:
+    """As `parse_dims`, where a name may have several sizes: 'seq=5,16,64'.
+
+    Raises:
         Misuse: No '=', no positive whole number, or one name bound twice to different sizes.
     """
-    dims: dict[str, int] = {}
-    for text in (piece for whole in texts for piece in whole.split(",")):
-        name, equals, size = (piece.strip() for piece in text.rpartition("="))
-        if not equals or not name:
-            raise Misuse(f"'{text}' binds no dimension", where=where, hint="write name=size, as in batch=8")
-        if not _INTEGER.fullmatch(size) or int(size) < 1:
-            raise Misuse(f"'{text}': the size has to be a whole number of 1 or more", where=where)
-        if dims.setdefault(name, int(size)) != int(size):
-            raise Misuse(f"'{name}' is bound to {dims[name]} and to {int(size)}", where=where)
+    dims: dict[str, int | tuple[int, ...]] = {}
+    for whole in texts:
+        bound: dict[str, list[int]] = {}
+        name = ""
+        for text in whole.split(","):
+            named, equals, size = (piece.strip() for piece in text.rpartition("="))
+            name = named if equals else name
+            if not name:
+                raise Misuse(
+                    f"'{text}' binds no dimension", where=where, hint="write name=size, as in batch=8"
+                )
+            if not _INTEGER.fullmatch(size) or int(size) < 1:
+                raise Misuse(f"'{text}': the size has to be a whole number of 1 or more", where=where)
+            sizes = bound.setdefault(name, [])
+            if equals and sizes and sizes != [int(size)]:
+                raise Misuse(f"'{name}' is bound to {sizes[0]} and to {int(size)}", where=where)
+            if int(size) not in sizes:
+                sizes.append(int(size))
+        for name, sizes in bound.items():
+            chosen = sizes[0] if len(sizes) == 1 else tuple(sizes)
+            if dims.setdefault(name, chosen) != chosen:
+                raise Misuse(f"'{name}' is bound to {dims[name]} and to {chosen}", where=where)
     return dims
 
 
@@ -294,7 +323,7 @@ def opening_words(options: Mapping[str, Any]) -> list[str]:
     """
     words = ["--weights", options["weights"]] if options.get("weights") else []
     for name, size in options.get("dims", {}).items():
-        words += ["--dim", f"{name}={size}"]
+        words += ["--dim", f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}"]
     for name, (dtype, shape) in options.get("input_shapes", {}).items():
         sizes = f"[{','.join(map(str, shape))}]"
         words += ["--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}"]

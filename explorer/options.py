@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-__all__ = ["OPTIONS", "SWEPT", "Option"]
+__all__ = ["OPTIONS", "SEVERAL_SIZES", "SWEPT", "Option"]
 
 _EDGES = ("ragged", "padded")
 _FORMS = ("auto", "lab", "scan", "unrolled", "batched")
@@ -316,6 +316,15 @@ OPTIONS: dict[str, Option] = {
         Option("--help", "print this help", short="-h"),
     )
 }
+
+SEVERAL_SIZES = Option(
+    "--dim",
+    "size of a symbolic dimension, or several, such as seq=5,16,64; repeatable: the first sizes are tried\n"
+    "together, then the second ones, and so on; a name with fewer begins again",
+    "NAME=SIZES",
+    many=True,
+    read=_by("parse_dim_sizes"),
+)
 
 SWEPT = (
     Option(

@@ -113,8 +113,8 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
 
 
 def dims_text(dims: Mapping[str, int]) -> str:
-    """Sizes of dimensions as 'batch=1, seq=64'."""
-    return ", ".join(f"{printable(name)}={size}" for name, size in dims.items())
+    """Sizes of dimensions as 'batch=1, seq=64'; the name '' stands for those that have none."""
+    return ", ".join(f"{printable(name) or 'unnamed'}={size}" for name, size in dims.items())
 
 
 def printable(text: str) -> str:

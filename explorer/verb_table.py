@@ -6,7 +6,7 @@ is made of plain classes.
 
 from __future__ import annotations
 
-from explorer.options import OPTIONS, SWEPT, Option
+from explorer.options import OPTIONS, SEVERAL_SIZES, SWEPT, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -277,17 +277,20 @@ VERBS: dict[str, Verb] = {
         (
             "explorer verify alexnet alexnet_tiled.onnx",
             "explorer verify a.onnx b.onnx --draws 10 --seed 7 --json",
+            "explorer verify a.onnx b.onnx --dim seq=5,16,64",
         ),
+        own=(SEVERAL_SIZES,),
     ),
     "blame": Verb(
         "the first layer in which two models part, and how the error grows",
         ("A", "B"),
-        ("--draws", "--seed", "--limit", "--plot", "--force", *_OPENING, *_TABLE),
+        ("--draws", "--seed", "--input", "--limit", "--plot", "--force", *_OPENING, *_TABLE),
         (
             "explorer blame model.onnx quantized.onnx",
             "explorer blame alexnet alexnet_tiled.onnx --plot growth.svg",
             "explorer blame a.onnx b.onnx --draws 10 --json",
         ),
+        own=(SEVERAL_SIZES,),
     ),
     "diff": Verb(
         "what changed from one graph to another, node by node, and in cost",

@@ -7,6 +7,7 @@ import pytest
 from explorer.arguments import (
     parse_choices,
     parse_count,
+    parse_dim_sizes,
     parse_dims,
     parse_dynamic,
     parse_input_shapes,
@@ -73,6 +74,16 @@ def test_dimensions_may_come_one_by_one_or_together() -> None:
     assert parse_dims(["batch=8", "seq=128,heads = 4"]) == {"batch": 8, "seq": 128, "heads": 4}
     assert parse_dims(["a=b=3"]) == {"a=b": 3}, "the size follows the last '='"
     assert parse_dims(["n=2", "n=2"]) == {"n": 2}
+
+
+def test_one_dimension_may_have_several_sizes_where_they_are_wanted() -> None:
+    assert parse_dim_sizes(["seq=5,16,64,batch=2", "heads=4"]) == {"seq": (5, 16, 64), "batch": 2, "heads": 4}
+    assert parse_dim_sizes(["n=2,2"]) == {"n": 2}
+    for text in ("seq=5,", "seq=5,x", "seq=5,0", "5,seq=3"):
+        with pytest.raises(Misuse, match="--dim"):
+            parse_dim_sizes([text])
+    with pytest.raises(Misuse, match="'seq' has the sizes 5, 16; give one"):
+        parse_dims(["seq=5,16"])
 
 
 @pytest.mark.parametrize("text", ["batch", "=8", "batch=", "batch=0", "batch=-1", "batch=x", "batch=1.5", ""])

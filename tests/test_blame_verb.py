@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from explorer import Session, TileSpec, blame_files, cli
 from explorer.engine.transforms import tile as transform
@@ -200,3 +201,57 @@ def test_names_cannot_reach_the_terminal_as_commands(
     text = run(capsys, "blame", tmp_path / "a.onnx", tmp_path / "b.onnx", code=1)
     assert "fc3/Gemm" in text
     assert "\x1b" not in text
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> tuple[Path, Path]:
+    """Two models that take any length; the second one adds something above ten."""
+    for name, limit in (("a", 1 << 40), ("b", 10)):
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("Shape", ["x"], ["length"], start=0, end=1),
+            helper.make_node("Greater", ["length", "limit"], ["above"]),
+            helper.make_node("Cast", ["above"], ["extra"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["h", "extra"], ["y"], name="late"),
+        ]
+        shape = ["seq", 4]
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+            [
+                numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"),
+                numpy_helper.from_array(np.array([limit]), "limit"),
+            ],
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(made, tmp_path / f"{name}.onnx")
+    return tmp_path / "a.onnx", tmp_path / "b.onnx"
+
+
+def test_models_that_part_at_some_sizes_are_looked_at_there(
+    late: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(run(capsys, "blame", *late, "--json", code=1))
+    assert found["at"] == {"seq": 17}
+    assert [sizes["seq"] for sizes in found["sizes"]] == [1, 2, 3, 17]
+    text = run(capsys, "blame", *late, "--dim", "seq=5,16,64", code=1)
+    assert "(at seq=16)" in text
+    assert "sizes: seq=5; seq=16; seq=64; figures at seq=16" in " ".join(text.split())
+    assert blame_files(*late, dims={"seq": (5, 10)}).same
+    assert not blame_files(*late, dims={"seq": 11}).same
+    assert run(capsys, "diff", *late, "--dim", "seq=5,16", code=2) == ""
+
+
+def test_the_inputs_may_come_from_a_file(late: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    file = late[0].parent / "x.npz"
+    for length, code in ((5, 0), (20, 1)):
+        np.savez(file, x=np.ones((length, 4), np.float32))
+        text = run(capsys, "blame", *late, "--input", file, code=code)
+        assert f"x: float32 [{length}, 4], from" in " ".join(text.split())
+    for arrays in ({"z": np.ones(3)}, {"x": np.ones((5, 4))}, {"x": np.ones((5, 3), np.float32)}):
+        np.savez(file, **arrays)
+        assert cli.main(["blame", *map(str, late), "--input", str(file)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert str(file) in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -91,6 +92,9 @@ class Blame(Struct, frozen=True):
         unpaired_count: How many those are; `unpaired` holds the first few.
         seeds: One seed per draw.
         inputs: How the inputs were drawn, per input.
+        sizes: Of open dimensions, by name, as they were tried one after the other; those that have no name
+            share the name ''.
+        at: Those of them that the figures are of: where the models part first, or else the first.
         chunks: In how many parts the values were looked at.
         held_bytes: Most bytes of values that were held together, as estimated.
     """
@@ -112,3 +116,5 @@ class Blame(Struct, frozen=True):
     chunks: int
     held_bytes: int
     seconds: float
+    sizes: tuple[Mapping[str, int], ...] = ()
+    at: Mapping[str, int] = {}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from explorer.facts.blame import Blame, Probe
 from explorer.report.layout import BAD, BAR, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block
-from explorer.units import exact_text, seconds_text, shape_text
+from explorer.units import dims_text, exact_text, seconds_text, shape_text
 
 __all__ = ["STATES", "blame", "claim", "curve", "decades", "error_text", "how", "shown"]
 
@@ -84,6 +84,10 @@ def how(fact: Blame) -> str:
     if fact.seeds:
         many = "" if len(fact.seeds) == 1 else "s"
         parts.append(f"{len(fact.seeds)} draw{many}, seed{many} {', '.join(map(str, fact.seeds))}")
+    if fact.sizes:
+        parts.append(f"sizes: {'; '.join(dims_text(sizes) for sizes in fact.sizes)}")
+    if len(fact.sizes) > 1:
+        parts.append(f"figures at {dims_text(fact.at)}")
     chunks = "at once" if fact.chunks == 1 else f"in {fact.chunks:,} parts"
     parts += [*fact.inputs, *([f"{len(fact.probes):,} values looked at {chunks}"] if fact.probes else [])]
     return "; ".join([*parts, seconds_text(fact.seconds)])

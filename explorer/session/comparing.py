@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from explorer.facts import Diff, Plan, TileSpec, Verification
 from explorer.session.planning import Planning
-from explorer.session.states import Cancel, OnProgress
+from explorer.session.states import Cancel, Dims, OnProgress
 
 if TYPE_CHECKING:
     from explorer.engine.graph import Model
@@ -30,10 +30,11 @@ class Comparing(Planning):
         *,
         draws: int = 3,
         seed: int = 0,
+        dims: Dims | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Verification:
-        """Evidence that two models of the history compute the same."""
+        """Evidence that two models of the history compute the same; `dims` are sizes, or several, to try."""
         a, b = self._at(before), self._at(after)
         evidence = self._verify(
             self._model(a, on_progress),
@@ -43,6 +44,7 @@ class Comparing(Planning):
             seed,
             on_progress,
             cancel,
+            dims,
         )
         return replace(evidence, before=self._label(a), after=self._label(b))
 
@@ -54,6 +56,8 @@ class Comparing(Planning):
         spec: TileSpec | None = None,
         draws: int = 3,
         seed: int = 0,
+        dims: Dims | None = None,
+        input: str | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Blame:
@@ -65,15 +69,16 @@ class Comparing(Planning):
             spec: In place of both: the current model, and what `tile` makes of it, which is looked at only.
             draws: Random inputs to run both on.
             seed: Of the first draw.
+            dims: Sizes of open dimensions, or several of each, in place of those of the session.
+            input: An .npy or .npz file with the inputs, in place of random ones.
             on_progress: Told where the job stands.
             cancel: Asked now and then; True stops.
 
         Raises:
+            Misuse: A size or the input does not fit the model.
             BadModel: onnxruntime cannot run one of them.
             Cancelled: `cancel` said so.
         """
-        from explorer.engine.verify.blame import blame
-
         with contextlib.ExitStack() as stack:
             if spec is None:
                 a, b = self._at(before), self._at(after)
@@ -82,16 +87,7 @@ class Comparing(Planning):
             else:
                 first, second = stack.enter_context(self._tried(spec, on_progress, cancel))
                 labels = self._label(self._history.current), f"tile {'x'.join(map(str, spec.tile))}"
-            fact = blame(
-                first,
-                second,
-                draws=draws,
-                seed=seed,
-                dims=self._options["dims"],
-                input_shapes=self._options["input_shapes"],
-                on_progress=on_progress,
-                cancel=cancel,
-            )
+            fact = self._blame(first, second, draws, seed, on_progress, cancel, dims, input)
         return replace(fact, before=labels[0], after=labels[1])
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from explorer.errors import Misuse
 from explorer.facts import Diff, Verification
-from explorer.session.states import Cancel, OnProgress, States
+from explorer.session.states import Cancel, Dims, OnProgress, States
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
@@ -27,9 +27,14 @@ __all__ = ["blame_files", "compare_files", "diff_files", "verify_files"]
 def _pair(
     a: str | os.PathLike[str], b: str | os.PathLike[str], options: Mapping[str, Any]
 ) -> Iterator[tuple[States, States]]:
-    """Two sessions with the same options; a dimension need only exist in one of the two models."""
+    """Two sessions with the same options; a dimension need only exist in one of the two models.
+
+    Of several sizes of a dimension they have the first.
+    """
     from explorer.engine.formats.opening import OpenOptions, check_names
 
+    dims: Dims = options.get("dims") or {}
+    options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
     with States(a, **options) as first, States(b, **options) as second:
         first._strict = second._strict = False
         opened = [first._open(None), second._open(None)]
@@ -47,7 +52,10 @@ def verify_files(
     cancel: Cancel = None,
     **options: Any,
 ) -> Verification:
-    """Evidence that the models `a` and `b` compute the same; `options` as for `explorer.session.Session`."""
+    """Evidence that the models `a` and `b` compute the same.
+
+    `options` as for `explorer.session.Session`; in `dims` a name may have several sizes.
+    """
     with _pair(a, b, options) as (first, second):
         evidence = first._verify(
             first._model(0, on_progress),
@@ -57,6 +65,7 @@ def verify_files(
             seed,
             on_progress,
             cancel,
+            options.get("dims"),
         )
         return replace(evidence, before=first.source, after=second.source)
 
@@ -67,24 +76,19 @@ def blame_files(
     *,
     draws: int = 3,
     seed: int = 0,
+    input: str | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
     **options: Any,
 ) -> Blame:
-    """Where the model `b` departs from `a`, layer by layer; `options` as for `explorer.session.Session`."""
-    from explorer.engine.verify.blame import blame
+    """Where the model `b` departs from `a`, layer by layer.
 
+    `options` as for `explorer.session.Session`; in `dims` a name may have several sizes. `input` is an .npy
+    or .npz file with the inputs, in place of random ones.
+    """
     with _pair(a, b, options) as (first, second):
-        fact = blame(
-            first._model(0, on_progress),
-            second._model(0, on_progress),
-            draws=draws,
-            seed=seed,
-            dims=first._options["dims"],
-            input_shapes=first._options["input_shapes"],
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+        models = first._model(0, on_progress), second._model(0, on_progress)
+        fact = first._blame(*models, draws, seed, on_progress, cancel, options.get("dims"), input)
         return replace(fact, before=first.source, after=second.source)
 
 

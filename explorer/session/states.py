@@ -7,7 +7,7 @@ about one (its graph, its analysis, its matrix products) is kept here, so that n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from explorer.engine.graph import Model
     from explorer.engine.transforms.products import Products
     from explorer.facts import TileSpec
+    from explorer.facts.blame import Blame
 
-__all__ = ["Cancel", "InputShapes", "OnProgress", "States", "stem"]
+__all__ = ["Cancel", "Dims", "InputShapes", "OnProgress", "States", "stem"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
+Dims = Mapping[str, int | Sequence[int]]
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 _LONGEST_NAME = 200
@@ -331,19 +333,50 @@ class States:
         seed: int,
         on_progress: OnProgress,
         cancel: Cancel,
+        dims: Dims | None = None,
     ) -> Verification:
         from explorer.engine.formats.opening import dims_of
         from explorer.engine.verify import verify
 
+        bound: Dims = {**(_fixed(plan) if plan is not None else self._options["dims"]), **(dims or {})}
         return verify(
             before,
             after,
             plan=plan,
             draws=draws,
             seed=seed,
-            dims=_fixed(plan) if plan is not None else dims_of(before, self._options["dims"]),
+            dims=dims_of(before, bound),
             input_shapes=self._options["input_shapes"],
             torch_run=self._open(on_progress).runner(),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def _blame(
+        self,
+        before: Model,
+        after: Model,
+        draws: int,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+        dims: Dims | None = None,
+        input: str | None = None,
+    ) -> Blame:
+        from explorer.engine.formats.opening import dims_of
+        from explorer.engine.values.activations import read_input
+        from explorer.engine.verify.blame import blame
+
+        if input is not None and dims:
+            raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
+        return blame(
+            before,
+            after,
+            draws=draws,
+            seed=seed,
+            dims=dims_of(before, {**self._options["dims"], **(dims or {})}),
+            input_shapes=self._options["input_shapes"],
+            given=read_input(input) if input is not None else None,
             on_progress=on_progress,
             cancel=cancel,
         )

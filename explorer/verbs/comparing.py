@@ -62,7 +62,8 @@ def _blame(given: Given, line: ProgressLine) -> Answer:
 
         plots.check(given.plot)
         check_target(given.plot, overwrite=given.force, models=[a, b], weights=())
-    fact = blame_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **session_options(given))
+    asked = {"draws": given.draws, "seed": given.seed, "input": given.input}
+    fact = blame_files(a, b, **asked, on_progress=line, **session_options(given))
     if given.plot:
         with replacing(given.plot, overwrite=given.force) as temporary:
             plots.write("blame", None, fact, temporary)

@@ -6,7 +6,7 @@ A format's own module makes an `Opened`; nothing else in the program asks what f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     Arrays = Sequence[np.ndarray]
 
 __all__ = ["OpenOptions", "Opened", "check_names", "dims_of", "with_rules"]
+
+_T = TypeVar("_T")
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -98,7 +100,7 @@ class Opened(Protocol):
         ...
 
 
-def dims_of(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
+def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
     """Those of `dims` that `model` has.
 
     Of two models on the command line, and of the states of a session, one may have fixed a dimension

@@ -12,20 +12,34 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.graph import Model
-from explorer.engine.verify.inputs import InputShapes, check_names, draw, plan_inputs
+from explorer.engine.values.activations import Given
+from explorer.engine.verify.inputs import (
+    Drawn,
+    InputShapes,
+    check_names,
+    draw,
+    fixed_shapes,
+    given_inputs,
+    plan_inputs,
+)
 from explorer.engine.verify.judging import Judge
+from explorer.engine.verify.lengths import Dims, choose
 from explorer.engine.verify.outputs import Mismatch, pair_inputs
 from explorer.engine.verify.probes import Pair, Region, Wiring
 from explorer.engine.verify.probing import BUDGET, Cancel, OnProgress, Probing
 from explorer.engine.verify.recovery import recover_plan
 from explorer.engine.verify.trials import FLOATS, as_given
-from explorer.errors import Misuse
+from explorer.errors import BadModel, Misuse
+from explorer.facts import Plan
 from explorer.facts.blame import Blame, BlameKind, Probe
-from explorer.units import printable
+from explorer.units import dims_text, printable
 
 __all__ = ["CRITERION", "blame"]
 
@@ -43,6 +57,12 @@ _IN_A_ROW = 256
 """Terms that a runtime's own kernel adds in a row. Small tiles of deep products make longer rows; roundings
 grow with the square root."""
 
+_ORDER: tuple[BlameKind, ...] = (
+    *("fault", "spread", "coarser"),
+    *("amplified", "rounding", "equal", "unlike"),
+)
+"""Of answers for several sizes the first of these is given."""
+
 _ELSEWHERE = "its name stands for another value in the second model"
 
 
@@ -52,8 +72,9 @@ def blame(
     *,
     draws: int = 1,
     seed: int = 0,
-    dims: Mapping[str, int] | None = None,
+    dims: Dims | None = None,
     input_shapes: InputShapes | None = None,
+    given: Given | None = None,
     budget: int = BUDGET,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -65,14 +86,16 @@ def blame(
         after: The other model.
         draws: How many random inputs the models are run on.
         seed: Of the first draw; draw i has seed + i.
-        dims: Sizes of symbolic dimensions; one that neither this nor `after`'s plan fixes is 1.
+        dims: Sizes of symbolic dimensions, one or several; what neither this nor `after` fixes is tried at
+            several (see `lengths`).
         input_shapes: Shapes and types in place of the declared ones.
+        given: Inputs from a file; then nothing is drawn.
         budget: Bytes of values that are held together (a value above it is looked at alone).
         on_progress: Told where the work stands.
-        cancel: Asked between runs and between layers; True stops.
+        cancel: _How between runs and between layers; True stops.
 
     Returns:
-        The figures. That the models differ is a result, not an error.
+        The figures, of the sizes at which the models part first. That they differ is a result, not an error.
 
     Raises:
         Misuse: An option does not fit the model, or no input can be drawn.
@@ -85,18 +108,71 @@ def blame(
     plan = recover_plan(after)
     if plan is None:
         check_names(before, dims or {}, input_shapes or {})
-    seeds = tuple(seed + i for i in range(draws))
     try:
         inputs, ends = pair_inputs(before, after, FLOATS), _ends(before, after)
     except Mismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
-    fixed = {**(plan.dims if plan is not None else {}), **_fixed(before, after, inputs)}
-    drawn = plan_inputs(before, {**fixed, **(dims or {})}, input_shapes)
+    look = partial(
+        _looked,
+        before,
+        after,
+        inputs,
+        ends,
+        plan,
+        () if given is not None else tuple(seed + i for i in range(draws)),
+        _How(budget, on_progress, cancel),
+    )
+    if given is not None:
+        return replace(look(given_inputs(before, given)), seconds=time.perf_counter() - started)
+    shapes = fixed_shapes(before, after, inputs, input_shapes or {})
+    tried = choose(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
+    best: Blame | None = None
+    failed: BadModel | None = None
+    for sizes in tried:
+        try:
+            fact = replace(look(plan_inputs(before, sizes, shapes)), at=sizes)
+        except BadModel as why:
+            failed = failed or (why if len(tried) == 1 else BadModel(f"{why} (at {dims_text(sizes)})"))
+            continue
+        best = fact if best is None or _rank(fact) < _rank(best) else best
+    if failed is not None and (best is None or best.same):
+        raise failed
+    assert best is not None
+    where = f" (at {dims_text(best.at)})" if len(tried) > 1 and not best.same else ""
+    seconds = time.perf_counter() - started
+    return replace(best, verdict=best.verdict + where, sizes=tried if tried[0] else (), seconds=seconds)
+
+
+class _How(Struct, frozen=True):
+    """How the models are looked at: see `blame`."""
+
+    budget: int
+    on_progress: OnProgress
+    cancel: Cancel
+
+
+def _rank(fact: Blame) -> tuple[int, int]:
+    """What goes before what among the answers for several sizes: a fault, and the one that is met first."""
+    return _ORDER.index(fact.kind), len(fact.probes) if fact.first is None else fact.first
+
+
+def _looked(
+    before: Model,
+    after: Model,
+    inputs: Mapping[str, str],
+    ends: Sequence[Pair],
+    plan: Plan | None,
+    seeds: tuple[int, ...],
+    asked: _How,
+    drawn: tuple[Drawn, ...],
+) -> Blame:
+    """The answer for inputs of one size."""
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
     others = {v.name: v.dtype for v in after.graph.feeds}
     coarser = {d.name: other for d in drawn if not _holds(other := others[inputs[d.name]], d.dtype)}
     feeds = [
-        {name: as_given(value, coarser.get(name)) for name, value in draw(drawn, s).items()} for s in seeds
+        {name: as_given(value, coarser.get(name)) for name, value in draw(drawn, s).items()}
+        for s in seeds or (0,)
     ]
 
     def looked(without: Mapping[str, str]) -> tuple[Probing, tuple[Probe, ...]]:
@@ -108,9 +184,9 @@ def blame(
             drawn,
             feeds,
             without=without,
-            budget=budget,
-            on_progress=on_progress,
-            cancel=cancel,
+            budget=asked.budget,
+            on_progress=asked.on_progress,
+            cancel=asked.cancel,
         )
         probing.run()
         return probing, tuple(Judge(probing, rows).probes({end.before for end in ends}))
@@ -122,7 +198,7 @@ def blame(
         if sum(p.state == "introduced" for p in again[1]) < sum(p.state == "introduced" for p in probes):
             probing, probes = again
     texts = (d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in drawn)
-    return _answer(probing, probes, seeds, tuple(texts), time.perf_counter() - started)
+    return _answer(probing, probes, seeds, tuple(texts), 0.0)
 
 
 def _holds(wide: str | None, narrow: str) -> bool:

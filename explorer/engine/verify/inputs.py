@@ -6,19 +6,29 @@ input is followed to the table that it indexes and drawn below its height.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from explorer.engine.graph import Graph, Model, Node, Tensor, Value
+from explorer.engine.values.activations import Given, Wanted
 from explorer.engine.verify.runtime import Array
 from explorer.errors import Misuse, nearest
 from explorer.facts import Shape
 from explorer.units import printable, shape_text
 
-__all__ = ["Drawn", "InputShapes", "any_values", "check_names", "draw", "plan_inputs"]
+__all__ = [
+    "Drawn",
+    "InputShapes",
+    "any_values",
+    "check_names",
+    "draw",
+    "fixed_shapes",
+    "given_inputs",
+    "plan_inputs",
+]
 
 InputShapes = Mapping[str, tuple[str | None, Shape]]
 
@@ -44,7 +54,7 @@ _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
 
 
 class Drawn(Struct, frozen=True):
-    """How one input is drawn: `low` and `high` bound integers (high excluded)."""
+    """How one input is drawn: `low` and `high` bound integers (high excluded). `values` are given."""
 
     name: str
     dtype: str
@@ -52,6 +62,7 @@ class Drawn(Struct, frozen=True):
     low: int = 0
     high: int = 0
     why: str = ""
+    values: Array | None = None
 
     def text(self) -> str:
         """For the report: 'ids: int64 [1, 128], 0 to 30521, rows of the table it indexes'."""
@@ -80,7 +91,47 @@ def plan_inputs(
     return tuple(_planned(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
 
 
-def check_names(model: Model, dims: Mapping[str, int], input_shapes: InputShapes) -> None:
+def given_inputs(model: Model, given: Given) -> tuple[Drawn, ...]:
+    """The inputs of the model as a file has them.
+
+    Raises:
+        Misuse: One is missing or unknown, or has another type or shape.
+    """
+    arrays = given.fit([Wanted(v.name, v.dtype, v.shape) for v in model.graph.feeds])
+    return tuple(
+        Drawn(v.name, str(a.dtype), a.shape, why=f"from {given.path}", values=a)
+        for v in model.graph.feeds
+        for a in (arrays[v.name],)
+    )
+
+
+def fixed_shapes(
+    before: Model, after: Model, names: Mapping[str, str], given: InputShapes
+) -> dict[str, tuple[str | None, Shape]]:
+    """Shapes of the inputs: as given, else as declared, with sizes that only another model has fixed.
+
+    Args:
+        before: The model whose inputs they are.
+        after: The other one.
+        names: Its inputs by the names that the first one has for them.
+        given: See `plan_inputs`.
+    """
+    other = {v.name: v for v in after.graph.feeds}
+    shapes = dict(given)
+    for value in before.graph.feeds:
+        twin = other[names[value.name]]
+        if value.name in shapes or value.shape is None or twin.shape is None:
+            continue
+        if len(value.shape) == len(twin.shape):
+            merged = tuple(
+                b if isinstance(b, int) and not isinstance(a, int) else a
+                for a, b in zip(value.shape, twin.shape, strict=True)
+            )
+            shapes[value.name] = (None, merged)
+    return shapes
+
+
+def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) -> None:
     """Refuses sizes for what the model does not have.
 
     Raises:
@@ -139,11 +190,13 @@ def _bound(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def draw(inputs: tuple[Drawn, ...], seed: int) -> dict[str, Array]:
-    """One set of input values; the same seed gives the same values."""
+    """One set of input values; the same seed gives the same values, where they are not given."""
     generator = np.random.default_rng(seed)
     values: dict[str, Array] = {}
     for item in inputs:
-        if item.high:
+        if item.values is not None:
+            values[item.name] = item.values
+        elif item.high:
             drawn = generator.integers(item.low, item.high, item.shape, dtype=np.int64)
             values[item.name] = np.asarray(drawn, dtype=item.dtype)
         else:

@@ -32,7 +32,7 @@ from explorer.engine.verify.evaluator import NOTE, has_bfloat16
 from explorer.engine.verify.evidence import both, site_evidence, verdict_of
 from explorer.engine.verify.inputs import Drawn, InputShapes, any_values, check_names, draw, plan_inputs
 from explorer.engine.verify.interpret import Wiring
-from explorer.engine.verify.lengths import bindings
+from explorer.engine.verify.lengths import Dims, bindings
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.original import find_original
 from explorer.engine.verify.recovery import recover_plan
@@ -68,7 +68,7 @@ def verify(
     plan: Plan | None = None,
     draws: int = 3,
     seed: int = 0,
-    dims: Mapping[str, int] | None = None,
+    dims: Dims | None = None,
     input_shapes: InputShapes | None = None,
     torch_run: Callable[[Sequence[Array]], Sequence[Array]] | None = None,
     on_progress: OnProgress = None,
