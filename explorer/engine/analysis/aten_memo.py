@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from explorer.engine.analysis import aten, aten_bounds, aten_shapes
+from explorer.engine.analysis.classes import COUNTS
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.module_rows import dtype_name, size_of
 
@@ -57,7 +58,7 @@ class Operator:
         self.repeats = func.namespace == "aten"
         self.auxiliary = self.name in aten.AUXILIARY
         self.gathers = self.name in aten.GATHERS
-        self.bounded = self.name in aten_bounds.BOUNDS
+        self.bounded = self.name in aten_bounds.BOUNDS or self.name in COUNTS
         self.shapes: aten_shapes.Rule | None = aten_shapes.RULES.get(func)
         self.rules: tuple[Any, ...] = ()
         self.answers: dict[Hashable, Answer] = {}

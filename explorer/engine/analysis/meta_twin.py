@@ -17,20 +17,22 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from explorer.engine.analysis.aten_bounds import MOST_KEPT
 from explorer.engine.analysis.module_rows import is_lazy
 
 __all__ = ["materialised", "sharing_values", "without_values"]
 
-_KEPT = 4096
-"""Elements up to which a buffer of integers, or a tensor that is no buffer, keeps its values: programs
-index and branch with them."""
 
-
-def without_values(model: nn.Module) -> nn.Module:
+def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
     """A copy of `model` whose parameters and buffers lie on the meta device; `model` stays as it is.
 
-    Small buffers of integers keep their values, in a copy.
+    Small tensors of integers that are no parameters keep their values, in a copy.
+
+    Args:
+        model: With its values.
+        numbers: Small ones of floating-point numbers keep theirs, too, but for what layers of torch hold.
     """
+    own = {id(b) for m in model.modules() if _is_torchs(m) for b in m.buffers(recurse=False)}
     storages: dict[int, Any] = {}
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers(), *_loose(model)):
@@ -41,7 +43,9 @@ def without_values(model: nn.Module) -> nn.Module:
             memo[id(tensor)] = kind(requires_grad=tensor.requires_grad, dtype=tensor.dtype, device="meta")
         elif tensor.is_meta:
             memo[id(tensor)] = _as_parameter(tensor.detach(), tensor)
-        elif not isinstance(tensor, nn.Parameter) and _steers(tensor):
+        elif not isinstance(tensor, nn.Parameter) and (
+            _steers(tensor) or (numbers and id(tensor) not in own and tensor.numel() <= MOST_KEPT)
+        ):
             memo[id(tensor)] = tensor.detach().clone()
         else:
             memo[id(tensor)] = _as_parameter(_bare(tensor, storages), tensor)
@@ -66,8 +70,12 @@ def sharing_values(model: nn.Module) -> nn.Module:
     return _copied(model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_loose(model))})
 
 
+def _is_torchs(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
+
+
 def _steers(tensor: torch.Tensor) -> bool:
-    return tensor.numel() <= _KEPT and not (
+    return tensor.numel() <= MOST_KEPT and not (
         tensor.dim() and (tensor.is_floating_point() or tensor.is_complex())
     )
 

@@ -8,15 +8,15 @@ called (attention that reads `self.qkv.weight`): then the work belongs to that m
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.engine.analysis import memory, stand_ins, tree
+from explorer.engine.analysis import memory, tree
+from explorer.engine.analysis.both_ways import traced
 from explorer.engine.analysis.meta_twin import materialised
 from explorer.engine.analysis.module_rows import (
     Row,
@@ -30,9 +30,7 @@ from explorer.engine.analysis.module_rows import (
     plain,
     registered,
 )
-from explorer.engine.analysis.module_trace import trace
 from explorer.engine.analysis.packed_weights import is_packed
-from explorer.engine.analysis.questions import Place
 from explorer.engine.collecting import uncollected
 from explorer.errors import Cancelled
 from explorer.facts import (
@@ -53,9 +51,6 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module import LoadedModule
 
 __all__ = ["analyse", "analyse_module", "examine", "examine_module", "shapes_failure", "stored"]
-
-DECISIONS = 8
-"""Times that a model is run at most."""
 
 FORMULAS = 4
 """How many different formulas of one row are spelled out."""
@@ -112,6 +107,7 @@ def examine(
             inputs=bound.inputs,
             notes=(*loaded.notes, *bound.notes),
             assumptions={"dims": bound.dims, "weights": loaded.weights_text},
+            valued=loaded.valued,
             gradients=gradients,
             detailed=detailed,
             on_progress=on_progress,
@@ -129,6 +125,7 @@ def examine_module(
     inputs: tuple[TensorInfo, ...] | None = None,
     notes: tuple[str, ...] = (),
     assumptions: Mapping[str, Any] | None = None,
+    valued: Callable[[], nn.Module] | None = None,
     gradients: Gradients | None = None,
     detailed: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
@@ -144,6 +141,7 @@ def examine_module(
         inputs: Names of the inputs, where they are known better than from `args`.
         notes: What is worth knowing about how the model was made.
         assumptions: What was assumed to get the numbers.
+        valued: Makes the model with the values of its small tensors, for one that asks for them.
         gradients: Watches what a backward pass would do.
         detailed: Steps say what each operator does by itself.
         on_progress: Told about the modules that ran.
@@ -159,7 +157,8 @@ def examine_module(
     args, kwargs = tuple(args), dict(kwargs or {})
     if any(_is_unsettled(module) for _, module in registered(model)):
         model = materialised(model, args, kwargs)
-    seen = _traced(model, args, kwargs, check=check, gradients=gradients, detailed=detailed)
+    verdict = traced(model, args, kwargs, valued, check=check, gradients=gradients, detailed=detailed)
+    seen = verdict.seen
     named = seen.named
     scopes = _Scopes(named)
     rows = _settled(seen)
@@ -192,11 +191,12 @@ def examine_module(
         totals,
         activation_bytes_sum=sum(row.activation for row in rows if _is_module(row, named)),
         activation_bytes_functional=sum(row.activation for row in rows if not _is_module(row, named)),
+        status=totals.status if totals.coverage < 1 else verdict.reach or totals.status,
     )
     if seen.failed:
         where = seen.failed[0] or type(model).__name__
         notes = (*notes, f"the model failed in {where}: {seen.failed[1]}")
-    notes = (*notes, *(f"{text} ({n:,} times)" for text, n in seen.assumed.items()))
+    notes = (*notes, *verdict.notes)
     outputs = described(seen.result, "output")
     info = ModelInfo(
         source=source or type(model).__name__,
@@ -220,35 +220,9 @@ def _is_unsettled(module: nn.Module) -> bool:
     return any(tensor is not None and is_lazy(tensor) for tensor in held)
 
 
-def _traced(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> Trace:
-    """One run on shapes. A model that fails after it asked whether a tensor is true (is anything not a
-    number?) is run again with the other answer, and that run counts if it gets further. One that asks for
-    values without an end is run again with that loop taken once.
-    """
-    best: Trace | None = None
-    decisions: tuple[bool, ...] = ()
-    loops: dict[Place, Literal["once", "refused"]] = {}
-    for _ in range(DECISIONS):
-        taken: Counter[str] = Counter()
-        with stand_ins.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
-            seen = trace(model, args, kwargs, decisions=decisions, loops=loops, **options)
-        seen.assumed.update(taken)
-        if seen.endless is not None:
-            loops[seen.endless] = "refused" if seen.endless in loops else "once"
-            best, decisions = None, ()
-            continue
-        if best is not None and seen.failed and len(seen.events) <= len(best.events):
-            break
-        best = seen
-        if not seen.failed or not seen.decided or not seen.decided[-1]:
-            break
-        decisions = (*seen.decided[:-1], False)
-    return best or seen
-
-
 def shapes_failure(model: nn.Module, *args: Any) -> tuple[str, str] | None:
     """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
-    return _traced(model, args, {}).failed
+    return traced(model, args, {}).seen.failed
 
 
 # -- from what was seen to rows
@@ -440,6 +414,9 @@ def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[tree.Scope, .
         reason=reason,
     )
     if not seen.failed:
+        if path in seen.elsewhere:
+            said = "assumed: it runs only where a value of a tensor is another than the one that was taken"
+            layer = replace(layer, formula="0 (does not run)", status="bound", reason=said)
         return tree.Leaf.of(scopes, layer, _facts(stored), 0)
     reason = f"not reached: the model failed in {seen.failed[0] or 'its own forward'}"
     return tree.Leaf.of(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)

@@ -19,7 +19,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import Detail
 from explorer.engine.analysis.packed_weights import is_packed, unpacked
-from explorer.engine.analysis.questions import Place
+from explorer.engine.analysis.questions import Kind, Place
 from explorer.facts import TensorInfo
 
 __all__ = [
@@ -64,6 +64,8 @@ class Stored(Struct, frozen=True):
 class Row(Struct, eq=False):
     """A leaf module or a functional operator of a module, while it is being counted.
 
+    `sized` and `asked` say on which sizes that depend on values, and on which values, it may depend: whether
+    it does, and is no exact figure (`bound`), shows when it is run in another way (`both_ways`).
     `parts` are the functional operators of a module without children, which stand for themselves when
     there are several that multiply, and are merged into the module when not.
     """
@@ -86,6 +88,8 @@ class Row(Struct, eq=False):
     free: str = ""
     stored: dict[tuple[int, int, int], Stored] = field(default_factory=dict)
     bound: str = ""
+    sized: str = ""
+    asked: str = ""
     unknown: str = ""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     parts: list[Row] = field(default_factory=list)
@@ -132,6 +136,12 @@ class Trace(Struct):
         kept: Storages of the model's outputs.
         assumed: What was assumed, and how often.
         decided: Answers to the questions whether a tensor is true.
+        asked: The places of the code that asked for values.
+        sized: Whether sizes that depend on values were answered.
+        shared: Whether elements were shared out to classes.
+        refused: It failed because the model itself raised an error.
+        elsewhere: Paths of what runs only where other answers are given.
+        cut: It was ended because it did too much.
         endless: The place of the code that asked for values so often that the run was ended.
     """
 
@@ -145,6 +155,12 @@ class Trace(Struct):
     kept: frozenset[int] = frozenset()
     assumed: Counter[str] = field(default_factory=Counter)
     decided: tuple[bool, ...] = ()
+    asked: Mapping[Place, Kind] = field(default_factory=dict)
+    sized: bool = False
+    shared: bool = False
+    refused: bool = False
+    cut: bool = False
+    elsewhere: frozenset[str] = frozenset()
     endless: Place | None = None
 
 

@@ -11,6 +11,7 @@ Everything is put back afterwards, whatever happens: hooks, train or eval state,
 
 from __future__ import annotations
 
+import dis
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,10 +25,12 @@ from explorer.engine.analysis import (
     aten_bounds,
     aten_memo,
     aten_products,
+    kept_values,
     leaf_memo,
     macs,
     packed_weights,
 )
+from explorer.engine.analysis.classes import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.analysis.module_detail import detail_of, seen_among
 from explorer.engine.analysis.module_rows import (
     Event,
@@ -46,7 +49,7 @@ from explorer.engine.analysis.module_rows import (
     tensors,
 )
 from explorer.engine.analysis.module_taps import Functions, Operators, hide, listening, modes, show
-from explorer.engine.analysis.questions import NO_LOOPS, Loops, Questions
+from explorer.engine.analysis.questions import Questions, Way
 from explorer.engine.fused import undisturbed
 from explorer.errors import ExplorerError
 from explorer.facts import TensorInfo, is_assumed
@@ -92,7 +95,7 @@ class _Watch:
         check: Callable[[int, int], None],
         gradients: Gradients | None,
         detailed: bool,
-        questions: Questions,
+        way: Way,
     ) -> None:
         self.model = model
         self.detailed = detailed
@@ -114,8 +117,12 @@ class _Watch:
         self.bound: dict[int, str] = {}
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.assumed: Counter[str] = Counter()
-        self.questions = questions
+        self.way = way
+        self.questions = Questions(way)
+        self.classes = Classes(way.uneven)
+        self.stale: set[int] = set()
         self.asked = ""
+        self.sized = self.cut = False
         self.operators: dict[Any, aten_memo.Operator] = {}
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
@@ -179,7 +186,7 @@ class _Watch:
                 if heard:
                     hide(self.functions)
                 bookings, self.tape = self.tape, None
-            if asked is not None and bookings is not None and not row.bound:
+            if asked is not None and bookings is not None and not row.bound and not row.sized:
                 leaf_memo.keep(asked, module_inputs(module, args, kwargs), bookings, result)
             if not row.outputs:
                 row.outputs = described(result, "output")
@@ -258,6 +265,8 @@ class _Watch:
             self.asked = guessed[1]
             return guessed[0]
         self.function, self.function_row = name, None
+        if self.way.valued and name in kept_values.LISTS:
+            kwargs = {**kwargs, "device": "cpu"}
         try:
             try:
                 result = func(*args, **kwargs)
@@ -385,10 +394,16 @@ class _Watch:
         given: list[torch.Tensor] = []
         signature: list[Any] = []
         decided = aten_memo.read(args, signature, given)
+        if self.way.valued and "device" in kwargs:
+            kwargs = dict(kept_values.here(operator.name, args, kwargs))
         if kwargs:
             signature.append(tuple(kwargs))
             decided = aten_memo.read(kwargs.values(), signature, given) and decided
-        if not decided and _is_mixed(given) and operator.name not in aten_bounds.VALUES_BESIDE:
+        if not decided and operator.name not in aten_bounds.VALUES_BESIDE and self.is_mixed(given):
+            if operator.name == "aten::index" and not self.stale:
+                args = kept_values.positions(args)
+            if operator.mutates:
+                self.stale.update(t.untyped_storage()._cdata for t in given if not t.is_meta)
             args, kwargs = self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
             given, signature = [], []
             decided = aten_memo.read(args, signature, given)
@@ -397,7 +412,7 @@ class _Watch:
         if operator.name == "aten::_to_copy" and args[0].is_meta and "device" in kwargs:
             # what is brought to another device stays where no values are
             kwargs = {**kwargs, "device": torch.device("meta")}
-        bounded = aten_bounds.answer(func, args) if operator.bounded and given else None
+        bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and given else None
         if bounded is not None and operator.name in aten_bounds.VALUES:
             bounded = self.questions.answer(bounded)
             self.asked = bounded[1]
@@ -431,8 +446,15 @@ class _Watch:
         else:
             made = list(out)
         row = self.current(operator.short)
-        assumption = bounded[1] if bounded is not None else ""
+        if operator.name in WATCHED:
+            self.classes.note(operator.name, func._schema.overload_name, args, kwargs, out)
+        assumption = ""
+        if bounded is not None and operator.name not in aten_bounds.VALUES:
+            assumption, self.sized = bounded[1], True
         before = len(self.events)
+        if self.way.events and before > self.way.events:
+            self.cut = True
+            raise RuntimeError("it does much more than before")
         self.record(row, given, made, known, operator, assumption)
         if self.detailed and len(self.events) > before:
             detail = detail_of(func, args, kwargs, given, made, known, self.stored)
@@ -444,6 +466,22 @@ class _Watch:
                 known.attributes = call_attributes(func, args, kwargs)
             row.attributes = known.attributes
         return out
+
+    def is_mixed(self, given: Sequence[torch.Tensor]) -> bool:
+        """Whether a call has to go on without the values that some of its tensors have."""
+        if self.stale and any(t.untyped_storage()._cdata in self.stale for t in given if not t.is_meta):
+            return True
+        return _is_mixed(given)
+
+    def bounded(
+        self, func: Any, operator: aten_memo.Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, str] | None:
+        """What an operator answers that would need values, and what that assumes."""
+        if self.way.valued and self.classes and operator.name in COUNTS:
+            counted = self.classes.counted(operator.name, args, lambda: func(*args, **kwargs))
+            if counted is not None:
+                return counted, EVENLY
+        return aten_bounds.answer(func, args, self.classes, least=self.way.least, valued=self.way.valued)
 
     def record(
         self,
@@ -473,7 +511,6 @@ class _Watch:
             elif not seen_among(t, given[:at]):
                 # another part of the same memory, such as Q, K and V made in one product
                 inputs[key] = min(inputs[key] + size, storage.nbytes())
-        reason = reason or self.asked
         outputs: list[tuple[int, TensorInfo, int]] = []
         written = 0
         mutates = operator is not None and operator.mutates
@@ -487,8 +524,9 @@ class _Watch:
                 continue
             written += size
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
-        if reason and (not row.bound or (is_assumed(reason) and not is_assumed(row.bound))):
-            row.bound = reason
+        row.asked = row.asked or self.asked
+        if reason and (not row.sized or (is_assumed(reason) and not is_assumed(row.sized))):
+            row.sized = reason
         if made and not outputs:
             if self.tape is not None:
                 self.tape.append(leaf_memo.Booking(known.cost))
@@ -536,6 +574,10 @@ class _Watch:
                 twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                 # the original is held as well: its id must not be given to another tensor
                 known = self.twins[id(value)] = (value, twin)
+                reason = self.bound.get(value.untyped_storage()._cdata)
+                if reason is not None:
+                    self.alive[twin.untyped_storage()._cdata] = twin.untyped_storage()
+                    self.bound[twin.untyped_storage()._cdata] = reason
             return known[1]
         if isinstance(value, (tuple, list)):
             return type(value)(self.moved(v) for v in value)
@@ -578,8 +620,7 @@ def trace(
     check: Callable[[int, int], None] = lambda done, modules: None,
     gradients: Gradients | None = None,
     detailed: bool = False,
-    decisions: Sequence[bool] = (),
-    loops: Loops = NO_LOOPS,
+    way: Way = Way(),  # noqa: B008 (frozen)
 ) -> Trace:
     """Runs `model` once on tensors of the meta device and books every operator.
 
@@ -590,15 +631,14 @@ def trace(
         check: Called with the number of module calls so far and that of modules; may raise to stop.
         gradients: Watches what a backward pass would do; then the run has gradients on.
         detailed: What each operator does by itself is kept.
-        decisions: Answers to the first questions whether a tensor is true; the rest are taken as true.
-        loops: Places of the code that asked for values again and again in a run before.
+        way: How questions for values are answered.
 
     Returns:
         What was seen. A model that raises gives what was seen until then, and names the module.
     """
     aten_memo.trim()
-    questions = Questions(decisions, loops)
-    watch = _Watch(model, check, gradients, detailed, questions)
+    watch = _Watch(model, check, gradients, detailed, way)
+    questions = watch.questions
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
     seen = Trace(
@@ -627,6 +667,20 @@ def trace(
             at = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
             text = " ".join(str(error).split())
             seen.failed = at, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-    seen.decided, seen.endless = tuple(questions.decided), questions.endless
+            seen.refused = _is_raised(error)
+    seen.decided, seen.endless, seen.asked = tuple(questions.decided), questions.endless, questions.asked
+    seen.sized, seen.shared, seen.cut = watch.sized, watch.classes.used, watch.cut
     seen.kept = frozenset(t.untyped_storage()._cdata for _, t in tensors(seen.result))
     return seen
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether the model's own code says that this must not be, in a `raise` or an `assert`."""
+    if isinstance(error, AssertionError):
+        return True
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None or at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
+        return False
+    return at.tb_frame.f_code.co_code[at.tb_lasti] == dis.opmap["RAISE_VARARGS"]

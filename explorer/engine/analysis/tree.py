@@ -461,15 +461,16 @@ def said_of_bounds(info: Info, found: Bounds) -> Info:
     if not count:
         return info
     many = f"{count:,} layers are" if count > 1 else f"'{printable(path)}' is"
-    if assumed == count:
-        note = f"{many} counted under an assumption: the totals may be more or less"
+    how = "under an assumption" if assumed == count else "at an upper bound"
+    if 0 < assumed < count:
+        many, how = f"{count - assumed:,} layers are", f"{how} and {assumed:,} under an assumption"
+    note = f"{many} counted {how}"
+    if info.totals.status == "exact":
+        note += "; MACs in total do not depend on it"
     elif assumed:
-        note = (
-            f"{count - assumed:,} layers are counted at an upper bound and {assumed:,} under an assumption: "
-            "the totals may be more or less"
-        )
+        note += ": the totals may be more or less"
     else:
-        note = f"{many} counted at an upper bound, which the totals hold: they are the most"
+        note += ", which the totals hold: they are the most"
     if info.totals.coverage < 1:
         note += " of what is known"
     return replace(info, model=replace(info.model, notes=(*info.model.notes, note)))

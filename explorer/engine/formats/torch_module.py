@@ -13,6 +13,7 @@ import copy
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,6 +96,24 @@ class LoadedModule(Struct):
                 self._meta = without_values(self.materialise())
         self._meta.eval()
         return self._meta
+
+    def valued(self) -> nn.Module:
+        """As `meta`, but small tensors that are no parameters keep their values: a model may ask for them.
+
+        Raises:
+            Exception: It cannot be built so; then its constructor did without them.
+        """
+        import torch
+
+        from explorer.engine.analysis.meta_twin import without_values
+        from explorer.engine.formats.torch_unfilled import Unfilled
+
+        if self.trained or self._real is not None:
+            return without_values(self.materialise(), numbers=True).eval()
+        with self.quiet(), torch.random.fork_rng(devices=[]), _uninitialised_on_meta(), Unfilled():  # type: ignore[no-untyped-call]
+            torch.manual_seed(self.seed)
+            made = self.build()
+        return without_values(made, numbers=True).eval()
 
     def materialise(self) -> nn.Module:
         """The model with its weights on the CPU, in evaluation mode; the same for the same seed.
@@ -341,19 +360,27 @@ def _own_name(name: str) -> str:
 
 def _uninitialised_on_meta() -> contextlib.AbstractContextManager[Any]:
     """Tensors made by `torch.empty` live on the meta device, others have values: nothing can be read from
-    the former anyway, and weights are made with it.
+    the former anyway, and weights are made with it. So do large ones that are filled alike, or by chance.
     """
     import torch
     from torch.overrides import TorchFunctionMode
 
+    filled = {torch.zeros, torch.ones, torch.rand, torch.randn}
+
     class Mode(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = dict(kwargs or {})
-            if func is torch.empty and given.get("device") is None:
-                given["device"] = "meta"
+            if (func is torch.empty or func in filled) and given.get("device") is None:
+                sizes = args[0] if args and not isinstance(args[0], int) else args
+                if func is torch.empty or math.prod(given.get("size", sizes)) > _LARGE:
+                    given["device"] = "meta"
             return func(*args, **given)
 
     return Mode()
+
+
+_LARGE = 1 << 20
+"""Elements above which a tensor that is filled alike, or by chance, is one of weights."""
 
 
 def export_onnx(

@@ -91,9 +91,8 @@ def test_what_follows_a_value_that_was_asked_for_may_depend_on_it_and_says_so() 
     "function",
     [
         lambda x: x @ x if x.sum() > 0 else x,
-        lambda x: (x @ x)[: x[0, 0].item()] if False else x @ x * x.max().item(),
         lambda x: sum(x[:n] @ x for n in x[0].long().tolist()),
-        lambda x: x @ torch.from_numpy(x.numpy()),
+        lambda x: x[:, : int(x.numpy().sum())] @ x[:1].repeat_interleave(int(x.numpy().sum()), 0),
         lambda x: x.repeat_interleave(x[0].long(), 0) @ x,
     ],
 )
@@ -102,6 +101,20 @@ def test_every_way_to_ask_for_a_value_is_answered_and_labelled(function: Any) ->
     assert not [note for note in analysis.info.model.notes if "failed" in note]
     assert analysis.info.totals.coverage == 1.0
     assert any(layer.reason.startswith("assumed") for layer in analysis.layers)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x @ x * x.max().item(),
+        lambda x: x @ torch.from_numpy(x.numpy()),
+        lambda x: x @ x if x.sum() > 0 else x @ x.T,
+    ],
+)
+def test_a_value_that_changes_no_figure_is_no_assumption(function: Any) -> None:
+    info = on_meta(function, (3, 3)).info
+    assert (info.totals.macs, info.totals.status) == (27, "exact")
+    assert not info.model.notes
 
 
 class Checks(nn.Module):

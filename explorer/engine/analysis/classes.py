@@ -1,0 +1,238 @@
+"""How much falls to each of several classes, where a model sorts by values: tokens to experts, above all.
+
+Each mask of one expert may select every token, but not all of them may: what a router hands out is as many
+places as it has outputs, whatever it says. So where every class is asked for, their sizes add up to that, and
+the work of experts that are alike is exact although nobody knows who gets what. It is shared out evenly; that
+it does not matter how is seen by sharing it out unevenly, in another run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["COUNTS", "EVENLY", "WATCHED", "Classes"]
+
+EVENLY = "assumed: each class of what is sorted by value (each expert) gets the same share"
+
+_CHOICES = {
+    "aten::topk": 1,
+    "aten::sort": 1,
+    "aten::max.dim": 1,
+    "aten::argmax": None,
+    "aten::multinomial": None,
+}
+"""Operators whose result (that at a position, None for the only one) holds positions along an axis."""
+
+_KEPT = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_to_copy",
+        "clone",
+        "any",
+        "amax",
+        "max",
+        "sum",
+        "gt",
+        "ne",
+        "logical_and",
+        "bitwise_and",
+        "index",
+    )
+)
+"""Operators on a mask after which no more is selected in it than before."""
+
+COUNTS = frozenset(("aten::_unique2", "aten::any", "aten::bincount", "aten::count_nonzero", "aten::sum"))
+"""Operators that may count how many are in each class."""
+
+WATCHED = (
+    frozenset(
+        (
+            "aten::topk",
+            "aten::sort",
+            "aten::max",
+            "aten::argmax",
+            "aten::multinomial",
+            "aten::eq",
+            "aten::scatter",
+            "aten::scatter_",
+        )
+    )
+    | _KEPT
+)
+"""Operators that `Classes.note` has to be told of."""
+
+
+class _Division:
+    """As many places as `total`, shared out to `count` classes."""
+
+    def __init__(self, total: int, count: int, uneven: bool) -> None:
+        self.total = total
+        self.count = count
+        self.uneven = uneven
+        self.places: dict[Hashable, int] = {}
+
+    def share(self, key: Hashable) -> int:
+        """What falls to one class, in the order in which they were asked for."""
+        at = self.places.setdefault(key, len(self.places)) % self.count
+        return self._until(at + 1) - self._until(at)
+
+    def _until(self, at: int) -> int:
+        if self.uneven:
+            return self.total * at * (at + 1) // (self.count * (self.count + 1))
+        return self.total * at // self.count
+
+    def shares(self) -> list[int]:
+        """What falls to every class."""
+        return [self.share(at) for at in range(self.count)]
+
+
+class Classes:
+    """What is known in one run of tensors without values that hold classes, masks of them, and counts.
+
+    Attributes:
+        used: Whether something was shared out.
+    """
+
+    def __init__(self, uneven: bool) -> None:
+        self.uneven = uneven
+        self.used = False
+        self._counts: dict[int, int] = {}
+        self._roots: dict[int, int] = {}
+        self._divisions: dict[tuple[int, int], _Division] = {}
+        self._masks: dict[int, tuple[_Division, Hashable | None, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._counts or self._masks)
+
+    def most(self, mask: Any) -> int | None:
+        """How many elements of a mask are true; None if nothing is known of it."""
+        found = self._masks.get(_key(mask))
+        if found is None:
+            return None
+        division, key, elements = found
+        size = int(mask.numel())
+        self.used = True
+        if key is not None:
+            return min(division.share(key), size)
+        if size * division.count == elements:
+            # a slice of one class out of all
+            return min(division.share(mask.storage_offset()), size)
+        return min(-(-division.total * size // elements), size)
+
+    def counted(self, name: str, args: Sequence[Any], make: Callable[[], Any]) -> Any:
+        """What an operator answers that counts how much is in a class, or names the classes that there are.
+
+        Args:
+            name: Of the operator.
+            args: Its arguments.
+            make: What it returns without values.
+
+        Returns:
+            Tensors with values; None if nothing is known.
+        """
+        if name in ("aten::bincount", "aten::_unique2"):
+            count = self._counts.get(_key(args[0]), 0)
+            division = _Division(args[0].numel(), count, self.uneven)
+            if name == "aten::bincount":
+                least = next((a for a in args[2:3] if isinstance(a, int)), 0)
+                return self._told(division.shares()) if count and least == count else None
+            if not count or division.total < count:
+                return None
+            inverse = args[0].new_empty(args[0].shape, dtype=torch.long)
+            return self._told(list(range(count))), inverse, self._told(division.shares())
+        found = self._masks.get(_key(args[0]))
+        if found is None:
+            return None
+        division, key, elements = found
+        out = make()
+        if key is not None and out.numel() == 1:
+            return self._told([division.share(key)]).to(out.dtype).reshape(out.shape)
+        if (
+            key is None
+            and name == "aten::sum"
+            and out.numel() == division.count
+            and args[0].numel() == elements
+        ):
+            return self._told(division.shares()).to(out.dtype).reshape(out.shape)
+        return None
+
+    def _told(self, numbers: list[int]) -> Any:
+        self.used = True
+        return torch.tensor(numbers, device="cpu")
+
+    def note(
+        self, name: str, overload: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> None:
+        """Takes in what an operator did."""
+        full = f"{name}.{overload}" if name == "aten::max" else name
+        if full in _CHOICES:
+            at = _CHOICES[full]
+            axis = args[2] if name == "aten::topk" and len(args) > 2 else kwargs.get("dim", -1)
+            axis = args[1] if name in ("aten::argmax", "aten::sort", "aten::max") and len(args) > 1 else axis
+            if args[0].dim() and isinstance(axis, int):
+                self._counts[_key(out if at is None else out[at])] = int(args[0].shape[axis])
+        elif not self:
+            return
+        elif name == "aten::eq" and isinstance(args[0], torch.Tensor):
+            self._compared(args[0], args[1], out)
+        elif name in ("aten::scatter", "aten::scatter_"):
+            value = kwargs.get("value", args[3] if len(args) > 3 else None)
+            if isinstance(value, (int, float)) and value == 1 and len(args) > 2:
+                index, size = args[2], int(args[0].shape[args[1]])
+                if self._counts.get(self._root(index)) == size:
+                    division = _Division(index.numel(), size, self.uneven)
+                    self._masks[_key(out)] = division, None, out.numel()
+        elif name in _KEPT and isinstance(out, torch.Tensor) and args:
+            self._kept(args, out)
+
+    def _kept(self, args: Sequence[Any], out: Any) -> None:
+        source = args[0]
+        if not isinstance(source, torch.Tensor):
+            return
+        mine, made = _key(source), _key(out)
+        if mine in self._counts and made != mine:
+            self._roots[made] = self._root(source)
+            self._counts[made] = self._counts[mine]
+        found = self._masks.get(mine)
+        if found is None or made == mine:
+            return
+        division, key, elements = found
+        if key is None and out.numel() * division.count == elements:
+            key = ("part", len(division.places), made)
+        elif key is None and out.numel() != elements:
+            # over the choices of each token, which are different ones
+            if out.dim() == 0 or out.numel() % division.count:
+                return
+            elements = out.numel()
+        self._masks[made] = division, key, elements
+
+    def _compared(self, classes: Any, other: Any, out: Any) -> None:
+        """A mask of one class (a number to compare with), or of all (a list of different numbers)."""
+        if isinstance(other, torch.Tensor) and not other.is_meta and other.numel() == 1:
+            other = other.item()
+        if isinstance(other, torch.Tensor) and _key(classes) not in self._counts:
+            classes, other = other, classes
+        count = self._counts.get(_key(classes))
+        if count is None:
+            return
+        root = self._root(classes)
+        if isinstance(other, int) and 0 <= other < count:
+            # columns of one table (first choices, second choices) are sorted one by one
+            size = classes.numel()
+            division = self._divisions.setdefault((root, size), _Division(size, count, self.uneven))
+            self._masks[_key(out)] = division, other, out.numel()
+        elif not isinstance(other, torch.Tensor) or out.numel() != classes.numel() * count:
+            return
+        elif other.numel() == count == max(other.shape, default=0):
+            division = _Division(classes.numel(), count, self.uneven)
+            self._masks[_key(out)] = division, None, out.numel()
+
+    def _root(self, tensor: Any) -> int:
+        return self._roots.get(_key(tensor), _key(tensor))
+
+
+def _key(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
