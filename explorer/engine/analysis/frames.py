@@ -37,6 +37,7 @@ __all__ = [
     "Walk",
     "constant",
     "hand_on",
+    "learned",
     "nbytes",
     "parameter_places",
     "parameters",
@@ -274,6 +275,19 @@ def parameters(
         found.append(entry)
         names.add(name)
     return found, names
+
+
+def learned(frame: Frame, node: Node) -> list[Stored]:
+    """The parameters that an operator carries in its attributes (`rules.LEARNED`)."""
+    found: list[Stored] = []
+    for name in rules.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
+        value = node.attributes.get(name)
+        identity = frame.number, node.outputs[:1] and node.outputs[0], name
+        if isinstance(value, Tensor):
+            found.append(replace(_of_tensor(value, name, ()), identity=identity))
+        elif isinstance(value, tuple) and value:
+            found.append(Stored(identity, name, len(value), 4 * len(value), "float32", (len(value),)))
+    return found
 
 
 def hand_on(frame: Frame, node: Node) -> None:

@@ -24,6 +24,7 @@ from explorer.engine.analysis.frames import (
     Stored,
     Walk,
     hand_on,
+    learned,
     nbytes,
     parameter_places,
     parameters,
@@ -39,7 +40,7 @@ from explorer.engine.analysis.memory import Named, Step
 from explorer.engine.analysis.scopes import Place, Places
 from explorer.engine.analysis.sequences import Elements
 from explorer.engine.analysis.shapes import Inference, Shapes, captured_names
-from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Row, Scope
+from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Row, Scope, whole
 from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
 from explorer.facts import Layer, Progress, TensorInfo
@@ -212,6 +213,8 @@ class Walker:
             if len(entries) > 1 and len({identity for identity, _, _ in entries}) < len(entries):
                 entries = list({entry[0]: entry for entry in entries}.values())
         op = node.op
+        if op in rules.LEARNED:
+            entries += [(entry.identity, entry.elements, entry.size) for entry in learned(frame, node)]
         special = op in _SPECIAL
         if special:
             hand_on(frame, node)
@@ -366,6 +369,7 @@ class Walker:
         chosen = parameter_places(frame, node) if held else []
         params = {node.inputs[index] for index, _, _ in chosen}
         moved = traffic(frame, node, inputs, outputs, params, extra or ())
+        carried = sum(entry.size for entry in learned(frame, node))
         if frame.trips != 1:
             cost = macs.times(cost, frame.trips, "iterations")
         if cost.status == "exact":
@@ -379,10 +383,10 @@ class Walker:
         return _Figures(
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
-            bytes_read=scaled(moved.read, scale),
+            bytes_read=scaled(whole((moved.read, carried)), scale),
             bytes_written=written,
             activation_bytes=written,
-            weight_bytes_read=scaled(moved.weights, scale),
+            weight_bytes_read=scaled(whole((moved.weights, carried)), scale),
             status=cost.status,
             reason=cost.reason,
             formula=cost.formula,
@@ -565,10 +569,9 @@ def _row(leaf: Leaf) -> Row:
     figures = leaf.figures
     assert isinstance(figures, _Figures)
     inputs, outputs = _described(frame, node, extra)
-    params: Collection[str] = ()
+    stored, params = parameters(frame, node, figures.parameters)
     weights: tuple[TensorInfo, ...] = ()
-    if figures.parameters:
-        stored, params = parameters(frame, node, figures.parameters)
+    if stored := [*stored, *learned(frame, node)]:
         named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
         weights = tuple(named.values())
     places, index = leaf.place

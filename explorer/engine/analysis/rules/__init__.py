@@ -30,12 +30,13 @@ from explorer.engine.analysis.rules import (
     windows,
 )
 from explorer.engine.analysis.rules.call import MS, Call, Key, MissingShape, Rule, Rules, without, words
-from explorer.engine.analysis.rules.parameters import QUANTIZED, SETTINGS, is_parameter, packed_bits
+from explorer.engine.analysis.rules.parameters import LEARNED, QUANTIZED, SETTINGS, is_parameter, packed_bits
 from explorer.errors import ExplorerError
 from explorer.facts import TensorInfo
 
 __all__ = [
     "CHANNELS_FIRST",
+    "LEARNED",
     "MS",
     "QUANTIZED",
     "READERS",

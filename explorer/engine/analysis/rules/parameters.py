@@ -9,7 +9,7 @@ from explorer.engine.analysis.rules import tflite
 from explorer.engine.analysis.rules.call import words
 from explorer.facts import Shape
 
-__all__ = ["QUANTIZED", "SETTINGS", "is_parameter", "packed_bits"]
+__all__ = ["LEARNED", "QUANTIZED", "SETTINGS", "is_parameter", "packed_bits"]
 
 SETTINGS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(
@@ -44,6 +44,28 @@ QUANTIZED = frozenset(
     """)
 )
 """Operators whose stored inputs of any type are parameters: packed data, scales, zero points, biases."""
+
+_TREES = words("""
+    nodes_values nodes_values_as_tensor nodes_splits membership_values leaf_weights base_values
+    base_values_as_tensor class_weights class_weights_as_tensor target_weights target_weights_as_tensor
+""")
+
+LEARNED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("LinearClassifier", "LinearRegressor"), ("coefficients", "intercepts")),
+    **dict.fromkeys(
+        ("SVMClassifier", "SVMRegressor"), ("support_vectors", "coefficients", "rho", "prob_a", "prob_b")
+    ),
+    **dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), tuple(_TREES)),
+    "Scaler": ("offset", "scale"),
+    "Imputer": ("imputed_value_floats",),
+    "TfIdfVectorizer": ("weights",),
+}
+"""Attributes that are parameters: the numbers that scikit-learn and its like have learned.
+
+Each number that is stored counts once, as a float of 4 bytes or in its tensor's type; of a tree also the
+threshold that is stored for a leaf. How a tree branches (ids of nodes and features, modes), labels, a
+kernel's settings, and how often the training came by a node are no parameters.
+"""
 
 _PACKED: Mapping[str, tuple[frozenset[int], str, int]] = {
     "MatMulNBits": (frozenset({1}), "bits", 4),

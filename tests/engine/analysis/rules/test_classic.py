@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from explorer.engine.analysis.macs import Cost
+from explorer.engine.analysis.onnx_model import analyse
+from explorer.engine.analysis.rules import LEARNED as LEARNED_IN
 from explorer.engine.analysis.rules.classic import ML
+from explorer.engine.graph import Model, Node
 
 Count = Callable[..., Cost]
 X = (5, 4)  # 5 rows of 4 features
@@ -161,3 +165,75 @@ def test_word_groups_are_a_bound_of_all_that_may_be_found(count: Count, mode: st
         "TfIdfVectorizer", [(3, 6)], (3, 7), mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=1
     )
     assert (cost.macs, cost.elementwise_ops, cost.status) == (0, rest, "bound")
+
+
+LEARNED = [
+    (
+        "LinearClassifier",
+        {"coefficients": (1.0,) * 9, "intercepts": (0.0,) * 3, "classlabels_ints": (0, 1, 2)},
+        12,
+    ),
+    ("LinearRegressor", {"coefficients": (1.0,) * 3}, 3),
+    (
+        "SVMRegressor",
+        {
+            "support_vectors": (1.0,) * 6,
+            "coefficients": (1.0,) * 2,
+            "rho": (0.5,),
+            "kernel_params": (1.0,) * 3,
+        },
+        9,
+    ),
+    ("TreeEnsembleRegressor", {"nodes_values": (0.5, 0.0, 0.0), "target_weights": (1.0, 2.0)}, 5),
+    ("Scaler", {"offset": (0.0,) * 3, "scale": (1.0,) * 3}, 6),
+    ("Normalizer", {"norm": "L2"}, 0),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes", "params"), LEARNED)
+def test_what_was_learned_and_stands_in_attributes_is_counted(
+    build: Callable[..., Model], op: str, attributes: dict[str, Any], params: int
+) -> None:
+    nodes = [Node(op, ["x"], ["a"], domain=ML, attributes=attributes), Node(op, ["x"], ["b"], domain=ML)]
+    model = build(nodes, inputs={"x": (4, 3)}, outputs=["a", "b"])
+    found = analyse(replace(model, opsets={**model.opsets, ML: 3}))
+    row = found.layers[0]
+    assert (row.params, row.weight_bytes, row.weight_bytes_read) == (params, 4 * params, 4 * params)
+    assert sum(w.shape[0] for w in row.weights if w.shape) == params
+    assert (found.info.totals.params, found.layers[1].params) == (params, 0)
+
+
+def test_two_nodes_with_the_same_coefficients_hold_them_twice(build: Callable[..., Model]) -> None:
+    nodes = [Node("Scaler", ["x"], [y], domain=ML, attributes={"scale": (2.0,)}) for y in ("a", "b")]
+    model = build(nodes, inputs={"x": (4, 3)}, outputs=["a", "b"])
+    assert analyse(replace(model, opsets={**model.opsets, ML: 3})).info.totals.params == 2
+
+
+#: lists of numbers that are not learned, and why
+NOT_LEARNED = {
+    "kernel_params": "how the kernel is computed",
+    "nodes_hitrates": "how often the training came by",
+    "nodes_hitrates_as_tensor": "how often the training came by",
+    "nodes_modes": "how a node compares, a number in the new form",
+    "keys_floats": "a dictionary",
+    "values_floats": "a dictionary",
+    "keys_tensor": "a dictionary",
+    "values_tensor": "a dictionary",
+    "default_tensor": "a dictionary",
+}
+
+
+def test_every_list_of_numbers_in_an_attribute_is_a_parameter_or_has_a_reason() -> None:
+    from onnx import defs
+
+    kinds = (defs.OpSchema.AttrType.FLOATS, defs.OpSchema.AttrType.TENSOR)
+    seen = {
+        (schema.name, name)
+        for schema in defs.get_all_schemas_with_history()
+        if schema.domain == ML
+        for name, attribute in schema.attributes.items()
+        if attribute.type in kinds
+    }
+    assert {
+        (op, name) for op, name in seen if name not in NOT_LEARNED and name not in LEARNED_IN.get(op, ())
+    } == set()
