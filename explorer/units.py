@@ -91,8 +91,10 @@ def rate_text(value: float, unit: str) -> str:
     return f"{scaled}{'' if ' ' in scaled else ' '}{unit}"
 
 
-def seconds_text(value: float) -> str:
-    """A duration: 3.2e-6 -> '3.2 us', 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'."""
+def seconds_text(value: float | None) -> str:
+    """A duration: 3.2e-6 -> '3.2 us', 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'; None -> '?'."""
+    if value is None:
+        return "?"
     if 0 < value < 0.001:
         return f"{value * 1e6:.3g} us" if value >= 1e-6 else f"{value * 1e9:.3g} ns"
     if value < 0.01:

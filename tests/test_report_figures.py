@@ -106,6 +106,13 @@ def test_the_roofline_lists_the_slowest_first_and_marks_what_is_unknown() -> Non
     assert odd.split()[2:] == ["?", "?", "?", "unknown", "?", "?"]
 
 
+def test_a_time_that_nobody_knows_is_no_zero() -> None:
+    unknown = replace(ROOFLINE, seconds=None, compute_seconds=None, memory_seconds=None, coverage=0.0)
+    lines = read(costs.roofline(INFO, unknown)).splitlines()
+    for label in ("Least time", "all MACs", "all bytes"):
+        assert "?" in next(line for line in lines if label in line)
+
+
 def test_the_axes_of_a_short_roofline_are_labelled_with_numbers() -> None:
     """On short axes matplotlib puts markup between the powers of ten, which is not for reading."""
     pytest.importorskip("matplotlib")

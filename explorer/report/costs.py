@@ -145,15 +145,18 @@ def machine_text(machine: Machine) -> str:
 
 def roofline(about: Info, fact: Roofline) -> list[Block]:
     """The answer of `explorer roofline`: the least time, what limits it, and every layer's share of it."""
-    sign = ">= " if fact.coverage < 1 else ""
+
+    def least(seconds: float | None) -> str:
+        return f"{'>= ' if fact.coverage < 1 and seconds is not None else ''}{seconds_text(seconds)}"
+
     figures: list[tuple[Cell, ...]] = [
         ("Machine", machine_text(fact.machine), "", fact.machine.origin),
         ("Ridge", f"{fact.ridge:,.1f}", "", "FLOPs per byte; left of it memory limits, right of it compute"),
-        ("Least time", sign + seconds_text(fact.seconds), "", "layer after layer, each at its limit"),
-        ("  all MACs at the peak", sign + seconds_text(fact.compute_seconds), "", ""),
+        ("Least time", least(fact.seconds), "", "layer after layer, each at its limit"),
+        ("  all MACs at the peak", least(fact.compute_seconds), "", ""),
         (
             "  all bytes at full bandwidth",
-            sign + seconds_text(fact.memory_seconds),
+            least(fact.memory_seconds),
             "",
             "each layer's reads and writes",
         ),
@@ -186,7 +189,7 @@ def roofline(about: Info, fact: Roofline) -> list[Block]:
     ]
 
 
-def _roof_row(point: RooflinePoint, whole: float, largest: float) -> tuple[Cell, ...]:
+def _roof_row(point: RooflinePoint, whole: float | None, largest: float) -> tuple[Cell, ...]:
     style = {"compute": GOOD, "memory": NOTE, "unknown": BAD}[point.limit]
     return (
         point.path,
@@ -195,7 +198,7 @@ def _roof_row(point: RooflinePoint, whole: float, largest: float) -> tuple[Cell,
         quiet_zero(point.bytes, bytes_text(point.bytes)),
         "?" if point.intensity is None and point.bytes is None else f"{point.intensity or 0:.2f}",
         Span(point.limit if point.seconds != 0 else "-", style if point.seconds != 0 else DIM),
-        "?" if point.seconds is None else seconds_text(point.seconds),
+        seconds_text(point.seconds),
         percent_text(point.seconds, whole),
         bar_text(point.share, largest),
     )

@@ -267,7 +267,7 @@ def _roofline(about: Info, fact: Roofline) -> _Section:
             _bytes(point.bytes),
             _Cell("?" if point.intensity is None else f"{point.intensity:.2f}", point.intensity),
             _text(point.limit),
-            _Cell("?" if point.seconds is None else seconds_text(point.seconds), point.seconds),
+            _Cell(seconds_text(point.seconds), point.seconds),
             _Cell(f"{100 * point.share:.1f} %", point.share),
         ]
         for point in fact.points[:CAP]

@@ -98,7 +98,7 @@ _COLUMNS: tuple[tuple[Column, Callable[[SweepRow], Cell]], ...] = (
     (Column("traffic", "right"), lambda row: bytes_text(row.traffic)),
     (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), BAD if row.fits is False else "")),
     (Column("cycles", "right"), lambda row: count_text(row.cycles)),
-    (Column("time", "right", drop=4), lambda row: "?" if row.seconds is None else seconds_text(row.seconds)),
+    (Column("time", "right", drop=4), lambda row: seconds_text(row.seconds)),
     (Column("proof", drop=3), _proof),
     (
         Column("worst error", "right", drop=5),

@@ -197,6 +197,18 @@ def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     assert "this layer has no MACs" in said(roofline_page(shown, relu, [relu], 100, 50))
 
 
+def test_times_that_nobody_knows_are_no_zeros() -> None:
+    roof = roofline(alexnet(), MACHINE)
+    points = tuple(replace(p, seconds=None, intensity=None, limit="unknown") for p in roof.points)
+    roof = replace(roof, points=points, seconds=None, compute_seconds=None, memory_seconds=None, coverage=0.0)
+    text = words(roofline_page(ranked(roof), 0, [0, 1], 100, 50))
+    assert "0 ms" not in text
+    for figure in ("at least ?", "all MACs ?", "all bytes ?", "2 layers chosen: ?, ?"):
+        assert figure in text, figure
+    some = words(roofline_page(ranked(replace(roofline(alexnet(), MACHINE), coverage=0.5)), 0, [0], 100, 50))
+    assert some.count("≥") == 3, "each is a sum of what is known"
+
+
 def test_the_cursor_of_the_roofline_stays_in_view() -> None:
     roof = roofline(alexnet(), MACHINE)
     shown = ranked(roof)

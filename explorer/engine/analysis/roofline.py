@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from explorer.engine.analysis.tree import summed
 from explorer.facts import Analysis, Layer
 from explorer.facts.roofline import Limit, Machine, Roofline, RooflinePoint
 
@@ -33,8 +34,9 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
         for layer in analysis.layers
         if not layer.group and layer.counted and layer.calls and (layer.macs != 0 or _bytes(layer) != 0)
     ]
-    known = [p for p in points if p.seconds is not None]
-    seconds = sum(p.seconds for p in known if p.seconds is not None)
+    known = sum(p.seconds is not None for p in points)
+    seconds = summed(p.seconds for p in points)
+    macs, moved = summed(p.macs for p in points), summed(p.bytes for p in points)
     shared = [
         replace(p, share=p.seconds / seconds if p.seconds is not None and seconds else 0.0) for p in points
     ]
@@ -44,12 +46,12 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
         ridge=2 * machine.peak_macs / machine.bandwidth,
         points=tuple(shared),
         seconds=seconds,
-        compute_seconds=sum(p.macs or 0 for p in points) / machine.peak_macs,
-        memory_seconds=sum(p.bytes or 0 for p in points) / machine.bandwidth,
+        compute_seconds=None if macs is None else macs / machine.peak_macs,
+        memory_seconds=None if moved is None else moved / machine.bandwidth,
         compute_bound=limits.count("compute"),
         memory_bound=limits.count("memory"),
         unknown=limits.count("unknown"),
-        coverage=len(known) / len(points) if points else 1.0,
+        coverage=known / len(points) if points else 1.0,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
@@ -61,6 +61,8 @@ class Figures(Struct, frozen=True, eq=False):
     weight_bytes_read: int | None
     status: Status
 
+
+Number = TypeVar("Number", int, float)
 
 Row = tuple[tuple[Scope, ...], Layer]
 """The groups around a leaf, outermost first; and its layer, of which id, parent, depth, params, weight_bytes
@@ -146,9 +148,10 @@ class GroupFacts(Struct, frozen=True):
     apart: bool = False
 
 
-def summed(values: Iterable[int | None]) -> int | None:
+def summed(values: Iterable[Number | None]) -> Number | None:
     """Sum of what is known; None when something is unknown and what is known adds up to nothing."""
-    result, missing = 0, False
+    result: Any = 0
+    missing = False
     for value in values:
         if value is None:
             missing = True

@@ -123,17 +123,16 @@ def _first(at: int, room: int, count: int) -> int:
 
 def _figures(roofline: Roofline, width: int, *, brief: bool = False) -> list[Line]:
     """The machine, the bounds of the time, and how many layers each limit holds back."""
-    least = "" if roofline.coverage >= 1 else "≥ "
     role = "number" if roofline.coverage >= 1 else "warn"
     figures: list[Span] = [
         (machine_text(roofline.machine), "accent"),
         (f"ridge {roofline.ridge:,.3g} FLOPs a byte", "dim"),
-        (f"at least {least}{units.seconds_text(roofline.seconds)}", role),
+        (f"at least {_least(roofline.seconds, roofline.coverage)}", role),
     ]
     if not brief:
         figures += [
-            (f"all MACs {units.seconds_text(roofline.compute_seconds)}", "dim"),
-            (f"all bytes {units.seconds_text(roofline.memory_seconds)}", "dim"),
+            (f"all MACs {_least(roofline.compute_seconds, roofline.coverage)}", "dim"),
+            (f"all bytes {_least(roofline.memory_seconds, roofline.coverage)}", "dim"),
         ]
     figures += [
         (f"{roofline.compute_bound:,} compute-bound", _LIMITS["compute"]),
@@ -142,6 +141,11 @@ def _figures(roofline: Roofline, width: int, *, brief: bool = False) -> list[Lin
     if roofline.unknown:
         figures.append((f"{roofline.unknown:,} unknown", _LIMITS["unknown"]))
     return flow((((fit(safe(said), min(len(said), width - 1)), tone),) for said, tone in figures), width)
+
+
+def _least(seconds: float | None, coverage: float) -> str:
+    """A time; of what is known alone it is the least."""
+    return f"{'≥ ' if coverage < 1 and seconds is not None else ''}{units.seconds_text(seconds)}"
 
 
 class _Scale(Struct, frozen=True):
@@ -250,9 +254,10 @@ def _power(power: int) -> str:
 
 def _together(points: Sequence[RooflinePoint], roofline: Roofline, width: int) -> Line:
     known = [p.seconds for p in points if p.seconds is not None]
-    share = units.percent_text(sum(known), roofline.seconds)
-    least = "≥ " if len(known) < len(points) else ""
-    said = f" {len(points):,} layers chosen: {least}{units.seconds_text(sum(known))}, {share}"
+    coverage = len(known) / len(points)
+    seconds = sum(known) if any(known) or coverage == 1 else None
+    share = units.percent_text(seconds, roofline.seconds)
+    said = f" {len(points):,} layers chosen: {_least(seconds, coverage)}, {share}"
     return ((fit(said, width), "accent"),)
 
 
@@ -270,7 +275,7 @@ def _list(shown: Ranked, at: int, marked: Collection[int], width: int, room: int
     for i in range(start, min(start + room, len(points))):
         point = points[i]
         filled, track = bar(point.share, max(0, gauge - 1))
-        time = "?" if point.seconds is None else units.seconds_text(point.seconds)
+        time = units.seconds_text(point.seconds)
         share = units.percent_text(point.seconds, roofline.seconds)
         lines.append(
             (

@@ -46,6 +46,15 @@ def test_a_product_and_its_activation_by_hand(build: Build) -> None:
     assert (found.compute_bound, found.memory_bound, found.unknown) == (0, 2, 0)
 
 
+def test_the_time_of_what_nobody_knows_is_no_zero(build: Build) -> None:
+    nodes = [Node("MatMul", ["x", "w"], ["h"], name="product"), Node("Shape", ["h"], ["y"], name="shape")]
+    model = build(nodes, inputs={"x": ("n", 8)}, outputs=["y"], weights={"w": (8, 8)})
+    found = roofline(analyse(model), MACHINE)
+    assert found.unknown > 0
+    assert found.compute_seconds is None, "no product is known"
+    assert roofline(analyse(model, dims={"n": 2}), MACHINE).compute_seconds == pytest.approx(0.128)
+
+
 def test_right_of_the_ridge_the_peak_decides_and_on_it_too(build: Build) -> None:
     """n x n x n: n^3 MACs over 12 n^2 bytes is n / 6 FLOPs per byte: 120 lies on the ridge."""
     for n, limit in ((114, "memory"), (120, "compute"), (126, "compute")):
