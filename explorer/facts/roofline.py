@@ -55,8 +55,8 @@ class Roofline(Struct, frozen=True):
 
     Attributes:
         ridge: FLOPs per byte at which the machine's two limits meet: 2 x peak_macs / bandwidth.
-        seconds: Sum of the layers' lower bounds, as far as they are known: layers run one after the other. None
-            where a layer is not known and the others add up to nothing; so for the next two.
+        seconds: Sum of the layers' lower bounds, as far as they are known: layers run one after the other.
+            None where a layer is not known and the others add up to nothing; so for the next two.
         compute_seconds: All MACs at the peak.
         memory_seconds: All bytes at full bandwidth.
         compute_bound, memory_bound, unknown: How many layers.

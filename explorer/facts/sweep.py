@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.errors import Misuse
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
 
@@ -26,6 +28,9 @@ __all__ = [
 ]
 
 Tile = tuple[int, int, int]
+
+MOST_TILES = 1_000_000
+"""Tiles of one sweep: they are listed before the first is weighed."""
 
 OBJECTIVES = ("cycles", "traffic", "buffer")
 """Of two tilings that are equal in all others, the one with less of any of these is the better one."""
@@ -190,7 +195,15 @@ def tiles_of(
         rows: In place of the first size of each; None leaves it as it is.
         depths: In place of the second.
         columns: In place of the third.
+
+    Raises:
+        Misuse: They are too many to be weighed.
     """
+    most = math.prod(
+        len(sizes) for sizes in (whole or range(4), rows or (0,), depths or (0,), columns or (0,))
+    )
+    if most > MOST_TILES:
+        raise Misuse(f"{most:,} tiles are too many", where="sweep", hint=f"combine at most {MOST_TILES:,}")
     if rows and depths and columns and whole is None:
         whole = ((1, 1, 1),)  # nothing of it is left
     return tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from explorer.tui.lines import line_text, line_width
 from explorer.tui.pages.sweep import Chart, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.screens.sweep import SweepScreen
 from explorer.tui.screens.sweep_dialog import SweepDialog
-from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.strips import Header, Status
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.strips import Header, PaneHead, Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
 
@@ -128,7 +129,9 @@ async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_pat
         assert "3 tilings" in strip(hands, Header)
         assert "4,096 MACs/cycle" in strip(hands, Header)
         assert "cycles over buffer" in page(hands, "#sweep-plot")
-        assert page(hands, "#sweep-plot").count("◆") == 1 + len(marked)
+        places = {(one.buffer or 0, one.cycles or 0) for one in rows}
+        best = [a for a in places if not any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in places)]
+        assert page(hands, "#sweep-plot").count("◆") == 1 + len(best)
         await hands.press("x")
         assert "traffic over buffer" in page(hands, "#sweep-plot")
 
@@ -147,6 +150,43 @@ async def test_the_rows_sort_by_keys_and_the_cursor_stays_on_its_row() -> None:
         assert "32x32x32" in page(hands, "#sweep-facts")
         await hands.press("S")
         assert tiles(hands) == ["32x32x32", "16x16x16", "64x64x64"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((80, 24), (140, 24)), ((140, 24), (80, 24)), ((80, 24), (60, 24))]
+)
+async def test_figures_stand_under_their_heads_whatever_the_width_becomes(
+    before: tuple[int, int], after: tuple[int, int], tmp_path: Path
+) -> None:
+    (tmp_path / "npu.toml").write_text('macs_per_cycle = 4096\nbytes_per_cycle = 64\nclock = "1 GHz"\n')
+    async with screen(SweepEngine(), size=before) as hands:
+        await begin(hands, tiles=",".join(map(str, range(10, 40))), machine="npu.toml")
+        await hands.pilot.resize_terminal(*after)
+        await hands.rest()
+        top = sweep_screen(hands)
+        rows = top.query_one("#sweep-rows", LineList)
+        head = line_text(top.query_one("#sweep-head", PaneHead).lines[0]).rstrip()
+        cells = line_text(rows.row_line(0, rows.size.width)).rstrip()
+        assert len(head) == len(cells)
+        ends = [found.end() for found in re.finditer(r"\S+", head) if found[0] not in ("tile", "edges")]
+        assert len(ends) >= 3
+        assert all(cells[end - 1] != " " and cells[end : end + 1] in ("", " ") for end in ends)
+
+
+def test_the_front_of_a_plot_is_that_of_its_axes() -> None:
+    def at(size: int, cycles: int, traffic: int, buffer: int) -> SweepRow:
+        known = row(TileSpec(tile=(size, size, size)), Hardware())
+        return replace(known, cycles=cycles, traffic=traffic, buffer=buffer)
+
+    # the third is best by its traffic alone: of cycles over buffer the first is better in both
+    rows = with_front([at(8, 10, 100, 10), at(16, 5, 100, 20), at(32, 20, 50, 30)])
+    assert all(one.pareto for one in rows)
+    for axes, best in ((("buffer", "cycles"), 2), (("buffer", "traffic"), 2), (("traffic", "cycles"), 2)):
+        lines = Chart(rows, axes).lines(None, 60, 14)
+        assert sum(line_text(line).count("◆") for line in lines[1:]) == best, axes
+    wrong = tuple(replace(one, verified=one.tile[0] != 16) for one in rows)
+    lines = Chart(wrong, ("buffer", "cycles")).lines(None, 60, 14)
+    assert sum(line_text(line).count("◆") for line in lines[1:]) == 1, "what is disproved beats nothing"
 
 
 async def test_only_the_front_on_a_key() -> None:

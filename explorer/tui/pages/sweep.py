@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -135,7 +135,7 @@ def sweep_facts(row: SweepRow, width: int) -> list[Line]:
     pieces: list[Span] = [
         (f"{tile_text(row)} {row.edges}", "strong"),
         (f"{units.exact_text(row.products)} products", "number"),
-        (f"{_share(row.utilisation or 0)} used", "dim"),
+        ("? used" if row.utilisation is None else f"{_share(row.utilisation)} used", "dim"),
         (f"{_share(row.padded_share)} filling" if row.padded_share else "", "dim"),
         (f"{row.sites:,} sites" if row.sites is not None else "", "dim"),
         (f"{_ratio(row):.2f} x the least traffic" if _ratio(row) else "", "dim"),
@@ -173,6 +173,8 @@ def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
 class Chart:
     """Every tiling as a dot, the front as diamonds on a line, the chosen one lit; both axes logarithmic.
 
+    The front is that of the two axes: a tiling may be on that of the table by a third.
+
     Made once for its rows: a cursor that moves asks for nothing but its own place.
 
     Args:
@@ -182,10 +184,10 @@ class Chart:
 
     def __init__(self, rows: Sequence[SweepRow], axes: Axes) -> None:
         self.axes = axes
+        found = {(row.tile, row.edges): (row, p) for row in rows if (p := _point(row, axes)) is not None}
+        best = _best(point for row, point in found.values() if row.verified is not False)
         self._points = {
-            (row.tile, row.edges): (point, row.pareto)
-            for row in rows
-            if (point := _point(row, axes)) is not None
+            mark: (point, row.verified is not False and point in best) for mark, (row, point) in found.items()
         }
         places = [point for point, _ in self._points.values()]
         self._bounds = [_bounds([place[axis] for place in places]) for axis in (0, 1)] if places else []
@@ -223,7 +225,7 @@ class Chart:
         parts: list[Part] = [("track", line), ("dim", dim), ("good", diamonds), ("accent", lit)]
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
-            ((fit(f"{title}   {FRONT} front   · others", width), "dim"),),
+            ((fit(f"{title}   {FRONT} front of these two   · others", width), "dim"),),
             *framed(
                 overlay(across, rows, parts),
                 {row: fit(text, margin, right=True) for row, text in ends.items()},
@@ -241,6 +243,17 @@ class Chart:
             front = sorted({place for place, best in found if best})
             self._dots = (across, rows), {place for place, best in found if not best}, front
         return self._dots[1:]
+
+
+def _best(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
+    """The points of which no other is at most as far in both directions."""
+    best: set[tuple[float, float]] = set()
+    lowest = math.inf
+    for across, upwards in sorted(set(points)):
+        if upwards < lowest:
+            best.add((across, upwards))
+            lowest = upwards
+    return best
 
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:

@@ -188,13 +188,17 @@ class SweepScreen(Screen[TileSpec]):
             mark = (current.tile, current.edges)
             table.cursor = marks.index(mark) if mark in marks else 0
         table.rows_changed()
-        by, reverse = found.by, found.reverse
-        self.query_one("#sweep-head", PaneHead).show(
-            lambda width: (sweep_head(table.fields(table.size.width), by, reverse, width),)
-        )
+        self._show_head()
         self.query_one(Header).show(self._title)
         self._tell()
         self._show_status()
+
+    @on(LineList.Resized)
+    def _show_head(self) -> None:
+        """The headings over the columns, as wide as the table is."""
+        table, found = self.query_one(_Rows), self._found
+        fields, by, reverse = table.fields(table.size.width), found.by, found.reverse
+        self.query_one("#sweep-head", PaneHead).show(lambda width: (sweep_head(fields, by, reverse, width),))
 
     @on(LineList.Moved)
     def _tell(self) -> None:

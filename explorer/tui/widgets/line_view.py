@@ -198,6 +198,9 @@ class LineList(_Scrolled, can_focus=True):
             """A newer move of the same list says it all."""
             return isinstance(message, LineList.Moved) and message.source is self.source
 
+    class Resized(Message):
+        """The list has another size: what stands above its columns is in its place no more."""
+
     class Chosen(Message):
         """Enter, or a second click, on a row that does not open."""
 
@@ -253,6 +256,7 @@ class LineList(_Scrolled, can_focus=True):
         """Lay out for the new width."""
         self.measure(self.row_count)
         self._keep_in_view()
+        self.post_message(self.Resized())
 
     def move_to(self, index: int, *, force: bool = False) -> None:
         """Put the cursor on `index`, bring it into view, and say so."""
