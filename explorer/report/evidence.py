@@ -166,12 +166,12 @@ def _exact(site: SiteEvidence) -> bool:
     return site.passed and site.bound_ratio is None and site.rows > 0 and site.rms_after == 0
 
 
-def _float_text(value: float | None) -> Cell:
+def _float_text(value: float | None) -> Span:
     if value is None:
         return Span("?", NOTE)
     if not math.isfinite(value):
         return Span(str(value), BAD)
-    return f"{value:.1e}" if value else "0"
+    return Span(f"{value:.1e}" if value else "0")
 
 
 def _cosine_text(value: float | None) -> Cell:
@@ -187,12 +187,7 @@ def _ratio(value: float | None, limit: float) -> Cell:
 
 
 def _pair(before: float | None, after: float | None) -> Cell:
-    return (_float_text_of(before), " -> ", _float_text_of(after))
-
-
-def _float_text_of(value: float | None) -> str | Span:
-    cell = _float_text(value)
-    return cell if isinstance(cell, (str, Span)) else ""
+    return (_float_text(before), Span(" -> "), _float_text(after))
 
 
 def _verdict(passed: bool, nonfinite: int) -> Cell:

@@ -36,7 +36,7 @@ def history(fact: History, source: str, output: str | None) -> list[Block]:
 
 def _row(entry: HistoryEntry, at: int, current: int) -> tuple[Cell, ...]:
     what = "as opened" if at == 0 else entry.label
-    name: Cell = (f"{entry.name}  ", Span(what, DIM)) if entry.name else what
+    name: Cell = (Span(f"{entry.name}  "), Span(what, DIM)) if entry.name else what
     products = "" if entry.plan is None else exact_text(entry.plan.products)
     return ("*" if at == current else "", str(at), name, products, _proof(entry, at), entry.command)
 

@@ -9,7 +9,8 @@ Nothing is ever read as markup, and every character passes through `units.printa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
@@ -58,6 +59,8 @@ _ASCII = str.maketrans(
     }
 )
 _GAP = 2
+_MEMO = 4096
+"""Cells of a column that are kept as text."""
 _PROSE_WIDTH = 100
 
 
@@ -68,7 +71,7 @@ class Span(NamedTuple):
     style: str = ""
 
 
-Cell = str | Span | tuple[str | Span, ...]
+Cell = str | Span | tuple[Span, ...]
 
 
 class Column(NamedTuple):
@@ -92,7 +95,7 @@ class Column(NamedTuple):
 class Line(Struct, frozen=True):
     """One line of spans; the terminal wraps it where it must."""
 
-    cell: Cell = ""
+    cell: Cell | tuple[str | Span, ...] = ""
     indent: int = 0
 
 
@@ -131,8 +134,11 @@ class Page:
             ascii_only: Nothing but ASCII can be written there.
         """
         for block in self.blocks:
+            if isinstance(block, Table):
+                yield from _plain_rows(block, ascii_only)
+                continue
             for line in _lines(block, None, ascii_only):
-                yield "".join(text for text, _ in line) + "\n"
+                yield _text(line) + "\n"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         from rich.segment import Segment
@@ -163,27 +169,56 @@ def _lines(block: Line | Prose | Table, width: int | None, ascii_only: bool) -> 
 
 
 def _table_lines(table: Table, width: int | None, ascii_only: bool) -> Iterator[list[Span]]:
-    rows = [
-        [_spans(cell, table.columns[i].style, ascii_only) for i, cell in enumerate(row)] for row in table.rows
-    ]
-    filled = [any(i < len(row) and row[i] for row in rows) for i in range(len(table.columns))]
-    titles = [_spans(Span(column.title, DIM), DIM, ascii_only) for column in table.columns]
-    if any(column.title for column in table.columns):
-        rows.insert(0, titles)
-    widths = [
-        max((_width(row[i]) for row in rows if i < len(row)), default=0) for i in range(len(table.columns))
-    ]
-    shown = [i for i, full in enumerate(filled) if full]
-    if width is not None:
-        shown, widths = _fit(table, shown, widths, width)
-    for row in rows:
+    shown, filled = _laid(table, width, ascii_only)
+    for row in _titled(table):
         line = [Span(" " * table.indent)] if table.indent else []
         for place, i in enumerate(shown):
-            spans = _shorten(row[i], widths[i]) if i < len(row) else []
-            pad = Span(" " * (widths[i] - _width(spans)))
             line += [Span(" " * _GAP)] * bool(place)
-            line += [pad, *spans] if table.columns[i].align == "right" else [*spans, pad]
+            line += filled(row[i] if i < len(row) else "", i)
         yield _stripped(line)
+
+
+def _plain_rows(table: Table, ascii_only: bool) -> Iterator[str]:
+    """The same as text without styles. Of many rows most cells are those of other rows, and made once."""
+    shown, filled = _laid(table, None, ascii_only)
+    texts = [(i, lru_cache(_MEMO)(lambda cell, i=i: _text(filled(cell, i)))) for i in shown]
+    lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
+    for row in _titled(table):
+        whole = row if len(row) == len(missing) else (*row, *missing)
+        yield f"{lead}{gap.join([text(whole[i]) for i, text in texts])}".rstrip() + "\n"
+
+
+def _titled(table: Table) -> Iterator[Sequence[Cell]]:
+    """The rows, below the titles if there are some."""
+    if any(column.title for column in table.columns):
+        yield [Span(column.title, DIM) for column in table.columns]
+    yield from table.rows
+
+
+def _laid(
+    table: Table, width: int | None, ascii_only: bool
+) -> tuple[list[int], Callable[[Cell, int], list[Span]]]:
+    """The columns that are shown, and what makes a cell as wide as its column."""
+    columns = table.columns
+
+    def spans(cell: Cell, i: int) -> list[Span]:
+        return _spans(cell, columns[i].style, ascii_only)
+
+    def filled(cell: Cell, i: int) -> list[Span]:
+        found = _shorten(spans(cell, i), widths[i])
+        pad = Span(" " * (widths[i] - _width(found)))
+        return [pad, *found] if columns[i].align == "right" else [*found, pad]
+
+    shown, widths = [], []
+    for i, column in enumerate(columns):
+        cells = {row[i] for row in table.rows if i < len(row)}
+        widest = max((_width(found) for cell in cells if (found := spans(cell, i))), default=None)
+        if widest is not None:
+            shown.append(i)
+        widths.append(max(widest or 0, _width(spans(column.title, i))))
+    if width is not None:
+        shown, widths = _fit(table, shown, widths, width)
+    return shown, filled
 
 
 def _fit(table: Table, shown: list[int], widths: list[int], width: int) -> tuple[list[int], list[int]]:
@@ -215,7 +250,7 @@ def _fit(table: Table, shown: list[int], widths: list[int], width: int) -> tuple
     return shown, widths
 
 
-def _spans(cell: Cell, style: str, ascii_only: bool) -> list[Span]:
+def _spans(cell: Cell | tuple[str | Span, ...], style: str, ascii_only: bool) -> list[Span]:
     if isinstance(cell, str):
         return [Span(_clean(cell, ascii_only), style)] if cell else []
     if isinstance(cell, Span):
@@ -229,7 +264,11 @@ def _clean(text: str, ascii_only: bool) -> str:
 
 
 def _width(spans: Sequence[Span]) -> int:
-    return sum(cell_len(span.text) for span in spans)
+    return cell_len(spans[0].text) if len(spans) == 1 else sum([cell_len(span.text) for span in spans])
+
+
+def _text(spans: Sequence[Span]) -> str:
+    return "".join([span.text for span in spans])
 
 
 def _shorten(spans: list[Span], width: int) -> list[Span]:

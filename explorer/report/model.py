@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from explorer.facts import (
     Analysis,
@@ -12,6 +12,7 @@ from explorer.facts import (
     ModelInfo,
     OpStat,
     Range,
+    Shape,
     TensorInfo,
     Tiled,
     Totals,
@@ -290,11 +291,19 @@ def layers(fact: Analysis) -> list[Block]:
     """The answer of `explorer layers`: the tree, indented, with the cost of every row."""
     totals = fact.info.totals
     whole = totals.macs
-    largest = max((row.macs or 0 for row in fact.layers if not row.group), default=0)
     said = _said_of_shapes(fact)
     # a file of tensors says nothing of work, on every row the same nothing
     bare = not totals.nodes and not totals.coverage
-    rows: list[tuple[Cell, ...]] = [_layer_row(row, whole, largest, said, bare) for row in fact.layers]
+    # of a large model most rows say the same but for their names
+    names: list[tuple[Cell, _Look]] = []
+    alike: dict[_Look, _Look] = {}
+    for row in fact.layers:
+        name = "  " * row.depth + (row.name or row.path or "(model)")
+        look = _look(row, _remark(row, said, bare), bare)
+        names.append((Span(name, STRONG if row.group else ""), alike.setdefault(look, look)))
+    largest = max((look.macs or 0 for look in alike if not look.group), default=0)
+    cells = {look: _layer_cells(look, whole, largest) for look in alike}
+    rows: list[tuple[Cell, ...]] = [(name, *cells[look]) for name, look in names]
     rows.append(
         (
             Span("total", STRONG),
@@ -341,30 +350,52 @@ def _functional_hint(totals: Totals) -> list[Block]:
     return [Line(), Prose(text, NOTE)]
 
 
-def _layer_row(
-    row: Layer, whole: int | None, largest: int, said: Mapping[str, str], bare: bool = False
-) -> tuple[Cell, ...]:
-    name = "  " * row.depth + (row.name or row.path or "(model)")
-    style = STRONG if row.group else ""
-    return (
-        Span(name, style),
-        Span(row.kind_text, DIM),
-        Span(_outputs(row.outputs), DIM) if row.group else _outputs(row.weights if bare else row.outputs),
-        quiet_zero(row.params, count_text(row.params)),
-        quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),
-        quiet_zero(row.macs, count_text(row.macs)),
-        layer_share(row, whole) if row.macs != 0 else "",
-        "" if row.group or not row.counted else bar_text(row.macs, largest),
-        quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
-        _remark(row, said, bare),
+class _Look(NamedTuple):
+    """What stands in a row behind its name, and all that its cells are made of."""
+
+    group: bool
+    kind: str
+    tensors: int
+    shape: Shape | None
+    params: int
+    weight_bytes: int
+    macs: int | None
+    activation_bytes: int | None
+    counted: bool
+    remark: str
+
+
+def _look(row: Layer, remark: str, bare: bool) -> _Look:
+    shown = row.weights if bare and not row.group else row.outputs
+    return _Look(
+        row.group,
+        row.kind_text,
+        len(shown),
+        shown[0].shape if shown else None,
+        row.params,
+        row.weight_bytes,
+        row.macs,
+        row.activation_bytes,
+        row.counted,
+        remark,
     )
 
 
-def _outputs(tensors: Sequence[TensorInfo]) -> str:
-    if not tensors:
-        return ""
-    more = f" +{len(tensors) - 1}" if len(tensors) > 1 else ""
-    return shape_text(tensors[0].shape) + more
+def _layer_cells(row: _Look, whole: int | None, largest: int) -> tuple[Cell, ...]:
+    """The cells of a row behind its name."""
+    more = f" +{row.tensors - 1}" if row.tensors > 1 else ""
+    shape = shape_text(row.shape) + more if row.tensors else ""
+    return (
+        Span(row.kind, DIM),
+        Span(shape, DIM) if row.group else shape,
+        quiet_zero(row.params, count_text(row.params)),
+        quiet_zero(row.weight_bytes, bytes_text(row.weight_bytes)),
+        quiet_zero(row.macs, count_text(row.macs)),
+        share_text(row.macs, whole) if row.macs != 0 and whole and row.counted else "",
+        "" if row.group or not row.counted else bar_text(row.macs, largest),
+        quiet_zero(row.activation_bytes, bytes_text(row.activation_bytes)),
+        row.remark,
+    )
 
 
 def quiet_zero(value: int | None, text: str) -> Cell:
@@ -394,15 +425,16 @@ def doubt_text(row: Layer) -> str:
 
 
 def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
-    remarks = ["" if bare else doubt_text(row)]
+    remarks = [doubt_text(row)] if row.reason and not bare else []
     if row.shared_with:
         more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
         remarks.append(f"shared with {row.shared_with[0]}{more}")
     if row.repeat > 1:
         remarks.append(f"first of {row.repeat} alike")
     if not row.group:
-        told = {n: text for n, text in said.items() if n != "bound" or row.status != "bound"}
-        remarks += [told[t.origin] for t in row.outputs[:1] if t.origin in told]
+        origin = row.outputs[0].origin if row.outputs else ""
+        if origin in said and not origin == row.status == "bound":
+            remarks.append(said[origin])
         remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
     return "; ".join(remark for remark in remarks if remark)
 

@@ -209,7 +209,7 @@ def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
     many = [f"x {site.batch:,}" if site.batch > 1 else "", runs_text(site.calls)]
     remark = ", ".join(text for text in many if text)
     return (
-        (name, Span(f"  {remark}", DIM)) if remark else name,
+        (Span(name), Span(f"  {remark}", DIM)) if remark else name,
         exact_text(site.M),
         exact_text(site.K),
         exact_text(site.N),

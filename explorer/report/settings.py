@@ -52,7 +52,7 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
     for name, value in values.items():
         # how a site would be tiled that is not says nothing
         hidden = name != "on" and not site.on
-        said.append(Span("", DIM) if hidden else (value, Span(_said(site.origins[name]), DIM)))
+        said.append(Span("", DIM) if hidden else (Span(value), Span(_said(site.origins[name]), DIM)))
     return (site.name, site.op, exact_text(site.M), exact_text(site.K), exact_text(site.N), *said)
 
 
