@@ -164,9 +164,10 @@ def _detail(leaf: Leaf) -> Detail | None:
     if leaf.origin is None or leaf.origin[0].trips != 1 or not leaf.counted:
         return None
     frame, node, constants = leaf.origin
-    known = {t.name: t for t in (*leaf.layer.inputs, *leaf.layer.weights)}
+    layer = leaf.layer
+    known = {t.name: t for t in (*layer.inputs, *layer.weights)}
     inputs = [None if not n else known.get(n) or frame.info(n) for n in node.inputs]
-    outputs = list(leaf.layer.outputs)
+    outputs = list(layer.outputs)
     params = {node.inputs[index] for index, _, _ in parameter_places(frame, node)}
     moved = traffic(frame, node, inputs, outputs, params, constants)
     reads: list[Moved | None] = []
@@ -182,8 +183,8 @@ def _detail(leaf: Leaf) -> Detail | None:
     made = [Moved(key, info.shape, size) for key, info, size in moved.made]
     return Detail(
         _operator(frame, node),
-        leaf.layer.macs,
-        leaf.layer.elementwise_ops,
+        layer.macs,
+        layer.elementwise_ops,
         tuple(reads),
         tuple(made),
         causal=flags or grouped,

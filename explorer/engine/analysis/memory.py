@@ -8,6 +8,7 @@ and the timeline of `Memory` come from the same lives, so they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -141,38 +142,31 @@ class Examined:
 
     Args:
         info: What is known of the whole model.
-        rows: Makes the rows of the layer tree, and the order from which more facts can be made.
+        rows: Makes the rows of the layer tree, and what makes the order from which more facts can be made.
         bounds: What `tree.bounds` found.
 
     Attributes:
         info: What is known of the whole model.
         bounds: As given.
+        rows: As given, done once.
     """
 
-    __slots__ = ("_made", "_rows", "bounds", "info")
+    __slots__ = ("bounds", "info", "rows")
 
     def __init__(
         self,
         info: Info,
-        rows: Callable[[], tuple[tuple[Layer, ...], Schedule]],
+        rows: Callable[[], tuple[tuple[Layer, ...], Callable[[], Schedule]]],
         bounds: tuple[int, str, int] = (0, "", 0),
     ) -> None:
         self.info = info
         self.bounds = bounds
-        self._rows: Callable[[], tuple[tuple[Layer, ...], Schedule]] | None = rows
-        self._made: tuple[tuple[Layer, ...], Schedule] | None = None
+        self.rows = cache(rows)
 
     @classmethod
     def of(cls, analysis: Analysis, order: Schedule, bounds: tuple[int, str, int] = (0, "", 0)) -> Examined:
         """What is there already."""
-        return cls(analysis.info, lambda: (analysis.layers, order), bounds)
-
-    def rows(self) -> tuple[tuple[Layer, ...], Schedule]:
-        """The rows and the order, made once."""
-        if self._made is None:
-            assert self._rows is not None
-            self._made, self._rows = self._rows(), None
-        return self._made
+        return cls(analysis.info, lambda: (analysis.layers, lambda: order), bounds)
 
     @property
     def analysis(self) -> Analysis:
@@ -182,7 +176,7 @@ class Examined:
     @property
     def schedule(self) -> Schedule:
         """The execution order."""
-        return self.rows()[1]
+        return self.rows()[1]()
 
     def with_info(self, info: Info) -> Examined:
         """The same, but for what is said of the whole model."""
@@ -190,7 +184,7 @@ class Examined:
 
     def with_schedule(self, order: Schedule) -> Examined:
         """The same in another order."""
-        return Examined(self.info, lambda: (self.rows()[0], order), self.bounds)
+        return Examined(self.info, lambda: (self.rows()[0], lambda: order), self.bounds)
 
 
 def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
@@ -275,7 +269,7 @@ def schedule(
         steps: Execution order.
         keep: Keys that are never freed.
         layers: Of the analysis.
-        rows_of: Row of a leaf by its position, from `tree.build`.
+        rows_of: Row of a leaf by its position, from `tree_rows.build`.
         failed: Why the order ends early.
     """
     groups = {layer.path: layer.id for layer in layers if layer.group}
@@ -299,12 +293,13 @@ def memory(examined: Examined) -> Memory:
     return Memory(
         steps=tuple(
             MemoryStep(
-                path=step.label if row is None else layers[row].path,
-                kind="" if row is None else layers[row].kind,
+                path=step.label if layer is None else layer.path,
+                kind="" if layer is None else layer.kind,
                 live_bytes=size,
                 layer=row,
             )
             for step, row, size in zip(order.steps, order.rows, alive, strict=True)
+            for layer in [None if row is None else layers[row]]
         ),
         lifetimes=tuple(
             Lifetime(described(life.info), size, life.born, life.dies, offset)

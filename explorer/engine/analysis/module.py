@@ -15,7 +15,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.engine.analysis import memory, tree
+from explorer.engine.analysis import memory, tree, tree_rows
 from explorer.engine.analysis.both_ways import traced
 from explorer.engine.analysis.meta_twin import materialised
 from explorer.engine.analysis.module_rows import (
@@ -174,7 +174,7 @@ def examine_module(
         _parameter(stored, scopes.around(f"{stored.owner}.{stored.name}")) for stored in _loose(seen, leaves)
     ]
     rows_of: dict[int, int] = {}
-    layers = tree.build(leaves, _groups(seen, named, leaves), rows_of=rows_of)
+    layers = tree_rows.build(leaves, _groups(seen, named, leaves), rows_of=rows_of)
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, seen)
     steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})

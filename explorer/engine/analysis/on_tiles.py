@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from explorer.engine.analysis.frames import Frame
     from explorer.engine.analysis.tree import Leaf
 
-__all__ = ["Claims", "counted", "marked", "planned_sizes"]
+__all__ = ["Claims", "counted", "marker", "planned_sizes"]
 
 Tile = tuple[int, int, int]
 
@@ -99,17 +99,21 @@ def _planned(said: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], 
     return sites, products, skipped
 
 
-def marked(claims: Claims | None, layers: Sequence[Layer], functions: Iterable[Function]) -> None:
-    """Says of rows that nobody has seen yet which are tiled sites, and what they were before."""
+def marker(claims: Claims | None, functions: Iterable[Function]) -> Callable[[Layer], None] | None:
+    """What says of a row that nobody has seen yet whether it is a tiled site, and what it was before."""
     if claims is None:
-        return
+        return None
     own = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
-    for row in layers:
-        if row.kind in own and (row.kind == TILED or row.path in claims.products):
+    products = claims.products
+
+    def mark(row: Layer) -> None:
+        if row.kind in own and (row.kind == TILED or row.path in products):
             called = {} if row.kind == TILED else {"function": row.kind}
             force_setattr(row, "attributes", {**called, **row.attributes})
-            force_setattr(row, "kind", claims.products.get(row.path, row.kind))
+            force_setattr(row, "kind", products.get(row.path, row.kind))
             force_setattr(row, "tiled", True)
+
+    return mark
 
 
 def planned_sizes(model: Model, open_: Collection[str]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from explorer.engine.analysis.memory import Examined, Schedule, live_peak, sched
 from explorer.engine.analysis.rules import Rules
 from explorer.engine.analysis.shapes import Inference, InputShapes
 from explorer.engine.analysis.shapes.bodies import captured_names
+from explorer.engine.analysis.tree_rows import build
 from explorer.engine.collecting import uncollected
 from explorer.engine.graph import Model, subgraphs
 from explorer.errors import Cancelled, ExplorerError
@@ -133,16 +135,21 @@ def _examine(
         tiled=tiled,
     )
 
-    def rows() -> tuple[tuple[Layer, ...], Schedule]:
+    def rows() -> tuple[tuple[Layer, ...], Callable[[], Schedule]]:
         with uncollected():
             assert walk.frame is not None
             walker.boundaries(walk, model.graph, walk.frame)
             rows_of: dict[int, int] = {}
-            layers = tree.build(walk.leaves, walk.groups, rows_of=rows_of)
-            on_tiles.marked(walk.claims, layers, model.functions.values())
+            mark = on_tiles.marker(walk.claims, model.functions.values())
+            layers = build(walk.leaves, walk.groups, rows_of=rows_of, mark=mark)
             if look is not None:
                 look(walk.leaves, rows_of)
-            return layers, schedule(settled(walk.steps), walk.kept, layers, rows_of)
+
+        @cache
+        def order() -> Schedule:
+            return schedule(settled(walk.steps), walk.kept, layers, rows_of)
+
+        return layers, order
 
     examined = Examined(info, rows, tree.bounds(walk.leaves, walk.groups))
     if look is not None:

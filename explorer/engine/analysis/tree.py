@@ -8,12 +8,11 @@ the same for both.
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals, is_assumed
 from explorer.units import printable
@@ -31,15 +30,11 @@ __all__ = [
     "Row",
     "Scope",
     "bounds",
-    "build",
     "said_of_bounds",
     "summed",
     "totals",
     "whole",
 ]
-
-SHARERS = 16
-"""How many other users of a shared parameter are named."""
 
 
 class Scope(NamedTuple):
@@ -60,6 +55,7 @@ class Figures(Struct, frozen=True, eq=False):
     activation_bytes: int | None
     weight_bytes_read: int | None
     status: Status
+    reason: str
 
 
 Number = TypeVar("Number", int, float)
@@ -76,7 +72,7 @@ class Leaf(Struct, eq=False):
 
     Attributes:
         figures: What it adds to the totals. Leaves that are alike may share them.
-        row: Its row, or what makes it.
+        row: Its row, or what makes its layer, anew whenever somebody looks: a large graph has many.
         stored: Identity, elements and bytes of every stored parameter it uses.
         nodes: How many operators of one forward pass the leaf stands for (calls counted).
         counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
@@ -88,7 +84,7 @@ class Leaf(Struct, eq=False):
     """
 
     figures: Figures | Layer
-    row: Row | Callable[[Leaf], Row]
+    row: Row | Callable[[Leaf], Layer]
     stored: Sequence[tuple[Hashable, int, int]] = ()
     nodes: int = 1
     counted: bool = True
@@ -109,20 +105,35 @@ class Leaf(Struct, eq=False):
         """A leaf whose row is there already."""
         return cls(layer, (scopes, layer), stored, nodes, True, origin)
 
-    def _made(self) -> Row:
-        if callable(self.row):
-            self.row = self.row(self)
-        return self.row
-
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The groups around it, outermost first."""
-        return self._made()[0]
+        if not callable(self.row):
+            return self.row[0]
+        assert self.origin is not None
+        places, index = self.place
+        return self.origin[0].scopes_of(places[index])
 
     @property
     def layer(self) -> Layer:
         """Its row, as yet outside the tree."""
-        return self._made()[1]
+        return self.row(self) if callable(self.row) else self.row[1]
+
+    @property
+    def path(self) -> str:
+        """Where it stands, from the root of the model."""
+        if not callable(self.row):
+            return self.row[1].path
+        assert self.origin is not None
+        return self.origin[0].path(self.origin[1])
+
+    @property
+    def called(self) -> str:
+        """Its operator, or what it is called instead."""
+        if not callable(self.row):
+            return self.row[1].kind
+        assert self.origin is not None
+        return self.kind or self.origin[1].op
 
 
 class GroupFacts(Struct, frozen=True):
@@ -170,280 +181,6 @@ def whole(values: Iterable[int | None]) -> int | None:
     return total
 
 
-class _Group:
-    """A row in the making. It does not know its parent: a cycle would keep all leaves from being freed."""
-
-    __slots__ = ("children", "scope")
-
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        self.children: list[_Group | Leaf] = []
-
-
-def _grouped(leaves: Sequence[Leaf]) -> _Group:
-    """The leaves under their scopes, children in the order in which they first appear."""
-    root = _Group(Scope("", "", ""))
-    groups: dict[str, _Group] = {}
-    before: tuple[Scope, ...] = ()
-    current = root
-    for leaf in leaves:
-        scopes = leaf.scopes
-        if scopes is not before and scopes != before:
-            current = root
-            for scope in scopes:
-                group = groups.get(scope.path)
-                if group is None:
-                    group = groups[scope.path] = _Group(scope)
-                    current.children.append(group)
-                current = group
-            before = scopes
-        current.children.append(leaf)
-    return root
-
-
-_FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activation_bytes", "weight_bytes_read")
-
-
-class _Sum:
-    """Totals of a subtree while its rows are added up, last row first."""
-
-    __slots__ = ("assumed", "figures", "leaves", "missing", "status", "stored", "unknown")
-
-    def __init__(self) -> None:
-        self.assumed = False
-        self.figures = [0] * len(_FIGURES)
-        self.missing: set[int] = set()
-        self.stored: dict[Hashable, tuple[int, int]] = {}
-        self.leaves = 0
-        self.unknown = 0
-        self.status: Status = "exact"
-
-    def add_layer(self, layer: Layer, stored: Iterable[tuple[Hashable, int, int]]) -> None:
-        figures = self.figures
-        values = (
-            layer.macs,
-            layer.elementwise_ops,
-            layer.bytes_read,
-            layer.bytes_written,
-            layer.activation_bytes,
-            layer.weight_bytes_read,
-        )
-        if None in values:
-            for at, value in enumerate(values):
-                if value is None:
-                    self.missing.add(at)
-                else:
-                    figures[at] += value
-        else:
-            self.figures = [*map(operator.add, figures, values)]
-        for identity, elements, size in stored:
-            self.stored[identity] = elements, size
-        self.leaves += 1
-        if layer.status != "exact":
-            self.count(layer.status, layer.status == "unknown")
-            self.assumed = self.assumed or is_assumed(layer.reason)
-
-    def add_sum(self, other: _Sum) -> None:
-        self.figures = [a + b for a, b in zip(self.figures, other.figures, strict=True)]
-        self.missing |= other.missing
-        self.stored.update(other.stored)
-        self.leaves += other.leaves
-        self.count(other.status, other.unknown)
-        self.assumed = self.assumed or other.assumed
-
-    def count(self, status: Status, unknown: int) -> None:
-        self.unknown += unknown
-        if status == "unknown" or (status == "bound" and self.status == "exact"):
-            self.status = status
-
-    def values(self) -> dict[str, int | None]:
-        return {
-            name: None if at in self.missing and not value else value
-            for at, (name, value) in enumerate(zip(_FIGURES, self.figures, strict=True))
-        }
-
-
-def build(
-    leaves: Sequence[Leaf],
-    groups: Mapping[str, GroupFacts] | None = None,
-    *,
-    rows_of: dict[int, int] | None = None,
-) -> tuple[Layer, ...]:
-    """The rows of the tree in pre-order.
-
-    Args:
-        leaves: In execution order. Scopes of the same path are one group, wherever they appear.
-        groups: What else is known of groups, by path of the scope.
-        rows_of: Takes the id of each leaf's row, by the leaf's position in `leaves`.
-
-    Returns:
-        Parents before children, siblings in order of first appearance, ids in sequence. A group's
-        figures are sums of what is known; `status` is 'unknown' if one below is, and `reason` counts
-        them. Parameters count once per identity, in every group anew.
-    """
-    facts = groups or {}
-    root = _grouped(leaves)
-    taken = Counter(_group_paths(root))
-    users: dict[Hashable, list[str]] = {}
-    order: list[tuple[_Group | Leaf, int | None, int, str]] = []
-    stack: list[tuple[_Group | Leaf, int | None, int]] = [(c, None, 0) for c in reversed(root.children)]
-    while stack:
-        item, parent, depth = stack.pop()
-        if isinstance(item, _Group):
-            path = item.scope.path
-            at, below = len(order), depth + 1
-            stack.extend([(child, at, below) for child in reversed(item.children)])
-        else:
-            path = _unique(item.layer.path, taken)
-            for identity, _, _ in item.stored:
-                users.setdefault(identity, []).append(path)
-        order.append((item, parent, depth, path))
-    rows: list[tuple[Layer, Leaf | GroupFacts]] = []
-    for at, (item, parent, depth, path) in enumerate(order):
-        if isinstance(item, Leaf):
-            rows.append((_leaf_row(item, at, parent, depth, path, users), item))
-            continue
-        known = facts.get(path, GroupFacts())
-        row = Layer(
-            id=at,
-            parent=parent,
-            path=path,
-            name=item.scope.name,
-            kind=known.kind or item.scope.kind,
-            depth=depth,
-            group=True,
-            calls=known.calls,
-            inputs=known.inputs,
-            outputs=known.outputs,
-            attributes=known.attributes,
-            counted=not known.apart and (parent is None or rows[parent][0].counted),
-        )
-        rows.append((row, known))
-    if rows_of is not None:
-        at_of = {id(entry[0]): at for at, entry in enumerate(order)}
-        rows_of.update(enumerate([at_of[id(leaf)] for leaf in leaves]))
-    return _with_totals(rows)
-
-
-def _leaf_row(
-    leaf: Leaf, at: int, parent: int | None, depth: int, path: str, users: Mapping[Hashable, Sequence[str]]
-) -> Layer:
-    others: dict[str, None] = {}
-    for identity, _, _ in leaf.stored:
-        if len(users[identity]) > 1:
-            others.update(dict.fromkeys(users[identity][: SHARERS + 1]))
-    others.pop(path, None)
-    return replace(
-        leaf.layer,
-        id=at,
-        parent=parent,
-        path=path,
-        depth=depth,
-        counted=leaf.counted,
-        params=sum([elements for _, elements, _ in leaf.stored]),
-        weight_bytes=sum([size for _, _, size in leaf.stored]),
-        shared_with=tuple(others)[:SHARERS],
-    )
-
-
-def _fill(row: Layer, **fields: Any) -> None:
-    """Sets fields of a row that nobody else has seen yet."""
-    for name, value in fields.items():
-        force_setattr(row, name, value)
-
-
-def _group_paths(root: _Group) -> Iterable[str]:
-    stack: list[_Group] = [root]
-    while stack:
-        for child in stack.pop().children:
-            if isinstance(child, _Group):
-                yield child.scope.path
-                stack.append(child)
-
-
-def _unique(path: str, taken: Counter[str]) -> str:
-    """`path`, or with '#2', '#3', ... behind it if it is taken."""
-    if path not in taken:
-        taken[path] = 1
-        return path
-    taken[path] += 1
-    while True:
-        candidate = f"{path}#{taken[path]}"
-        if candidate not in taken:
-            taken[candidate] += 1
-            return candidate
-        taken[path] += 1
-
-
-def _with_totals(rows: Sequence[tuple[Layer, Leaf | GroupFacts]]) -> tuple[Layer, ...]:
-    """Fills in totals and runs; rows come in pre-order, so children are summed backwards."""
-    sums: dict[int, _Sum] = {}
-    signatures: dict[Hashable, int] = {}
-    kinds: list[int] = [0] * len(rows)
-    children: dict[int | None, list[int]] = {}
-    for at in range(len(rows) - 1, -1, -1):
-        layer, item = rows[at]
-        parent = layer.parent
-        above: _Sum | None = None
-        if parent is not None:
-            above = sums.get(parent)
-            if above is None:
-                above = sums[parent] = _Sum()
-        if isinstance(item, Leaf):
-            if above is not None:
-                above.add_layer(layer, item.stored)
-            signature: Hashable = (layer.kind, layer.params, layer.macs, layer.activation_bytes)
-        else:
-            mine = sums.pop(at, None) or _Sum()
-            mine.status = item.status or mine.status
-            below = children.get(at, [])
-            below.reverse()
-            reason = item.reason
-            if not reason and mine.status == "unknown":
-                reason = f"{mine.unknown:,} of {mine.leaves:,} below have no known cost"
-            elif not reason and mine.status == "bound":
-                reason = _BELOW_ASSUMED if mine.assumed else _BELOW
-            _fill(layer, status=mine.status, reason=reason, **mine.values())
-            if mine.stored:
-                params = sum(e for e, _ in mine.stored.values())
-                _fill(layer, params=params, weight_bytes=sum(b for _, b in mine.stored.values()))
-            if above is not None and item.apart:
-                above.stored.update(mine.stored)
-            elif above is not None:
-                above.add_sum(mine)
-            signature = (layer.kind, tuple([kinds[i] for i in below]))
-        kinds[at] = signatures.setdefault(signature, len(signatures))
-        if parent in children:
-            children[parent].append(at)
-        else:
-            children[parent] = [at]
-    children.get(None, []).reverse()
-    done = [layer for layer, _ in rows]
-    for siblings in children.values():
-        _mark_runs(done, siblings, kinds)
-    return tuple(done)
-
-
-def _mark_runs(rows: Sequence[Layer], siblings: Sequence[int], kinds: Sequence[int]) -> None:
-    """Sets `repeat` on runs of sibling groups that are built alike."""
-    start = 0
-    while start < len(siblings):
-        stop = start + 1
-        first = siblings[start]
-        if rows[first].group:
-            while (
-                stop < len(siblings) and rows[siblings[stop]].group and kinds[siblings[stop]] == kinds[first]
-            ):
-                stop += 1
-            if stop - start > 1:
-                for at in siblings[start:stop]:
-                    _fill(rows[at], repeat=stop - start if at == first else 0)
-        start = stop
-
-
-_BELOW = "some below are bounds"
-_BELOW_ASSUMED = "assumed values count below"
-
 Bounds = tuple[int, str, int]
 """How many layers have no exact figure, the path of one, and how many of them rest on an assumption."""
 
@@ -454,8 +191,8 @@ def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = Non
     paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
     if not found and not paths:
         return 0, "", 0
-    assumed = sum(is_assumed(leaf.layer.reason) for leaf in found)
-    return len(found) + len(paths), paths[0] if paths else found[0].layer.path, assumed
+    assumed = sum(is_assumed(leaf.figures.reason) for leaf in found)
+    return len(found) + len(paths), paths[0] if paths else found[0].path, assumed
 
 
 def said_of_bounds(info: Info, found: Bounds) -> Info:
@@ -555,7 +292,7 @@ def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: f
         if not leaf.counted or not leaf.figures.macs:
             continue
         if leaf.figures.status == "bound":
-            reasons.append(leaf.layer.reason)
+            reasons.append(leaf.figures.reason)
         if loops:
             reasons += [loops[scope.path].reason for scope in leaf.scopes if scope.path in loops]
     if coverage < 1:

@@ -6,10 +6,10 @@ those (`bodies`). What is alive when is recorded on the way.
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,11 +36,11 @@ from explorer.engine.analysis.frames import (
     view_of,
 )
 from explorer.engine.analysis.macs import Cost
-from explorer.engine.analysis.memory import Named, Step
+from explorer.engine.analysis.memory import Named, Step, described
 from explorer.engine.analysis.scopes import Place, Places
 from explorer.engine.analysis.sequences import Elements
 from explorer.engine.analysis.shapes import Inference, Shapes, captured_names
-from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Row, Scope, whole
+from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Scope, whole
 from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
 from explorer.facts import Layer, Progress, TensorInfo
@@ -510,15 +510,16 @@ class Walker:
 def boundaries(walk: Walk, graph: Graph, frame: Frame) -> None:
     """What goes into and out of every group that is there by name only."""
     made: dict[Hashable, tuple[Scope, ...]] = {}
-    edges = [_edge(e) if isinstance(e, Leaf) else e for e in walk.edges]
-    for scopes, _, _, keys in edges:
+    for edge in walk.edges:
+        scopes, keys = _makes(edge) if isinstance(edge, Leaf) else (edge[0], edge[3])
         for key in keys:
             made.setdefault(key, scopes)
     ins: dict[str, dict[Hashable, TensorInfo]] = {}
     outs: dict[str, dict[Hashable, TensorInfo]] = {}
     ends = [frame.key(v.name) for v in graph.outputs], [frame.info(v.name) for v in graph.outputs]
-    for scopes, keys, infos, _ in (*edges, ((), *ends, ())):
-        for key, info in zip(keys, infos, strict=True):
+    reads = (_reads(edge) if isinstance(edge, Leaf) else edge[:3] for edge in (*walk.edges, ((), *ends, ())))
+    for scopes, read, infos in reads:
+        for key, info in zip(read, infos, strict=True):
             origin = made.get(key, ())
             if origin is scopes:
                 continue
@@ -527,17 +528,13 @@ def boundaries(walk: Walk, graph: Graph, frame: Frame) -> None:
                 if a is not b and a.path != b.path:
                     break
                 same += 1
-            told = _named(key, info)
+            if same == len(scopes) == len(origin):
+                continue
+            told = _named(key, described(info))
             for scope in scopes[same:]:
-                if scope.path in ins:
-                    ins[scope.path][key] = told
-                else:
-                    ins[scope.path] = {key: told}
+                ins.setdefault(scope.path, {})[key] = told
             for scope in origin[same:]:
-                if scope.path in outs:
-                    outs[scope.path][key] = told
-                else:
-                    outs[scope.path] = {key: told}
+                outs.setdefault(scope.path, {})[key] = told
     for path in {**ins, **outs}:
         if path not in walk.groups:
             walk.groups[path] = GroupFacts(
@@ -552,17 +549,24 @@ def _named(key: Hashable, info: TensorInfo) -> TensorInfo:
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 
 
-def _edge(leaf: Leaf) -> Edge:
-    """What an operator reads and makes."""
+def _makes(leaf: Leaf) -> tuple[tuple[Scope, ...], Sequence[Hashable]]:
+    """The groups around an operator, and the keys of what it makes."""
+    assert leaf.origin is not None
+    frame, node, _ = leaf.origin
+    makes = not isinstance(leaf.figures, _Figures) or leaf.figures.sizes
+    return leaf.scopes, [frame.key(n) for n in node.outputs if n] if makes else ()
+
+
+def _reads(leaf: Leaf) -> tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo | Named]]:
+    """The groups around an operator, keys and names of what it reads."""
     assert leaf.origin is not None
     frame, node, extra = leaf.origin
     read = [n for n in node.inputs if n and n not in frame.stored and n not in extra]
-    makes = not isinstance(leaf.figures, _Figures) or leaf.figures.sizes
-    made = [frame.key(n) for n in node.outputs if n] if makes else ()
-    return leaf.scopes, [frame.key(n) for n in read], [frame.info(n) for n in read], made
+    values = frame.shapes.values
+    return leaf.scopes, [frame.key(n) for n in read], [(values, n) for n in read]
 
 
-def _row(leaf: Leaf) -> Row:
+def _row(leaf: Leaf) -> Layer:
     """The row of an operator, from what the walk kept of it."""
     assert leaf.origin is not None
     frame, node, extra = leaf.origin
@@ -575,12 +579,11 @@ def _row(leaf: Leaf) -> Row:
         named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
         weights = tuple(named.values())
     places, index = leaf.place
-    spot = places[index]
-    layer = Layer(
+    return Layer(
         id=0,
         parent=None,
         path=frame.path(node),
-        name=spot.name,
+        name=places[index].name,
         kind=leaf.kind or node.op,
         depth=0,
         group=False,
@@ -599,20 +602,18 @@ def _row(leaf: Leaf) -> Row:
         reason=figures.reason,
         weight_bytes_read=figures.weight_bytes_read,
     )
-    return frame.scopes_of(spot), layer
 
 
 class _Figures(Figures, frozen=True, eq=False):
     """What nodes of one operator, attributes and types have in common.
 
     Attributes:
-        reason, formula: As a `Layer` has them.
+        formula: As a `Layer` has it.
         parameters: Where its inputs bring parameters, as `frames.parameter_places` has it.
         sizes: Bytes of every tensor that it makes.
         attributes: As shown.
     """
 
-    reason: str
     formula: str
     parameters: Sequence[tuple[int, int, int]]
     sizes: tuple[int | None, ...]
@@ -637,7 +638,7 @@ the same few hundred kinds of nodes."""
 
 _LOOKS: dict[Hashable, int] = {}
 """A number for what stored tensors look like, never given to others that look otherwise."""
-_NUMBERS = itertools.count(1)
+_NUMBERS = count(1)
 
 
 def _remembered(key: Hashable, figures: _Figures) -> _Figures:

@@ -65,13 +65,13 @@ class DescribedFile(TensorFile):
         """See `Opened`."""
         from msgspec.structs import replace
 
-        from explorer.engine.analysis import memory, tree
+        from explorer.engine.analysis import memory, tree, tree_rows
         from explorer.engine.collecting import uncollected
 
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         with uncollected():
             leaves, groups = self._grow()
-            layers = tree.build(leaves, groups)
+            layers = tree_rows.build(leaves, groups)
         totals = tree.totals(leaves, trainable_params=self._trained(leaves))
         model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
         if self._counted:
@@ -82,7 +82,7 @@ class DescribedFile(TensorFile):
         info = replace(examined.info, totals=totals, model=model)
         why = f"{self.contents.why}: the order of execution is not known"
         order = memory.Schedule((), (), (), why, self._hint)
-        return memory.Examined(info, lambda: (layers, order))
+        return memory.Examined(info, lambda: (layers, lambda: order))
 
     def _activations(self, leaves: Sequence[Leaf]) -> dict[str, int | None]:
         """What modules put out, and beside it what operators outside of them do."""

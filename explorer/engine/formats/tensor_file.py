@@ -78,7 +78,7 @@ class TensorFile:
             totals=totals,
         )
         order = Schedule((), (), (), f"{contents.why}: the order of execution is not known")
-        return Examined(info, lambda: (self._layers(), order))
+        return Examined(info, lambda: (self._layers(), lambda: order))
 
     def _layers(self) -> tuple[Layer, ...]:
         """A row for every module that names make, and one for every tensor."""
@@ -93,7 +93,8 @@ class TensorFile:
 
     def _built(self) -> tuple[Layer, ...]:
         """As `_layers`, with every row made."""
-        from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, build
+        from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope
+        from explorer.engine.analysis.tree_rows import build
 
         kinds, why = self.contents.kinds, self.contents.why
         unknown = GroupFacts(status="unknown", reason=why)

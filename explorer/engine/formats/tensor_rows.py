@@ -2,16 +2,17 @@
 
 A row is a kilobyte of objects; of a million tensors nobody looks at more than a few hundred. Here a row is
 a place in a few arrays and what the header said of its tensor. Rows are equal to those that
-`analysis.tree` makes of the same tensors, which is what is used where there are few, and where a tensor has
-several names or two rows would have the same path.
+`analysis.tree_rows` makes of the same tensors, which is what is used where there are few, and where a
+tensor has several names or two rows would have the same path.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from explorer.engine.analysis.tree_rows import LayerRows
 from explorer.engine.formats.stored import Stored, rows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorRows", "leaf_layer"]
 
 
-class TensorRows(Sequence[Layer]):
+class TensorRows(LayerRows):
     """The rows of a tree of tensors, in pre-order.
 
     Args:
@@ -111,31 +112,6 @@ class TensorRows(Sequence[Layer]):
 
     def __len__(self) -> int:
         return len(self._items)
-
-    @overload
-    def __getitem__(self, at: int) -> Layer: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Layer, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> Layer | tuple[Layer, ...]:
-        if isinstance(at, slice):
-            return tuple([self._row(i) for i in range(*at.indices(len(self)))])
-        if at < 0:
-            at += len(self)
-        if not 0 <= at < len(self):
-            raise IndexError(at)
-        return self._row(at)
-
-    def __iter__(self) -> Iterator[Layer]:
-        return map(self._row, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (TensorRows, tuple, list)):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _row(self, at: int) -> Layer:
         item, parent = self._items[at], self._parent[at]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, build, summed, totals
+from explorer import Session
+from explorer.engine.analysis import tree_rows
+from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, summed, totals
+from explorer.engine.analysis.tree_rows import build
 from explorer.facts import Layer, Status
 
 
@@ -127,3 +130,17 @@ def test_a_deep_tree_is_no_problem() -> None:
     rows = build([leaf(path, macs=1)])
     assert len(rows) == 3000
     assert rows[0].macs == 1
+
+
+def test_rows_that_are_made_when_they_are_looked_at_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session("sample_models/bert_tiny.onnx") as session:
+        at_once = session.analysis().layers
+    monkeypatch.setattr(tree_rows, "MANY", 0)
+    with Session("sample_models/bert_tiny.onnx") as session:
+        found = session.analysis().layers
+        steps = session.memory().steps
+    assert isinstance(found, tree_rows.LeafRows)
+    assert found == at_once
+    assert found[-1] == at_once[-1]
+    assert found[3:9] == at_once[3:9]
+    assert all(step.layer is None or step.path == at_once[step.layer].path for step in steps)
