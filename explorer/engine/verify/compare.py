@@ -64,6 +64,7 @@ class Comparison(Struct):
         sensitivity: RMS change of `before` when its inputs move by one unit in the last place: what the
             model makes of a single rounding.
         growth: How much more `after` may round, by its longer sums.
+        share: Of the elements, those that have an error of their own.
         binned: Whether errors are also added up by the magnitude of the elements, which `judge` asks for.
         elements: Elements compared that are finite on both sides.
         judged: Those of them for which there was a float64 result.
@@ -78,6 +79,7 @@ class Comparison(Struct):
     roundoff: float
     sensitivity: float = 0.0
     growth: float = 1.0
+    share: float = 1.0
     binned: bool = True
     elements: int = 0
     judged: int = 0
@@ -255,6 +257,14 @@ class Comparison(Struct):
         expected = max(min(4096 * self.roundoff, 0.05) * scale, _AMPLIFIED * self.sensitivity)
         return (self.rms_before or 0.0) <= expected
 
+    def _chance(self, count: int) -> float:
+        """By how many times errors of `count` elements may differ by chance, beside the slack."""
+        return _SAMPLE_SLACK / max(self._own(count), 1)
+
+    def _own(self, count: int) -> float:
+        """How many independent errors `count` elements have."""
+        return count * self.share
+
     def judge(self, *, both: bool = False) -> str:
         """Empty if `after` is no less accurate than `before`, else why it is not, in words.
 
@@ -278,7 +288,7 @@ class Comparison(Struct):
         others = self.others
         if others is None or not others.judged:
             return ""
-        slack = 1 + self.growth * _SLACK + _SAMPLE_SLACK / others.judged
+        slack = 1 + self.growth * _SLACK + self._chance(others.judged)
         rounding = 2 * self.roundoff
         least = self.sensitivity if self.roundoff >= _HALF else 0.0
         gap, floor = others.rms_after or 0.0, max(self.rms_before or 0.0, least)
@@ -289,20 +299,22 @@ class Comparison(Struct):
             return (
                 f"largest difference {gap:.2e} in a draw; the original's error against float64 is {floor:.2e}"
             )
-        floors = {e: math.sqrt(old / n) for e, (n, old, _) in self._bins.items() if n >= _BIN_ELEMENTS}
+        floors = {
+            e: math.sqrt(old / n) for e, (n, old, _) in self._bins.items() if self._own(n) >= _BIN_ELEMENTS
+        }
         for exponent, (count, _, square) in others._bins.items():
-            if count < _BIN_ELEMENTS or not floors:
+            if self._own(count) < _BIN_ELEMENTS or not floors:
                 continue
             gap = math.sqrt(square / count)
             floor = max(floors[min(floors, key=lambda e: abs(e - exponent))], least)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            if gap > (1 + self.growth * _SLACK + _SAMPLE_SLACK / count) * floor + rounding * top:
+            if gap > (1 + self.growth * _SLACK + self._chance(count)) * floor + rounding * top:
                 return f"RMS difference {gap:.2e} of elements below {top:.2g} in a draw, floor {floor:.2e}"
         return ""
 
     def _worse(self, floor: tuple[str, float | None, float], tried: tuple[str, float | None, float]) -> str:
         """In what the errors of `tried` exceed those of `floor` by more than chance."""
-        slack = self.growth * _SLACK + _SAMPLE_SLACK / max(self.judged, 1)
+        slack = self.growth * _SLACK + self._chance(self.judged)
         rounding = 2 * self.roundoff
         (_, rms_floor, max_floor), (side, rms, largest) = floor, tried
         # a runtime carries float32 from one half-precision operator to the next, where no function or loop
@@ -315,13 +327,13 @@ class Comparison(Struct):
         if largest > slack * max_floor + rounding * self.largest:
             return f"largest error against float64 {largest:.2e}, of the original {max_floor:.2e}"
         for exponent, (count, old, new) in self._bins.items():
-            if count < _BIN_ELEMENTS:
+            if self._own(count) < _BIN_ELEMENTS:
                 continue
             a, b = math.sqrt(old / count), math.sqrt(new / count)
             a, b = (a, b) if side == "after" else (b, a)
             a = max(a, least)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            if b > (self.growth * _SLACK + _SAMPLE_SLACK / count) * a + rounding * top:
+            if b > (self.growth * _SLACK + self._chance(count)) * a + rounding * top:
                 return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
         return ""
 

@@ -67,6 +67,7 @@ class Noise(Struct, frozen=True):
         depth: Roundings on the way through the model, for want of float64 results.
         growth: How much more the other model may round, by its longer sums.
         sensitivity: See `Run`.
+        independent: See `independence`, by the original's names of outputs.
         both: Neither model is the original of the other: each must be as accurate.
     """
 
@@ -74,6 +75,7 @@ class Noise(Struct, frozen=True):
     depth: int
     growth: float = 1.0
     sensitivity: float = 0.0
+    independent: Mapping[str, int] = {}
     both: bool = False
 
 
@@ -348,7 +350,9 @@ def _evidence(
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
         return _nothing(name, kind, shape, note + reason, passed=not differing)
-    comparison = Comparison(unit_roundoff(kind), noise.sensitivity, noise.growth)
+    own = noise.independent.get(name, old[0].size)
+    share = min(own / max(old[0].size, 1), 1.0)
+    comparison = Comparison(unit_roundoff(kind), noise.sensitivity, noise.growth, share)
     for a, b, reference_ in zip(old, new, true, strict=True):
         if reference_ is not None and reference_.shape == a.shape:
             comparison.add(a, b, reference_)

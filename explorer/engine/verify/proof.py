@@ -30,6 +30,7 @@ from explorer.engine.verify.around import branches, difference
 from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
 from explorer.engine.verify.evidence import both, site_evidence, verdict_of
+from explorer.engine.verify.independence import independent
 from explorer.engine.verify.inputs import Drawn, InputShapes, any_values, check_names, draw, plan_inputs
 from explorer.engine.verify.interpret import Wiring
 from explorer.engine.verify.lengths import Dims, bindings
@@ -417,6 +418,10 @@ class _Job:
                 moved = outputs.run_all(self.original, feeds[:1], "the original", step, shake=True)
                 before = replace(before, sensitivity=moved.sensitivity)
                 one = replace(one, sensitivity=moved.sensitivity)
+                found = outputs.compare(one, after, known, noise, note)
+            if not all(e.passed for e in found):
+                # few numbers may stand behind many elements: by chance the original's have hardly an error
+                noise = replace(noise, independent=independent(self.original, self.drawn))
                 found = outputs.compare(one, after, known, noise, note)
             return found
 

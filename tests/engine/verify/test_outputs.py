@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer.engine.graph import Model
 from explorer.engine.verify import outputs, verify
 from explorer.engine.verify.compare import Comparison
+from explorer.engine.verify.independence import independent
+from explorer.engine.verify.inputs import plan_inputs
 from explorer.errors import BadModel, ExplorerError, Misuse
 from tests.engine.verify import tiled as t
 
@@ -441,3 +443,52 @@ def test_names_in_a_verdict_cannot_reach_the_terminal(tmp_path: Path) -> None:
     verdict = verify(a, b).verdict
     assert "\x1b" not in verdict
     assert "different" in verdict
+
+
+def few_behind_many(path: Path, order: tuple[str, ...], off: float = 0.0) -> Model:
+    """Four sums of 256 terms, and all products of them with themselves and 512 numbers: 8,192 elements."""
+    w = t.weight(256, 4)
+    w[0, 0] += np.float32(off)
+    v = t.weight(256, 4, seed=1)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("MatMul", ["x", "v"], ["q"]),
+        helper.make_node("Sum", list(order), ["large"]),
+        helper.make_node("Sub", ["large", "c"], ["s"]),
+        helper.make_node("Transpose", ["s"], ["turned"], perm=[1, 0]),
+        helper.make_node("Mul", ["s", "turned"], ["squares"]),
+        helper.make_node("Reshape", ["squares", "column"], ["stood"]),
+        helper.make_node("Mul", ["stood", "many"], ["y"]),
+    ]
+    weights = {"w": w, "v": v, "c": np.full(4, 1000, np.float32), "column": np.array([16, 1])}
+    return t.model(
+        path, nodes, {"x": (1, 256)}, {**weights, "many": np.linspace(1, 2, 512, dtype=np.float32)[None]}
+    )
+
+
+def test_few_numbers_behind_many_elements_may_differ_by_chance(tmp_path: Path) -> None:
+    """The error of one sum may be nothing in one order of its terms: so is that of all that is made of it."""
+    a = few_behind_many(tmp_path / "a.onnx", ("p", "q", "c"))
+    b = few_behind_many(tmp_path / "b.onnx", ("c", "q", "p"))
+    for seed in (0, 19, 33, 50, 51, 54):
+        evidence = verify(a, b, seed=seed, draws=1)
+        assert evidence.passed, evidence.verdict
+    off = few_behind_many(tmp_path / "c.onnx", ("p", "q", "c"), off=0.1)
+    assert not any(verify(a, off, seed=seed, draws=1).passed for seed in range(4))
+
+
+def test_what_the_layers_after_a_narrow_place_round_is_their_own(tmp_path: Path) -> None:
+    """A scale of one number before a deep product says nothing of the product's own errors."""
+
+    def model(name: str, bits: int) -> Model:
+        w = t.weight(1024, 64)
+        kept = (w.view(np.uint32) & np.uint32(0xFFFFFFFF << bits & 0xFFFFFFFF)).view(np.float32)
+        nodes = [
+            helper.make_node("ReduceMean", ["x"], ["m"], keepdims=1),
+            helper.make_node("MatMul", ["m", "wide"], ["h"]),
+            helper.make_node("MatMul", ["h", "w"], ["y"]),
+        ]
+        return t.model(tmp_path / name, nodes, {"x": (1, 8)}, {"w": kept, "wide": t.weight(1, 1024, seed=1)})
+
+    assert independent(model("m.onnx", 0), plan_inputs(model("m.onnx", 0))) == {"y": 64}
+    assert not verify(model("a.onnx", 0), model("b.onnx", 7)).passed
