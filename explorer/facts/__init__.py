@@ -71,8 +71,8 @@ class TensorInfo(Struct, frozen=True):
 
     `origin` is 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in a
     run), 'bound' (a size depends on the data; the shape is the most that it can be) or 'unknown'.
-    `conflict` says what the file declares, or a run gave, when inference found something else, or why no
-    run can make the tensor at all.
+    `conflict` says what inference gives or the file declares where that is something else, or why no run can
+    make the tensor at all.
     """
 
     name: str

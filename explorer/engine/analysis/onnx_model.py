@@ -197,10 +197,12 @@ def _notes(model: Model, walk: Walk) -> list[str]:
         notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
     disputed = [(shapes.values, name) for shapes in walk.shapes.values() for name in shapes.disputed]
     conflicts = [values[name].conflict for values, name in disputed if name in values]
-    stale = sum(1 for words in conflicts if words.startswith("the file"))
-    if stale:
-        notes.append(f"{stale:,} shapes declared in the file contradict inference, which is believed")
-    seen = sum(1 for words in conflicts if words.startswith("a run"))
-    if seen:
-        notes.append(f"{seen:,} shapes seen in a run contradict inference, which is believed")
+    for words, what in (
+        ("the file declares", "declared in the file {} what was found, which is believed"),
+        ("inference gives", "seen in a run {} inference; the run is believed"),
+    ):
+        number = sum(words in conflict for conflict in conflicts)
+        if number:
+            told = what.format("contradicts" if number == 1 else "contradict")
+            notes.append(f"{number:,} shape{'s' * (number > 1)} {told}")
     return notes

@@ -4,7 +4,7 @@ The rules go first, node by node, with a memo on (operator, attributes, types): 
 thousand nodes has a few dozen distinct ones. What they leave open goes to onnx's inference; what that
 leaves open too is taken from a run, if there was one, or from what the file declares, and the rules go on
 from there, so that one unknown operator does not blank all that follows. A declaration is never believed
-where something can be inferred.
+where something can be inferred, nor what was inferred where a run gave something else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from explorer.engine.analysis.shapes.contents import Contents, follow
 from explorer.engine.analysis.shapes.onnx_pass import OnnxPass
 from explorer.engine.analysis.shapes.rules import Call, Misfit, Type
 from explorer.engine.analysis.shapes.table import Table, better, common, complete_all, merge, possible, take
-from explorer.engine.analysis.shapes.told import Told, entered, shown_shape
+from explorer.engine.analysis.shapes.told import Told, contradicts, entered, shown_shape, symbols_of
 from explorer.engine.formats import onnx_tensor
 from explorer.engine.graph import Function, Graph, Model, Node, Tensor, Value, subgraphs
 from explorer.facts import Dim, Shape, TensorInfo
@@ -147,7 +147,9 @@ class Inference:
         declared = self._declared(graph)
         seen = {name: (t[0], entered(t[1])) for name, t in (observed or {}).items()}
         table = self._infer(graph, model.opsets, declared, Contents(graph.initializers), observed=seen)
-        values = Told(graph, table, declared, seen, self._limits, trusted=self._trusted)
+        if seen:
+            table = self._corrected(graph, declared, seen, table)
+        values = Told(graph, table, declared, self._limits, trusted=self._trusted)
         self.main = Shapes(
             values, table.contents, bound, tuple(self.notes), table.types, values.disputed, self._alike
         )
@@ -397,6 +399,7 @@ class Inference:
         declared: Mapping[str, Type],
         contents: Contents,
         observed: Mapping[str, Type] | None = None,
+        overruled: Mapping[str, Shape | None] | None = None,
     ) -> Table:
         """Rules, then onnx, then what was observed or declared, until nothing is gained.
 
@@ -406,6 +409,7 @@ class Inference:
             declared: What the file says of intermediate values and outputs.
             contents: What is known of initializers and inputs.
             observed: What a run has shown.
+            overruled: Values of which a run showed something else than was inferred: they are as it showed.
         """
         # alike weights get the same object for a type: the walk tells nodes that are alike by it
         pool = self._pool
@@ -419,6 +423,10 @@ class Inference:
         for value in graph.inputs:
             types.setdefault(value.name, (value.dtype, entered(value.shape)))
         table = Table(types, contents)
+        if overruled and observed:
+            types.update((name, observed[name]) for name in overruled)
+            table.said.update(dict.fromkeys(overruled, "observed"))
+            table.overruled.update(overruled)
         nodes: Sequence[Node] = graph.nodes
         asked: set[tuple[Any, ...]] = set()
         for _ in range(ROUNDS):
@@ -435,6 +443,35 @@ class Inference:
                 continue
             if not (self._trusted and take(open_, table, declared, "declared")):
                 break
+        return table
+
+    def _corrected(
+        self, graph: Graph, declared: Mapping[str, Type], seen: Mapping[str, Type], table: Table
+    ) -> Table:
+        """Inferred again with what a run showed, as long as it contradicts what was inferred.
+
+        What stands behind a wrong shape is mostly wrong because of it: only the first are taken over, the
+        others inferred from there.
+        """
+        symbols = symbols_of(graph, declared)
+        overruled: dict[str, Shape | None] = {}
+        for _ in range(ROUNDS):
+            behind: set[str] = set()
+            found = len(overruled)
+            for node in graph.nodes:
+                if not behind.isdisjoint(node.inputs):
+                    behind.update(node.outputs)
+                    continue
+                for name in node.outputs:
+                    shape = table.types.get(name, (None, None))[1]
+                    said = seen.get(name, (None, None))[1]
+                    if contradicts(said, shape, symbols):
+                        overruled[name] = shape
+                        behind.add(name)
+            if len(overruled) == found:
+                break
+            contents = Contents(graph.initializers)
+            table = self._infer(graph, self.model.opsets, declared, contents, seen, overruled)
         return table
 
     def _propagate(self, nodes: Sequence[Node], table: Table, opsets: Mapping[str, int]) -> list[Node]:
@@ -683,7 +720,7 @@ class Inference:
         """Facts of a body, made when somebody looks at it."""
         if id(table) not in self._finished:
             graph = body or Graph("", tuple(nodes), (), (), {})
-            values = Told(graph, table, declared or {}, {}, self._limits, trusted=self._trusted)
+            values = Told(graph, table, declared or {}, self._limits, trusted=self._trusted)
             kinds = {} if table.doubtful else table.types
             self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
         return self._finished[id(table)]

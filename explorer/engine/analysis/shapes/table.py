@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from explorer.engine.analysis.shapes.contents import Contents
 from explorer.engine.analysis.shapes.rules import Type
 from explorer.engine.graph import Node
+from explorer.facts import Shape
 
 __all__ = ["Table", "better", "common", "complete_all", "merge", "possible", "take"]
 
@@ -22,6 +23,7 @@ class Table(Struct):
         said: Values whose type is taken from elsewhere: 'declared' or 'observed'.
         doubtful: Values that come in as bounds.
         misfits: Values that no run can make, and why.
+        overruled: What had been inferred of values of which a run showed something else.
     """
 
     types: dict[str, Type]
@@ -29,6 +31,7 @@ class Table(Struct):
     said: dict[str, str] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
     misfits: dict[str, str] = field(default_factory=dict)
+    overruled: dict[str, Shape | None] = field(default_factory=dict)
 
 
 def possible(kind: Type) -> bool:

@@ -11,7 +11,7 @@ from explorer.engine.analysis.shapes.table import Table
 from explorer.engine.graph import Graph, Node
 from explorer.facts import Dim, Shape, TensorInfo
 
-__all__ = ["Told", "entered", "shown_shape"]
+__all__ = ["Told", "contradicts", "entered", "shown_shape", "symbols_of"]
 
 
 class Told(Mapping[str, TensorInfo]):
@@ -22,7 +22,6 @@ class Told(Mapping[str, TensorInfo]):
         graph: Whose values they are.
         table: What inference found.
         declared: What the file says.
-        observed: What a run showed.
         limits: What sizes that depend on data are at most.
         trusted: Whether what the file declares may be held against what was found.
 
@@ -35,21 +34,18 @@ class Told(Mapping[str, TensorInfo]):
         graph: Graph,
         table: Table,
         declared: Mapping[str, Type],
-        observed: Mapping[str, Type],
         limits: Mapping[str, Dim],
         *,
         trusted: bool,
     ) -> None:
-        self.disputed = frozenset((*declared, *observed, *table.misfits))
+        self.disputed = frozenset((*declared, *table.overruled, *table.misfits))
         self._table = table
         self._declared = declared
-        self._observed = observed
         self._limits = limits
         self._trusted = trusted
         self._made = {name for node in graph.nodes for name in node.outputs}
         self._doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
-        inputs = graph.inputs if declared else ()
-        self._symbols = {n for v in inputs for n in dims.names(entered(v.shape) or ())}
+        self._symbols = symbols_of(graph, declared)
         self._texts: dict[Shape, tuple[Shape, bool]] = {}
         self._facts: dict[str, TensorInfo] = {}
 
@@ -81,14 +77,7 @@ class Told(Mapping[str, TensorInfo]):
             return TensorInfo(name, dtype, shown_shape(shape), "declared")
         said = self._table.said
         origin = said.get(name, "inferred") if said else "inferred"
-        conflict = ""
-        if name in self.disputed:
-            if name in self._declared and origin == "inferred" and self._trusted:
-                words = "the file declares"
-                conflict = _conflict(self._declared[name][1], shape, self._symbols, words)
-            if name in self._observed and not conflict:
-                conflict = _conflict(self._observed[name][1], shape, self._symbols, "a run gave")
-            conflict = self._table.misfits.get(name, conflict)
+        conflict = self._conflict(name, shape, origin) if name in self.disputed else ""
         bound = name in self._doubtful
         if shape is not None:
             known = self._texts.get(shape)
@@ -96,6 +85,24 @@ class Told(Mapping[str, TensorInfo]):
                 known = self._texts[shape] = _finished(shape, self._limits)
             shape, bound = known[0], known[1] or bound
         return TensorInfo(name, dtype, shape, "bound" if bound else origin, conflict)
+
+    def _conflict(self, name: str, shape: Shape | None, origin: str) -> str:
+        """Who else says something else of a value, in words."""
+        parts: list[str] = []
+        if name in self._table.overruled:
+            said = self._table.overruled[name]
+            parts.append(f"inference gives {list(shown_shape(said) or ())}" if said is not None else "")
+        if name in self._declared and origin != "declared" and self._trusted:
+            said = self._declared[name][1]
+            if contradicts(said, shape, self._symbols):
+                parts.append(f"the file declares {list(shown_shape(said) or ())}")
+        return self._table.misfits.get(name, "; ".join(filter(None, parts)))
+
+
+def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
+    """Names of sizes that mean something in a graph: those of its inputs, if the file says anything."""
+    inputs = graph.inputs if declared else ()
+    return {n for v in inputs for n in dims.names(entered(v.shape) or ())}
 
 
 def entered(shape: Shape | None) -> Shape | None:
@@ -139,14 +146,11 @@ def _behind(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _conflict(said: Shape | None, shape: Shape | None, symbols: set[str], words: str) -> str:
-    """What somebody else says of a shape, if that contradicts what was inferred."""
+def contradicts(said: Shape | None, shape: Shape | None, symbols: set[str]) -> bool:
+    """Whether two shapes of one value cannot both be right."""
     if said is None or shape is None or said == shape:
-        return ""
-    fits = len(said) == len(shape) and not any(
-        _apart(a, b, symbols) for a, b in zip(said, shape, strict=True)
-    )
-    return "" if fits else f"{words} {list(shown_shape(said) or ())}"
+        return False
+    return len(said) != len(shape) or any(_apart(a, b, symbols) for a, b in zip(said, shape, strict=True))
 
 
 def _apart(a: Dim, b: Dim, symbols: set[str]) -> bool:

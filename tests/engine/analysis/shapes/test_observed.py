@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from explorer.engine.analysis.onnx_model import analyse
 from explorer.engine.analysis.shapes import Inference, infer, inference, observed
+from explorer.engine.analysis.shapes.rules import Rule
 from explorer.engine.formats.onnx_reader import read
 from explorer.engine.graph import Model, Node, Value
 from explorer.errors import Cancelled
@@ -69,11 +70,30 @@ def test_an_open_dimension_is_told_from_a_number_by_two_runs(build: Build) -> No
     assert bound["far"].outputs[0].shape == (8, 4)
 
 
-def test_a_run_that_contradicts_inference_is_shown_and_not_believed(build: Build) -> None:
-    model = build([Node("Relu", ["x"], ["y"])], inputs={"x": (2, 3)}, outputs=["y"])
-    found = Inference(model, observed={"y": ("float32", (2, 4))}).main.values["y"]
-    assert found.shape == (2, 3)
-    assert found.conflict == "a run gave [2, 4]"
+def test_a_run_goes_before_inference_and_what_stands_behind_follows_it(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(inference._RULES, (MS, "CDist"), Rule(lambda call: (("float32", (7, 4)),)))
+    model = distances(build, values=[Value("d", "float32", (9, 9)), Value("y", "float32", (7, 4))])
+    assert infer(model).values["y"].shape == (7, 4)
+    seen = analyse(model, observe=True)
+    rows = {x.path: x for x in seen.layers}
+    far, behind = rows["far"].outputs[0], rows["behind"].outputs[0]
+    assert (far.shape, far.origin) == ((6, 4), "observed")
+    assert far.conflict == "inference gives [7, 4]; the file declares [9, 9]"
+    # it is inferred from what was seen, and says what the file has of it
+    assert (behind.shape, behind.origin, behind.conflict) == ((6, 4), "inferred", "the file declares [7, 4]")
+    assert rows["behind"].elementwise_ops == 24
+    assert (
+        "2 shapes declared in the file contradict what was found, which is believed" in seen.info.model.notes
+    )
+    assert "1 shape seen in a run contradicts inference; the run is believed" in seen.info.model.notes
+
+
+def test_what_depends_on_data_stays_at_its_most_whatever_one_run_gave(build: Build) -> None:
+    model = build([Node("NonZero", ["x"], ["i"])], inputs={"x": (2, 3)}, outputs=["i"])
+    found = Inference(model, observed={"i": ("int64", (2, 4))}).main.values["i"]
+    assert (found.shape, found.origin, found.conflict) == ((2, 6), "bound", "")
 
 
 def test_an_operator_that_the_runtime_lacks_costs_only_what_stands_behind_it(build: Build) -> None:
