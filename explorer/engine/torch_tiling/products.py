@@ -30,10 +30,10 @@ def tiled_product(
 ) -> Tensor:
     """The product of x and the transposed weight, by tiles.
 
-    While torch.jit.trace runs, rows are filled up with zeros to whole blocks, so that the trace holds for
-    every number of rows. Where torch.export leaves their number open they stay in one block, however many
-    they are (a size that depends on an open one through a division would be fixed by torch's guards): TM then
-    cuts nothing, which changes no number, as no sum goes across rows.
+    A trace of torch.jit.trace holds for every number of rows: it has the whole blocks of TM rows, however
+    many, and those that remain. Where torch.export leaves their number open they stay in one block, however
+    many they are (a size that depends on an open one through a division would be fixed by torch's guards):
+    TM then cuts nothing, which changes no number, as no sum goes across rows.
 
     Args:
         x: (M, K).
@@ -61,11 +61,13 @@ def tiled_product(
         left = _cut(_filled(x, rows - count, 0), tm, rows, deep)
         product = _joined([_joined([_region(a, b, tk, deep) for b in right], 1) for a in left], 0)
     else:
-        size: int = count
+        blocks = [x.reshape(-1, 1, count, deep)]
         if _is_tracing():
-            x, size = _filled(x, -count % tm, 0), tm
-        blocks = x.reshape(-1, 1, size, deep)
-        product = _joined([_open_region(blocks, b, tk, deep) for b in right], 1)
+            x = _filled(x, -count % tm, 0) if padded else x
+            whole = x.shape[0] // tm * tm
+            blocks = [x[:whole].reshape(-1, 1, tm, deep)]
+            blocks += [] if padded else [x[whole:].reshape(1, 1, -1, deep)]
+        product = _joined([_joined([_open_region(a, b, tk, deep) for b in right], 1) for a in blocks], 0)
     return product[:count, :columns] if padded or not isinstance(count, int) else product
 
 

@@ -249,3 +249,20 @@ def test_the_plan_says_how_much_is_left_in_layers_without_a_tiled_twin() -> None
         "attention": attention,
         "steps": 10 * 4 * 8 * (8 + 8),
     }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["tiled.pt", "tiled.pt2"])
+def test_a_file_multiplies_no_more_than_the_module_with_ragged_edges(tmp_path: Path, name: str) -> None:
+    torch.manual_seed(0)
+    # 20 rows, 1 row and 7 rows of tiles of 8: nothing is a whole number of them
+    net = nn.Sequential(
+        nn.Conv2d(3, 5, 2), nn.Flatten(), nn.Linear(100, 30), nn.ReLU(), nn.Linear(30, 7)
+    ).eval()
+    target = str(tmp_path / name)
+    with Session(net, inputs=(torch.rand(1, 3, 5, 6),)) as session:
+        macs = session.info().totals.macs
+        _, result = session.tile_module(TileSpec(tile=(8, 16, 8)), output=target, verify=False)
+    assert result.plan.macs == macs == 20 * 12 * 5 + 100 * 30 + 30 * 7
+    with Session(target) as session:
+        assert session.info().totals.macs == macs
