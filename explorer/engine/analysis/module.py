@@ -324,7 +324,8 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[tree.Scope, ...]) ->
         parent=None,
         path=row.path,
         name=row.name,
-        kind=type(module).__name__ if module is not None else row.kind,
+        # a bare nn.Module only holds parameters: what is done with them says more
+        kind=row.kind if module is None or type(module).__name__ == "Module" else type(module).__name__,
         depth=0,
         group=False,
         calls=row.calls,

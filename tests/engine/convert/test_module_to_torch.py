@@ -189,3 +189,20 @@ def test_a_tiled_model_is_onnx_already(tmp_path: Path) -> None:
         session.tile(TileSpec((16, 16, 16)), verify=False)
         with pytest.raises(Misuse, match="was tiled: it is ONNX already"):
             session.convert(str(tmp_path / "x.pt"))
+
+
+@pytest.mark.parametrize("name", ["tiled.pt", "tiled.pt2"])
+def test_the_operators_of_a_file_made_from_tiles_are_named(sample: Any, tmp_path: Path, name: str) -> None:
+    from explorer import TileSpec
+
+    tiled, target = str(tmp_path / "tiled.onnx"), str(tmp_path / name)
+    with Session(str(sample("lenet"))) as session:
+        macs = {stat.op: stat.macs for stat in session.ops() if stat.macs}
+        session.tile(TileSpec((64, 64, 64), sites=("*Gemm",)), output=tiled, verify=False)
+    with Session(tiled) as session:
+        session.convert(target, verify=False)
+    with Session(target) as session:
+        assert {stat.op: stat.macs for stat in session.ops() if stat.macs} == {
+            "convolution": macs["Conv"],
+            "matmul": macs["Gemm"],
+        }
