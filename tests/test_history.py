@@ -61,10 +61,26 @@ def test_any_state_can_be_gone_to_and_the_others_stay(session: Session) -> None:
 
 def test_a_transform_of_an_earlier_state_drops_what_could_be_redone(session: Session) -> None:
     session.go(1)
-    tile(session, SITES[2])
+    before = session.history()
+    with pytest.raises(Misuse, match="would drop 'tile 16x16x16', which was undone and not saved"):
+        tile(session, SITES[2])
+    assert session.history() == before
+    assert session.tile(TileSpec((16, 16, 16), SITES[2:]), verify=False, discard=True).output
     history = session.history()
     assert (len(history.entries), history.current) == (3, 2)
     assert tiled(session) == [SITES[0], SITES[2]]
+
+
+def test_what_was_saved_gives_way_unasked(session: Session, tmp_path: Path) -> None:
+    session.save(str(tmp_path / "second.onnx"))
+    session.go(1)
+    tile(session, SITES[2])
+    assert tiled(session) == [SITES[0], SITES[2]]
+    assert [entry.saved for entry in session.history().unsaved] == ["", ""]
+    session.save(str(tmp_path / "third.onnx"))
+    assert session.history().unsaved == (), "what was made of the first is kept"
+    session.name(1, "mine")
+    assert [entry.name for entry in session.history().unsaved] == ["mine"]
 
 
 def test_states_have_names_which_are_one_line(session: Session) -> None:

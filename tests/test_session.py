@@ -148,7 +148,7 @@ def test_a_new_transform_forgets_what_could_have_been_redone(sample: Sample) -> 
     with Session(sample("mlp_128")) as session:
         session.tile(TileSpec((64, 64, 64)), verify=False)
         session.undo()
-        session.tile(TileSpec((32, 32, 32)), verify=False)
+        session.tile(TileSpec((32, 32, 32)), verify=False, discard=True)
         history = session.history()
         assert len(history.entries) == 2
         plan = history.entries[1].plan
@@ -287,7 +287,7 @@ def test_a_tiling_after_an_undo_leaves_the_files_of_other_states_alone(sample: S
         session.tile(TileSpec(sites=("*fc1*",)), verify=False)
         session.undo()
         for site in ("*fc2*", "*fc3*"):
-            session.tile(TileSpec(sites=(site,)), verify=False)
+            session.tile(TileSpec(sites=(site,)), verify=False, discard=True)
         paths = [entry.path for entry in session.history().entries[1:]]
         assert len(set(paths)) == 2
         with Session(sample("lenet"), workdir=session.workdir) as again:  # as an engine that was restarted

@@ -55,6 +55,7 @@ __all__ = [
     "Verification",
     "is_assumed",
     "stored_totals",
+    "states_text",
     "to_json",
 ]
 
@@ -470,6 +471,24 @@ class History(Struct, frozen=True):
 
     entries: tuple[HistoryEntry, ...]
     current: int
+
+    @property
+    def at_stake(self) -> tuple[HistoryEntry, ...]:
+        """What the next transform would drop and nobody saved."""
+        return tuple(entry for entry in self.entries[self.current + 1 :] if not entry.saved)
+
+    @property
+    def unsaved(self) -> tuple[HistoryEntry, ...]:
+        """What would go with the session: states that nobody saved, nor what was made of them, nor forgot."""
+        last = max((at for at, entry in enumerate(self.entries) if entry.saved), default=0)
+        states = enumerate(self.entries)
+        return tuple(entry for at, entry in states if at and not entry.saved and (at > last or entry.name))
+
+
+def states_text(entries: tuple[HistoryEntry, ...]) -> str:
+    """Which states these are: "'tile 64x64x64'", "'npu' and 2 more"."""
+    more = f" and {len(entries) - 1:,} more" if len(entries) > 1 else ""
+    return f"'{entries[0].name or entries[0].label}'{more}"
 
 
 class Progress(Struct, frozen=True):

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from explorer.arguments import opening_words
 from explorer.errors import Misuse
-from explorer.facts import HistoryEntry, TileResult, TileSpec, Verification
+from explorer.facts import HistoryEntry, TileResult, TileSpec, Verification, states_text
 from explorer.session.comparing import without_origins
 from explorer.session.keeping import Keeping
 from explorer.session.pairs import blame_files, compare_files, diff_files, verify_files
@@ -63,6 +63,7 @@ class Session(Keeping):
         verify: bool = True,
         draws: int = 3,
         seed: int = 0,
+        discard: bool = False,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> TileResult:
@@ -76,11 +77,12 @@ class Session(Keeping):
                 `TileResult.output` is empty and the history unchanged.
             draws: Random inputs for the proof.
             seed: Of the first draw.
+            discard: Whether states that were undone and never saved may go: the result takes their place.
             on_progress: Told where the job stands.
             cancel: Asked now and then; True stops the job and leaves nothing behind.
 
         Raises:
-            Misuse: See `plan`; or `output` cannot be written or exists.
+            Misuse: See `plan`; or `output` cannot be written or exists; or a state would be lost.
             Cancelled: `cancel` said so.
         """
         from explorer import targets
@@ -91,6 +93,12 @@ class Session(Keeping):
         started = time.perf_counter()
         if output is not None:
             self._check_target(output, overwrite)
+        if not discard and (lost := self._history.at_stake):
+            raise Misuse(
+                f"this would drop {states_text(lost)}, which was undone and not saved",
+                where=self.source,
+                hint="redo and save it, or tile with discard=True",
+            )
         plan, found, sites = self._plan(spec, on_progress)
         tiled = transform.tile(found.bound, without_origins(plan), sites)
         target = output or self._unused_name()

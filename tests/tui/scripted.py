@@ -662,7 +662,8 @@ class ScriptedEngine:
         cost = plan_cost(plan(spec), hardware)
         return explained(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
-    def _tile(self, spec: TileSpec) -> TileResult:
+    def _tile(self, spec: TileSpec, *, discard: bool = False) -> TileResult:
+        assert discard or not self.states.at_stake
         made = plan(spec)
         label = f"tile {'x'.join(map(str, spec.tile))}"
         command = f"explorer tile alexnet.onnx -o alexnet_tiled.onnx --tile {'x'.join(map(str, spec.tile))}"

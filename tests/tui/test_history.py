@@ -52,7 +52,7 @@ async def test_every_state_is_a_row_and_the_current_one_is_marked() -> None:
         assert "14,336" in rows(hands)[1]
         head = "\n".join(line_text(line) for line in hands.pilot.app.screen.query_one(Header).lines)
         assert "3 states, 1 to redo" in head
-        assert "drops what could be redone" in head
+        assert "takes the place of what could be redone" in head
         assert "$ explorer tile alexnet.onnx" in below(hands)
         await hands.press("down")
         assert "can be redone" in below(hands)
@@ -158,13 +158,33 @@ async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
         await hands.press("escape")
 
 
-async def test_quitting_asks_for_a_named_state_that_is_not_saved_wherever_the_user_is() -> None:
+async def test_quitting_asks_for_a_state_that_is_not_saved_wherever_the_user_is() -> None:
     async with screen() as hands:
         await hands.tile()
         await hands.press("H", "n", *"int8", "enter", "home", "enter", "q")
         assert "'int8' not saved. Quit without?" in hands.dialog()
         await hands.press("n", "H", "end", "n", *["backspace"] * 4, "enter", "home", "enter", "q")
-        assert hands.dialog() == "", "a state without a name was undone and is not asked for"
+        assert "'tile 64x64x64' not saved. Quit without?" in hands.dialog(), "what was undone can be redone"
+
+
+async def test_a_change_after_a_step_back_asks_before_it_takes_the_place_of_what_was_not_saved() -> None:
+    async with screen() as hands:
+        await hands.tile()
+        first = hands.engine.states.entries[1]
+        await hands.press("u", "t", "enter")
+        assert "'tile 64x64x64' was undone and not saved" in " ".join(hands.dialog().split())
+        await hands.press("n")
+        assert hands.engine.states.entries[1] is first
+        assert len(asked(hands, "tile")) == 1
+        await hands.press("r")
+        assert "redone" in hands.strip(Status)
+        await hands.press("u", "t", "enter", "y")
+        assert hands.dialog().startswith("Proven equal")
+        assert hands.engine.states.entries[1] is not first
+        await hands.press("escape", "w")
+        hands.pilot.app.screen.query_one(Input).value = "there.onnx"
+        await hands.press("enter", "u", "t", "enter")
+        assert hands.dialog().startswith("Proven equal"), "what was saved is not lost"
 
 
 async def test_the_script_of_a_state_is_written_where_the_user_says(

@@ -242,15 +242,29 @@ class Changing(Screen[None]):
     def _tile(self, spec: TileSpec | None) -> None:
         if self.jobs.current is not None:
             self.jobs.stop()
-        if spec is not None:
-            self.tile_spec = spec
-            self.run_worker(self._guarded("Tile", self._do_tile(spec)), group="job", exit_on_error=False)
+        if spec is None:
+            return
+        self.tile_spec = spec
+        lost = self.history.at_stake if self.history is not None else ()
+
+        def go(yes: bool | None) -> None:
+            if yes:
+                self.run_worker(self._guarded("Tile", self._do_tile(spec)), group="job", exit_on_error=False)
+
+        if lost:
+            from explorer.facts import states_text
+            from explorer.tui.screens.dialogs import Confirm
+
+            said = f"{states_text(lost)} was undone and not saved, and this takes its place. Tile without it?"
+            self.app.push_screen(Confirm("Drop what was undone?", said), go)
+        else:
+            go(True)
 
     async def _do_tile(self, spec: TileSpec) -> None:
         from explorer.tui.screens.dialogs import Page
         from explorer.tui.screens.tile import Made
 
-        result: TileResult = await self.jobs.run("tiling", "tile", spec)
+        result: TileResult = await self.jobs.run("tiling", "tile", spec, discard=True)
         await self._take_history()
         proof = result.verification
         passed = proof is None or proof.passed
@@ -439,11 +453,11 @@ class Changing(Screen[None]):
         if running is not None and self.analysis is not None:
             self._leave_after(f"{running.title} is not done. Stop it and quit?")
             return
-        if self.can_compare() and self.history is not None:
-            entry = self.history.entries[self.history.current]
-            if not entry.saved:
-                self._leave_after(f"'{entry.label}' is not saved. Quit without it?")
-                return
+        if self.history is not None and (lost := self.history.unsaved):
+            from explorer.facts import states_text
+
+            self._leave_after(f"{states_text(lost)} not saved. Quit without?")
+            return
         self.app.exit(0)
 
     def _leave_after(self, question: str) -> None:

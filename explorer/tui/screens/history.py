@@ -155,16 +155,10 @@ class HistoryScreen(Screen[Wish]):
         marked = states.marked
         first = "" if marked is None else f"compare {state_name(history.entries[marked], marked)} with: c"
 
+        about = first or "A change of an earlier state takes the place of what could be redone"
+
         def head(width: int) -> tuple[Line, ...]:
-            return (
-                ((" History", "strong"), (f"  {said}", "dim")),
-                (
-                    (
-                        fit(f" {first or 'A change of an earlier state drops what could be redone'}", width),
-                        "dim",
-                    ),
-                ),
-            )
+            return ((" History", "strong"), (f"  {said}", "dim")), ((fit(f" {about}", width), "dim"),)
 
         self.query_one(Header).show(head)
         page = self.query_one("#state", LineView)

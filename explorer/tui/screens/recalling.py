@@ -93,18 +93,6 @@ class Recalling(Blaming):
 
         self.app.push_screen(page, answered)
 
-    def action_quit(self) -> None:
-        """Leave; ask if a state that was worth a name would be lost, wherever the user went back to."""
-        history = self.history
-        if history is not None and self.jobs.current is None:
-            here = history.entries[history.current]
-            named = [e for e in history.entries[1:] if e.name and not e.saved]
-            if named and (here.saved or not history.current):
-                more = f" and {len(named) - 1:,} more" if len(named) > 1 else ""
-                self._leave_after(f"'{named[0].name}'{more} not saved. Quit without?")
-                return
-        super().action_quit()
-
     # files
 
     def _ask_script(self, at: int) -> None:
