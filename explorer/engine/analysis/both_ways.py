@@ -32,6 +32,9 @@ DECISIONS = 8
 RUNS = 24
 """Times that it is run at most to see what other answers change."""
 
+_LITTLE = 0.01
+"""Share of a total, other than MACs, below which a difference is not told of the whole."""
+
 _MORE = 20
 """Times as many operators that another way may take; more is more, whatever it would come to."""
 
@@ -50,11 +53,13 @@ class Verdict(Struct):
         seen: The run that counts: of those that got through, the one with the most MACs.
         notes: What its figures rest on, where another answer would have changed them.
         reach: Of its MACs; None where the rows have to say.
+        unnoticed: Paths of rows that are not exact in themselves, and of which the whole shows nothing.
     """
 
     seen: Trace
     notes: tuple[str, ...] = ()
     reach: Reach | None = None
+    unnoticed: frozenset[str] = frozenset()
 
 
 class _Others(Struct):
@@ -214,6 +219,7 @@ def _judged(seen: Trace, others: _Others) -> Verdict:
     mine = _figures(seen)
     asked = _differing(mine, (other for _, other in others.asked))
     sized = _differing(mine, others.sized)
+    bounds = any(row.bound and row.macs for row in _rows(seen))
     for row in _rows(seen):
         reason = ""
         if row.path in sized or (row.sized and "sized" in others.open):
@@ -225,9 +231,13 @@ def _judged(seen: Trace, others: _Others) -> Verdict:
     seen.elsewhere = frozenset(asked - mine.keys()) | frozenset(sized - mine.keys())
     reach: Reach | None = None
     every = [other for _, other in others.asked] + others.sized
-    if not others.open and not seen.failed and all(_macs(o) == _macs(seen) and not o.cut for o in every):
+    if not (others.open or seen.failed or bounds) and all(
+        _macs(o) == _macs(seen) and not o.cut for o in every
+    ):
         reach = "exact"
-    return Verdict(seen, _notes(seen, others, mine), reach)
+    notes = _notes(seen, others, mine)
+    quiet = reach == "exact" and not notes
+    return Verdict(seen, notes, reach, frozenset(asked | sized) if quiet else frozenset())
 
 
 def _differing(mine: Mapping[str, tuple[int, ...]], others: Iterable[Trace]) -> set[str]:
@@ -244,11 +254,11 @@ def _notes(seen: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) ->
     total = _sums(mine)
     places: dict[Place, None] = {}
     for place, other in others.asked:
-        if other.cut or _sums(_figures(other)) != total:
+        if other.cut or _notable(other, total):
             places[place] = None
     branches = [p for p in places if seen.asked.get(p, "branch") == "branch"]
     notes = [f"assumed: the branch at {place_text(place)} goes the way that costs more" for place in branches]
-    changes = any(_sums(_figures(other)) != total for other in others.sized) or "sized" in others.open
+    changes = any(_notable(other, total) for other in others.sized) or "sized" in others.open
     for text, times in seen.assumed.items():
         of_values = text in _ASKED
         numbers = len(places) > len(branches) or "asked" in others.open or (text == ONCE and places)
@@ -259,9 +269,17 @@ def _notes(seen: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) ->
 
 def _uneven(mine: Mapping[str, tuple[int, ...]], others: _Others) -> bool:
     """Whether it matters to the whole how elements are shared out."""
-    return any(other.shared and _sums(_figures(other)) != _sums(mine) for other in others.sized)
+    return any(other.shared and _notable(other, _sums(mine)) for other in others.sized)
+
+
+def _notable(other: Trace, total: tuple[int, ...]) -> bool:
+    """Whether the MACs of a run are not the same as another's, or something else is not nearly so: whether a
+    mask is made or left out is on its row, and nothing to say of the whole.
+    """
+    macs, *rest = zip(_sums(_figures(other)), total, strict=True)
+    return macs[0] != macs[1] or any(abs(its - mine) > _LITTLE * mine for its, mine in rest)
 
 
 def _sums(figures: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """Totals of the figures that are shown of the whole."""
-    return tuple(map(sum, zip(*figures.values(), strict=True)))[:4]
+    return tuple(map(sum, zip(*figures.values(), strict=True)))[:4] or (0, 0, 0, 0)

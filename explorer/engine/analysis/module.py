@@ -210,7 +210,7 @@ def examine_module(
     return memory.Examined.of(
         Analysis(Info(info, dict(assumptions or {}), totals), layers),
         memory.schedule(steps, seen.kept, layers, rows_of, failed=failed),
-        tree.bounds(leaves),
+        tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
     )
 
 
@@ -220,9 +220,9 @@ def _is_unsettled(module: nn.Module) -> bool:
     return any(tensor is not None and is_lazy(tensor) for tensor in held)
 
 
-def shapes_failure(model: nn.Module, *args: Any) -> tuple[str, str] | None:
+def shapes_failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
     """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
-    return traced(model, args, {}).seen.failed
+    return traced(model, args, kwargs).seen.failed
 
 
 # -- from what was seen to rows

@@ -1,8 +1,9 @@
 """What goes into an nn.Module: names, types and shapes of its inputs, and tensors of them.
 
 An nn.Module does not say what it takes. In this order: what the user gave; what came with the model
-(`example_input_array`, `dummy_inputs`, or inputs that the callable returned beside it); torchvision's own
-input size; what the first layer implies, tried out on the meta device. What was assumed is said.
+(`example_input_array`, or inputs that the callable returned beside it); torchvision's own input size; what
+its configuration implies, or its `dummy_inputs`; what the first layer implies, tried out on the meta device.
+What was assumed is said.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.engine.formats.configured_inputs import candidates, likely_shape
 from explorer.errors import Misuse, UnknownShape, nearest
 from explorer.facts import TensorInfo
 
@@ -206,18 +208,21 @@ def bind(
     own_shapes = not input_shapes
     untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in found]
     for name, (dtype, shape) in input_shapes.items():
-        found[name] = TensorInfo(name, _dtype(name, dtype, found, usual), _shape(name, shape), "declared")
+        kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **found}, usual)
+        found[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
     notes: tuple[str, ...] = ()
+    if not found:
+        found, notes = _configured(loaded, model, known, required)
     missing = [n for n in required if n not in found]
     if missing:
         alone = len(missing) == 1 and not found
         guessed, said = _guess(loaded, model, missing[0]) if alone else (None, "")
         if guessed is None:
-            raise _unknown_shape(loaded, missing[0], required, said)
+            raise _unknown_shape(loaded, model, missing[0], required, said)
         found[missing[0]] = guessed
         notes = (said,)
     if variadic and not found:
-        raise _unknown_shape(loaded, "x", ["x"])
+        raise _unknown_shape(loaded, model, "x", ["x"])
     order = [n for n in known if n in found] + [n for n in found if n not in known]
     inputs = tuple(found[name] for name in order)
     if "batch" in dims:
@@ -263,12 +268,16 @@ def _exactly(
     return loaded.bound
 
 
-def _unknown_shape(loaded: LoadedModule, name: str, required: Sequence[str], tried: str = "") -> UnknownShape:
+def _unknown_shape(
+    loaded: LoadedModule, model: nn.Module, name: str, required: Sequence[str], tried: str = ""
+) -> UnknownShape:
+    implied = _likely(_first(model))[1] if len(required) == 1 else []
+    shape = likely_shape(model, name) or next(iter(implied), (1, 3, 224, 224))
     others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
     return UnknownShape(
         f"the shape of the input '{name}' is not known{others}{f', {tried}' if tried else ''}",
         where=loaded.source,
-        hint=f"give it, for instance --input-shape {name}:1,3,224,224",
+        hint=f"give it, for instance --input-shape {name}:{','.join(map(str, shape))}",
     )
 
 
@@ -330,11 +339,52 @@ def _own(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dic
         shapes = _torchvision_shapes(loaded, model, len(required))
         names = required or ["x"]
         return {n: TensorInfo(n, "float32", s, "declared") for n, s in zip(names, shapes, strict=False)}
-    for example in (loaded.example, getattr(model, "example_input_array", None), _dummy(model)):
+    for example in (loaded.example, getattr(model, "example_input_array", None)):
         named = dict(_examples(example, required))
         if named:
             return named
     return {}
+
+
+def _configured(
+    loaded: LoadedModule, model: nn.Module, known: Sequence[str], required: Sequence[str]
+) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
+    """The inputs that a model's configuration implies, or that it has for trying it out, and what to say.
+
+    Of several sets the first with which the model runs; if it runs with none, the first.
+    """
+    dummy = {n: i for n, i in _examples(_dummy(model), required) if n in known}
+    plain = {
+        n: (i.dtype or "", tuple(d for d in i.shape or () if isinstance(d, int))) for n, i in dummy.items()
+    }
+    usual = _floating(model)
+    sets = list(candidates(model, known, required, plain)) or ([plain] if plain else [])
+    missing = [s for s in sets if not set(required) <= s.keys()]
+    sets = [s for s in sets if s not in missing]
+    if not sets:
+        return {}, ()
+    chosen = sets[0]
+    if len(sets) > 1:
+        chosen = next((s for s in sets if _runs(loaded, model, s, usual)), sets[0])
+    found = {
+        name: dummy[name]
+        if name in dummy and chosen[name] == plain[name]
+        else TensorInfo(name, kind or usual, shape, "inferred")
+        for name, (kind, shape) in chosen.items()
+    }
+    made = [f"{i.name} {'x'.join(map(str, i.shape or ()))}" for i in found.values() if i.origin == "inferred"]
+    return found, (f"guessed from the model's configuration: {', '.join(made)}",) if made else ()
+
+
+def _runs(loaded: LoadedModule, model: nn.Module, sizes: Mapping[str, tuple[str, Size]], usual: str) -> bool:
+    import torch
+
+    given = {
+        name: torch.empty(shape, dtype=getattr(torch, kind or usual), device="meta")
+        for name, (kind, shape) in sizes.items()
+    }
+    with loaded.quiet():
+        return _failure(model, **given) is None
 
 
 def _dummy(model: nn.Module) -> Any:
@@ -507,6 +557,11 @@ def _indices(loaded: LoadedModule, model: nn.Module, bound: Bound, untyped: Sequ
     return ()
 
 
+def _first(model: nn.Module) -> nn.Module | None:
+    """The first layer that says what goes into it."""
+    return next((m for m in model.modules() if next(m.children(), None) is None and _likely(m)[1]), None)
+
+
 def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInfo | None, str]:
     """The first shape that the first layer allows and with which the model runs, and a note of it.
 
@@ -515,7 +570,7 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
     """
     import torch
 
-    first = next((m for m in model.modules() if next(m.children(), None) is None and _likely(m)[1]), None)
+    first = _first(model)
     dtype, shapes = _likely(first)
     dtype = _floating(model) if dtype == "float32" else dtype
     tried = ""
@@ -534,8 +589,8 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
     return None, tried
 
 
-def _failure(model: nn.Module, tensor: torch.Tensor) -> tuple[str, str] | None:
-    """Where and why a model does not run on a tensor without values; None if it does."""
+def _failure(model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[str, str] | None:
+    """Where and why a model does not run on tensors without values; None if it does."""
     import torch
     from torch import nn
 
@@ -549,9 +604,9 @@ def _failure(model: nn.Module, tensor: torch.Tensor) -> tuple[str, str] | None:
         try:
             # a layer that waits for its first input would keep the size of a shape that failed
             with torch.no_grad():
-                (without_values(model) if lazy else model)(tensor)
+                (without_values(model) if lazy else model)(*args, **kwargs)
             return None
         except Exception:
             # what is data-dependent answers with its bound only where every operator is watched
             pass
-    return shapes_failure(without_values(model) if lazy else model, tensor)
+    return shapes_failure(without_values(model) if lazy else model, *args, **kwargs)
