@@ -9,6 +9,7 @@ that `--version` answers and the screen paints at once.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -140,7 +141,12 @@ def _answer(verb: str, given: Given) -> int:
             line.clear()
     if answer.warning:
         _fail(answer.warning, answer.code)
-    return _print_answer(answer, given)
+    # nothing of a long answer is garbage before it is written: Python would look through it again and again
+    gc.disable()
+    try:
+        return _print_answer(answer, given)
+    finally:
+        gc.enable()
 
 
 # the screen

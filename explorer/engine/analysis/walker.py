@@ -509,16 +509,18 @@ class Walker:
 
 def boundaries(walk: Walk, graph: Graph, frame: Frame) -> None:
     """What goes into and out of every group that is there by name only."""
+    around = [edge.scopes if isinstance(edge, Leaf) else edge[0] for edge in walk.edges]
+    if not any(around):
+        return
     made: dict[Hashable, tuple[Scope, ...]] = {}
-    for edge in walk.edges:
-        scopes, keys = _makes(edge) if isinstance(edge, Leaf) else (edge[0], edge[3])
-        for key in keys:
+    for scopes, edge in zip(around, walk.edges, strict=True):
+        for key in _makes(edge) if isinstance(edge, Leaf) else edge[3]:
             made.setdefault(key, scopes)
     ins: dict[str, dict[Hashable, TensorInfo]] = {}
     outs: dict[str, dict[Hashable, TensorInfo]] = {}
     ends = [frame.key(v.name) for v in graph.outputs], [frame.info(v.name) for v in graph.outputs]
-    reads = (_reads(edge) if isinstance(edge, Leaf) else edge[:3] for edge in (*walk.edges, ((), *ends, ())))
-    for scopes, read, infos in reads:
+    for scopes, edge in zip((*around, ()), (*walk.edges, ((), *ends, ())), strict=True):
+        read, infos = _reads(edge) if isinstance(edge, Leaf) else edge[1:3]
         for key, info in zip(read, infos, strict=True):
             origin = made.get(key, ())
             if origin is scopes:
@@ -549,21 +551,25 @@ def _named(key: Hashable, info: TensorInfo) -> TensorInfo:
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 
 
-def _makes(leaf: Leaf) -> tuple[tuple[Scope, ...], Sequence[Hashable]]:
-    """The groups around an operator, and the keys of what it makes."""
+def _makes(leaf: Leaf) -> Sequence[Hashable]:
+    """The keys of what an operator makes."""
     assert leaf.origin is not None
     frame, node, _ = leaf.origin
     makes = not isinstance(leaf.figures, _Figures) or leaf.figures.sizes
-    return leaf.scopes, [frame.key(n) for n in node.outputs if n] if makes else ()
+    return _keys(frame, [n for n in node.outputs if n]) if makes else ()
 
 
-def _reads(leaf: Leaf) -> tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo | Named]]:
-    """The groups around an operator, keys and names of what it reads."""
+def _reads(leaf: Leaf) -> tuple[Sequence[Hashable], Sequence[TensorInfo | Named]]:
+    """Keys and names of what an operator reads."""
     assert leaf.origin is not None
     frame, node, extra = leaf.origin
     read = [n for n in node.inputs if n and n not in frame.stored and n not in extra]
     values = frame.shapes.values
-    return leaf.scopes, [frame.key(n) for n in read], [(values, n) for n in read]
+    return _keys(frame, read), [(values, n) for n in read]
+
+
+def _keys(frame: Frame, names: Sequence[str]) -> Sequence[Hashable]:
+    return [frame.key(n) for n in names] if frame.number or frame.keys else names
 
 
 def _row(leaf: Leaf) -> Layer:
