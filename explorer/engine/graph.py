@@ -93,8 +93,13 @@ class Source:
         finally:
             os.close(descriptor)
 
+    def forget(self) -> None:
+        """Lets the kernel forget what was read, which counts as this process's memory until then."""
+        if isinstance(self.map, mmap.mmap):
+            self.map.madvise(mmap.MADV_DONTNEED)
 
-class Span(Struct, frozen=True):
+
+class Span(Struct, frozen=True, gc=False):
     """Bytes that lie in a file."""
 
     source: Source
@@ -278,6 +283,9 @@ class Value(Struct, frozen=True):
     record: Span | None = None
 
 
+_NONE: Mapping[str, str] = {}
+
+
 class Node:
     """One operator. Attributes of a node read from a file are decoded when first asked for."""
 
@@ -314,7 +322,7 @@ class Node:
         self.name = name
         self.domain = "" if domain == "ai.onnx" else domain
         self.overload = overload
-        self.metadata: Mapping[str, str] = metadata or {}
+        self.metadata: Mapping[str, str] = metadata or _NONE
         self.record = record
         self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = decode or attributes or {}
         # nodes with the same bytes have equal attributes; None: nobody knows

@@ -108,10 +108,10 @@ class Prose(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """Rows under columns. Missing cells at the end of a row are empty."""
+    """Rows under columns, looked at twice. Missing cells at the end of a row are empty."""
 
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    rows: Iterable[Sequence[Cell]]
     indent: int = 2
 
 
@@ -210,8 +210,11 @@ def _laid(
         return [pad, *found] if columns[i].align == "right" else [*found, pad]
 
     shown, widths = [], []
-    for i, column in enumerate(columns):
-        cells = {row[i] for row in table.rows if i < len(row)}
+    cells_of: list[set[Cell]] = [set() for _ in columns]
+    for row in table.rows:
+        for cells, cell in zip(cells_of, row, strict=False):
+            cells.add(cell)
+    for i, (column, cells) in enumerate(zip(columns, cells_of, strict=True)):
         widest = max((_width(found) for cell in cells if (found := spans(cell, i))), default=None)
         if widest is not None:
             shown.append(i)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from explorer.facts import (
@@ -295,31 +295,17 @@ def layers(fact: Analysis) -> list[Block]:
     # a file of tensors says nothing of work, on every row the same nothing
     bare = not totals.nodes and not totals.coverage
     # of a large model most rows say the same but for their names
-    names: list[tuple[Cell, _Look]] = []
+    names: list[Cell] = []
+    looks: list[_Look] = []
     alike: dict[_Look, _Look] = {}
     for row in fact.layers:
         name = "  " * row.depth + (row.name or row.path or "(model)")
         look = _look(row, _remark(row, said, bare), bare)
-        names.append((Span(name, STRONG if row.group else ""), alike.setdefault(look, look)))
+        names.append(Span(name, STRONG) if row.group else name)
+        looks.append(alike.setdefault(look, look))
     largest = max((look.macs or 0 for look in alike if not look.group), default=0)
     cells = {look: _layer_cells(look, whole, largest) for look in alike}
-    rows: list[tuple[Cell, ...]] = [(name, *cells[look]) for name, look in names]
-    rows.append(
-        (
-            Span("total", STRONG),
-            "",
-            "",
-            Span(count_text(totals.params), STRONG),
-            Span(bytes_text(totals.weight_bytes), STRONG),
-            Span((totals.sign if whole is not None else "") + count_text(whole), STRONG),
-            "",
-            "",
-            Span(
-                (totals.sign if totals.activation_bytes_sum is not None else "")
-                + bytes_text(totals.activation_bytes_sum)
-            ),
-        )
-    )
+    rows = _Rows([*names, Span("total", STRONG)], [*[cells[look] for look in looks], _total_cells(totals)])
     columns = (
         Column("layer", shrink=True),
         Column("kind", shrink=True, drop=1),
@@ -339,6 +325,32 @@ def layers(fact: Analysis) -> list[Block]:
         *_functional_hint(totals),
         *symbolic_hint(fact.info),
     ]
+
+
+class _Rows:
+    """Rows of a name and of cells that many share, each put together when somebody looks."""
+
+    def __init__(self, names: Sequence[Cell], cells: Sequence[tuple[Cell, ...]]) -> None:
+        self.names = names
+        self.cells = cells
+
+    def __iter__(self) -> Iterator[tuple[Cell, ...]]:
+        return ((name, *cells) for name, cells in zip(self.names, self.cells, strict=True))
+
+
+def _total_cells(totals: Totals) -> tuple[Cell, ...]:
+    """The cells of the last row behind its name."""
+    macs, activations = totals.macs, totals.activation_bytes_sum
+    return (
+        "",
+        "",
+        Span(count_text(totals.params), STRONG),
+        Span(bytes_text(totals.weight_bytes), STRONG),
+        Span((totals.sign if macs is not None else "") + count_text(macs), STRONG),
+        "",
+        "",
+        (totals.sign if activations is not None else "") + bytes_text(activations),
+    )
 
 
 def _functional_hint(totals: Totals) -> list[Block]:

@@ -76,7 +76,7 @@ Named = tuple[Mapping[str, TensorInfo], str]
 """A tensor by its name among others: its description is made when somebody asks for it."""
 
 
-class Step(Struct):
+class Step(Struct, gc=False):
     """One operator in execution order.
 
     Attributes:
@@ -99,7 +99,7 @@ class Step(Struct):
     detail: Detail | None = None
 
 
-class Life(Struct, frozen=True):
+class Life(Struct, frozen=True, gc=False):
     """A tensor and the first and last step at which it is alive; `size` is None if it is not known."""
 
     info: TensorInfo | Named
@@ -195,16 +195,20 @@ def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
         keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
     """
     last: dict[Hashable, int] = {}
-    born: dict[Hashable, tuple[TensorInfo | Named, int | None, int]] = {}
+    born: dict[Hashable, int] = {}
     for index, step in enumerate(steps):
         for key in step.inputs:
             last[key] = index
-        for key, info, size in step.outputs:
-            if key not in born:
-                born[key] = info, size, index
+        for key, _, _ in step.outputs:
+            born.setdefault(key, index)
             last[key] = index
     last.update(dict.fromkeys(keep, len(steps) - 1))
-    return [Life(info, size, index, last[key]) for key, (info, size, index) in born.items() if size != 0]
+    return [
+        Life(info, size, index, last[key])
+        for index, step in enumerate(steps)
+        for key, info, size in step.outputs
+        if born.pop(key, None) is not None and size != 0
+    ]
 
 
 def _alive(found: Sequence[Life], count: int) -> list[int]:

@@ -102,6 +102,7 @@ def _examine(
         taken = sum(info.origin == "observed" for info in inference.main.values.values())
         seen += (f"{taken:,} shapes that inference does not know were seen in a run on random inputs",)
     walk = walker.walk(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
+    inference.main.alike.clear()  # nobody else asks, and there is one for every node
     tiled = walk.tiled
     if shapes is None and not observe:
         tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)

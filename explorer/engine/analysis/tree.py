@@ -65,7 +65,7 @@ Row = tuple[tuple[Scope, ...], Layer]
 and shared_with are filled in by `build`. The path is made unique if it is not."""
 
 
-class Leaf(Struct, eq=False):
+class Leaf(Struct, eq=False, gc=False):
     """An operator or leaf module.
 
     The totals of a model need its figures only; the rest is made when somebody looks at its row.
@@ -76,9 +76,9 @@ class Leaf(Struct, eq=False):
         stored: Identity, elements and bytes of every stored parameter it uses.
         nodes: How many operators of one forward pass the leaf stands for (calls counted).
         counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
-        origin: What it was made from, for who looks closer (`training_onnx`): the frame, the node, and names
-            of constants that the frame does not know.
-        place: The places of the nodes around it, and which is its own.
+        frame, node, constants: What it was made from, for who looks closer; the last are names of constants
+            that the frame does not know.
+        places, index: The places of the nodes around it, and which is its own.
         kind: What to call it, if not by its operator.
         tiled: MACs and how many of the tile products inside, for a call that stays closed and has some.
     """
@@ -88,8 +88,11 @@ class Leaf(Struct, eq=False):
     stored: Sequence[tuple[Hashable, int, int]] = ()
     nodes: int = 1
     counted: bool = True
-    origin: tuple[Frame, Node, Collection[str]] | None = None
-    place: tuple[Sequence[Place], int] = ((), 0)
+    frame: Frame | None = None
+    node: Node | None = None
+    constants: Collection[str] = ()
+    places: Sequence[Place] = ()
+    index: int = 0
     kind: str = ""
     tiled: tuple[int | None, int | None] | None = None
 
@@ -103,16 +106,20 @@ class Leaf(Struct, eq=False):
         origin: tuple[Frame, Node, Collection[str]] | None = None,
     ) -> Leaf:
         """A leaf whose row is there already."""
-        return cls(layer, (scopes, layer), stored, nodes, True, origin)
+        return cls(layer, (scopes, layer), stored, nodes, True, *(origin or ()))
+
+    @property
+    def origin(self) -> tuple[Frame, Node, Collection[str]] | None:
+        """The frame, the node and the constants, where it was made from a node."""
+        return None if self.frame is None or self.node is None else (self.frame, self.node, self.constants)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The groups around it, outermost first."""
         if not callable(self.row):
             return self.row[0]
-        assert self.origin is not None
-        places, index = self.place
-        return self.origin[0].scopes_of(places[index])
+        assert self.frame is not None
+        return self.frame.scopes_of(self.places[self.index])
 
     @property
     def layer(self) -> Layer:
@@ -124,16 +131,17 @@ class Leaf(Struct, eq=False):
         """Where it stands, from the root of the model."""
         if not callable(self.row):
             return self.row[1].path
-        assert self.origin is not None
-        return self.origin[0].path(self.origin[1])
+        assert self.frame is not None
+        assert self.node is not None
+        return self.frame.path(self.node)
 
     @property
     def called(self) -> str:
         """Its operator, or what it is called instead."""
         if not callable(self.row):
             return self.row[1].kind
-        assert self.origin is not None
-        return self.kind or self.origin[1].op
+        assert self.node is not None
+        return self.kind or self.node.op
 
 
 class GroupFacts(Struct, frozen=True):

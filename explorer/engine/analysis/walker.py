@@ -220,7 +220,7 @@ class Walker:
             hand_on(frame, node)
         count = frame.trips if isinstance(frame.trips, int) else 1
         at = len(out.leaves)
-        leaf = Leaf(figures, _row, entries, count, True, (frame, node, extra or ()), place_, kind)
+        leaf = Leaf(figures, _row, entries or (), count, True, frame, node, extra or (), *place_, kind)
         out.leaves.append(leaf)
         self.edges.append(leaf)
         values, outputs = frame.shapes.values, node.outputs
@@ -584,12 +584,11 @@ def _row(leaf: Leaf) -> Layer:
     if stored := [*stored, *learned(frame, node)]:
         named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
         weights = tuple(named.values())
-    places, index = leaf.place
     return Layer(
         id=0,
         parent=None,
         path=frame.path(node),
-        name=places[index].name,
+        name=leaf.places[leaf.index].name,
         kind=leaf.kind or node.op,
         depth=0,
         group=False,

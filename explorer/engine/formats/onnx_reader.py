@@ -112,6 +112,8 @@ def read(path: str) -> Model:
         # what decodes attributes knows the reader: a cycle would keep the file mapped
         reader.decoders.clear()
         reader.kinds.clear()
+        reader.names.clear()
+        source.forget()
 
 
 _Kind = tuple[str, str, str, bytes | None, Callable[[], Mapping[str, Any]] | None]
@@ -125,6 +127,7 @@ class _Reader(TensorReader):
         super().__init__(source)
         self.decoders: dict[bytes, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
         self.kinds: dict[bytes, _Kind] = {}
+        self.names: dict[str, str] = {}
 
     def model(self) -> Model:
         graph: tuple[int, int] | None = None
@@ -231,6 +234,8 @@ class _Reader(TensorReader):
         data = self.data[start:stop]
         inputs: list[str] = []
         outputs: list[str] = []
+        # a value is made once and read many times: its name is kept once
+        same = self.names.setdefault
         name, rest = "", b""
         at, end = 0, stop - start
         try:
@@ -241,10 +246,12 @@ class _Reader(TensorReader):
                     break
                 if tag == _INPUT:
                     at = first + size
-                    inputs.append(data[first:at].decode())
+                    value = data[first:at].decode()
+                    inputs.append(same(value, value))
                 elif tag == _OUTPUT:
                     at = first + size
-                    outputs.append(data[first:at].decode())
+                    value = data[first:at].decode()
+                    outputs.append(same(value, value))
                 elif tag == _NAME:
                     at = first + size
                     name = data[first:at].decode()

@@ -85,7 +85,7 @@ class Shapes(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     kinds: Mapping[str, Type] = field(default_factory=dict)
     disputed: frozenset[str] = frozenset()
-    alike: Mapping[int, Answer] = field(default_factory=dict)
+    alike: dict[int, Answer] = field(default_factory=dict)
 
 
 def forget() -> None:

@@ -13,6 +13,9 @@ from explorer.facts import Dim, Shape, TensorInfo
 
 __all__ = ["Told", "contradicts", "entered", "shown_shape", "symbols_of"]
 
+_KEPT = 1 << 14
+"""Facts that are kept once they are made: of a large graph, whoever looks at all looks once."""
+
 
 class Told(Mapping[str, TensorInfo]):
     """What is known as facts, each made when it is asked for: origins, bounds in place of what depends on
@@ -62,7 +65,9 @@ class Told(Mapping[str, TensorInfo]):
         known = self._facts.get(name)
         if known is None:
             dtype, shape = self._table.types[name]
-            known = self._facts[name] = self._fact(name, dtype, shape)
+            known = self._fact(name, dtype, shape)
+            if len(self._facts) < _KEPT:
+                self._facts[name] = known
         return known
 
     def get(self, name: str, default: Any = None) -> Any:
