@@ -294,8 +294,8 @@ class Constants:
     def __contains__(self, name: str) -> bool:
         return self.resolve(name) is not None
 
-    def matrix(self, name: str, flip: bool) -> Weight | str:
-        """The constant operand called `name` as (K, N), or a stack; `flip` when the node transposes it."""
+    def matrix(self, name: str, flip: bool) -> Weight | str | None:
+        """The constant operand called `name` as (K, N), None for a stack; `flip` when the node turns it."""
         found = self.resolve(name)
         if found is None:
             return "no operand is constant"
@@ -307,7 +307,7 @@ class Constants:
         if len(kept) == 1:
             return Weight(tensor, stored, False, tensor.shape[kept[0]], 1, chain)
         if len(kept) != 2:
-            return f"the weight '{stored}' has {len(kept)} dimensions: a product for each of them"
+            return None
         if flip:
             kept.reverse()
         k, n = tensor.shape[kept[0]], tensor.shape[kept[1]]

@@ -159,6 +159,37 @@ def test_the_weight_may_be_the_left_operand(tmp_path: Path, form: Any) -> None:
     tile_and_compare(gemm, tmp_path / "d.onnx", TileSpec((2, 4, 3), form=form, edges="padded"))
 
 
+STACKS: dict[str, tuple[tuple[int | str, ...], tuple[int, ...], bool]] = {
+    "a stack for each": ((2, 3, 5), (2, 5, 7), False),
+    "a stack for one": ((3, 5), (2, 5, 7), False),
+    "four axes, both sides broadcast": ((4, 1, 3, 5), (4, 2, 5, 7), False),
+    "a vector": ((5,), (2, 5, 7), False),
+    "an open batch": (("batch", 2, 3, 5), (2, 5, 7), False),
+    "on the left of a stack": ((4, 2, 5, 7), (3, 5), True),
+    "a stack on the left": ((2, 5, 7), (2, 3, 5), True),
+    "a stack on the left of one": ((5, 7), (2, 3, 5), True),
+    "on the left of a vector": ((5,), (3, 5), True),
+    "on the left of an open batch": (("batch", 5, 7), (2, 1, 3, 5), True),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("case", STACKS)
+def test_a_stored_weight_may_be_a_stack_on_either_side(tmp_path: Path, form: Any, case: str) -> None:
+    x, w, left = STACKS[case]
+    if "open" in case and form != "scan":
+        pytest.skip("an open size is for a Scan")
+    node = helper.make_node("MatMul", ["w", "x"] if left else ["x", "w"], ["y"])
+    source, target = save(tmp_path / "a.onnx", [node], {"x": x}, {"w": weight(*w)}), str(tmp_path / "b.onnx")
+    with Session(source) as session:
+        result = session.tile(TileSpec((2, 4, 3), form=form), output=target)
+    assert result.plan.macs == result.plan.macs_total
+    assert result.verification is not None
+    assert result.verification.passed, result.verification.verdict
+    feeds = {"x": weight(*(3 if d == "batch" else d for d in x), seed=5)}
+    np.testing.assert_allclose(run(target, feeds), run(source, feeds), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("chain", ["Identity", "Transpose", "Constant", "Transpose+Identity+Constant"])
 def test_a_weight_behind_other_nodes_is_found(tmp_path: Path, form: Any, chain: str) -> None:

@@ -52,16 +52,18 @@ def product(node: Node, look: Look, types: Sequence[str] = FLOATS) -> Site | str
     if isinstance(out, str):
         return out
     if not left_constant and not right_constant:
-        return _two_activations(node, look, shape, dtype or "float32")
+        return _stacks(node, look, dtype or "float32")
     swapped = left_constant
     trans_x = bool(attributes.get("transB" if swapped else "transA", 0))
     trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
     # W X = (X^T W^T)^T: with the weight on the left both operands turn
     weight = look.constants.matrix(left if swapped else right, trans_w != swapped)
+    if weight is None or (swapped and len(shape) != 2):
+        if types is not FLOATS:
+            return "a stack of stored integers, or one on the left of a stack: left as it was"
+        return _stacks(node, look, dtype or "float32", turned=swapped)
     if isinstance(weight, str):
         return weight
-    if swapped and node.op == "MatMul" and len(shape) != 2:
-        return "the weight stands on the left of a product with more or fewer than two dimensions"
     if swapped:
         trans_x = not trans_x
     turned = trans_x and len(shape) > 1
@@ -156,27 +158,37 @@ class _Side(Struct, frozen=True):
         return (-1, -2) if self.turn else (-2, -1)
 
 
-def _side(node: Node, look: Look, which: int, at: int, turn: bool) -> _Side | str:
-    shape = look.shape(node.inputs[which])
+def _side(look: Look, name: str, at: int, turn: bool, left: bool) -> _Side | str:
+    shape = look.shape(name)
     if isinstance(shape, str):
         return shape
-    opened = look.opened(node.inputs[which])
+    opened = look.opened(name)
     if len(shape) > 1:
         return _Side(at, shape, opened, turn, False)
     # a vector is a row on the left and a column on the right
-    if which == 0:
-        return _Side(at, (1, *shape), frozenset(axis + 1 for axis in opened), turn, True)
-    return _Side(at, (*shape, 1), opened, turn, True)
+    if left:
+        return _Side(at, (1, *shape), frozenset(axis + 1 for axis in opened), False, True)
+    return _Side(at, (*shape, 1), opened, False, True)
 
 
-def _two_activations(node: Node, look: Look, shape: tuple[int, ...], dtype: str) -> Site | str:
-    """Both operands come from the data: a product for each pair of matrices."""
+def _stacks(node: Node, look: Look, dtype: str, *, turned: bool = False) -> Site | str:
+    """Two values of the graph, or one and a stored stack: a product for each pair of matrices.
+
+    Args:
+        node: The operator.
+        look: The graph around it.
+        dtype: Of the operands.
+        turned: A B as (B^T A^T)^T, so that what is stored stands on the right.
+    """
     attributes = node.attributes if node.op == "Gemm" else {}
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
-    same = node.inputs[0] == node.inputs[1]
-    a = _side(node, look, 0, 0, bool(attributes.get("transA", 0)))
-    b = _side(node, look, 1, 0 if same else 1, bool(attributes.get("transB", 0)))
+    left, right = node.inputs[1::-1] if turned else node.inputs[:2]
+    turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
+    turns = [not turn for turn in reversed(turns)] if turned else turns
+    same = left == right
+    a = _side(look, left, 0, turns[0], True)
+    b = _side(look, right, 0 if same else 1, turns[1], False)
     if isinstance(a, str):
         return a
     if isinstance(b, str):
@@ -184,7 +196,7 @@ def _two_activations(node: Node, look: Look, shape: tuple[int, ...], dtype: str)
     (rows, deep), (depth, columns) = a.matrix, b.matrix
     M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
     if b.shape[depth] != K:
-        return f"its operands do not fit: {list(shape)} against {list(b.shape)}"
+        return f"its operands do not fit: {list(a.shape)} against {list(b.shape)}"
     lead = _lead(a, b)
     batch = [side.shape[axis] for side, axis in lead]
     if not (M and K and N and math.prod(batch)):
@@ -209,14 +221,16 @@ def _two_activations(node: Node, look: Look, shape: tuple[int, ...], dtype: str)
 
         def make(region: Region, inputs: Sequence[str]) -> str:
             x = inputs[side.at]
-            if side.turn and not side.vector:
-                return region.transpose(x, (1, 0), f"{label}_transposed")
-            r, c = side.size(-2, inputs), side.size(-1, inputs)
+            count = len(side.shape)
+            if side.turn:
+                x = region.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
+            r, c = (side.size(axis, inputs) for axis in side.matrix)
             if shared:
                 if side is a and lead:
                     r = -1 if "M" in dynamic else M * heap
                 wanted = [r, c]
-                arrives: list[Size] = [side.size(i, inputs) for i in range(-len(side.shape), 0)]
+                arrives: list[Size] = [side.size(i, inputs) for i in range(-count, -2)]
+                arrives += [side.size(axis, inputs) for axis in side.matrix]
                 if arrives == wanted and not side.vector:
                     return x
                 return region.reshape(x, wanted, f"{label}_matrix")
@@ -235,9 +249,13 @@ def _two_activations(node: Node, look: Look, shape: tuple[int, ...], dtype: str)
         wanted += [] if a.vector else [a.size(rows, inputs)]
         wanted += [] if b.vector else [b.size(columns, inputs)]
         made = len(wanted) == (3 if stacked else 2) and not (a.vector or b.vector)
-        return z if made else region.reshape(z, wanted, "shaped")
+        z = z if made else region.reshape(z, wanted, "shaped")
+        if not turned or a.vector or b.vector:
+            return z
+        count = len(lead)
+        return region.transpose(z, (*range(count), count + 1, count), "turned")
 
-    activations = (node.inputs[0],) if same else (node.inputs[0], node.inputs[1])
+    activations = (left,) if same else (left, right)
     return Site(
         node=node,
         label="Product",

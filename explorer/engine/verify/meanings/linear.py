@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from explorer.engine.graph import Node
 from explorer.engine.verify.blocks import NotTiled
@@ -33,11 +34,11 @@ def _product(node: Node, look: Look) -> Original:
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> Meaning:
-        if left is not None:
-            return _weight_on_the_left(left, turns, shapes[0], out, alpha, beta, added)
-        second = right if right is not None else inputs.index(node.inputs[1])
         planned = look.planned
         apart = planned is not None and (planned.batch != 1 or "batch" in planned.dynamic)
+        if left is not None:
+            return _weight_on_the_left(left, turns, shapes[0], out, alpha, beta, added, apart)
+        second = right if right is not None else inputs.index(node.inputs[1])
         return _plain(second, turns, shapes, out, alpha, beta, added, apart)
 
     return Original(node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", at)
@@ -99,21 +100,17 @@ def _weight_on_the_left(
     alpha: float,
     beta: float,
     bias: Array | int | None,
+    apart: bool,
 ) -> Meaning:
     """W X = (X^T W^T)^T: the activation counts as the left operand, and Y arrives turned."""
-    w = _arranged(weight, turns[0], False)
-    w = w.reshape(w.shape[-2:])
-    N, K = w.shape
-    M = _matrix(shape, turns[1], True)[-1]
-
-    def left(values: Sequence[Array]) -> Array:
-        x = _arranged(values[0], turns[1], True)
-        return x.reshape(x.shape[-2:]).T[None]
+    turned = not turns[1], not turns[0]
+    plain = _plain(weight, turned, (shape,), out, alpha, beta, bias, apart)
+    M = _matrix(shape, turned[0], False)[-2]
 
     def out_(y: Array) -> Array:
-        return y.reshape(N, M).T[None]
+        return y.reshape(-1, plain.N, M).swapaxes(-1, -2).reshape(plain.batch, plain.M, plain.N)
 
-    return Meaning(1, M, K, N, left, w.T[None], out_, out, alpha, beta, bias)
+    return replace(plain, out=out_)
 
 
 MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
