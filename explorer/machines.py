@@ -25,12 +25,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from explorer import input_files
 from explorer.errors import Misuse, nearest
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machine
@@ -297,14 +297,12 @@ def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
 
 def _content(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        data = input_files.content(path)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Misuse(f"this is not TOML: {error}", where=path) from None
+    return input_files.toml(data, path)[1]
 
 
 def _machines(content: Mapping[str, Any], path: str) -> dict[str, Hardware]:

@@ -123,8 +123,8 @@ def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> N
             _move(os.path.join(staging, entry), target, overwrite)
             done.append(target)
     except BaseException as error:
-        for target in () if overwrite else done:
-            os.unlink(target)
+        for placed in () if overwrite else done:
+            os.unlink(placed)
         if isinstance(error, FileExistsError) and not overwrite:
             raise Misuse(
                 "the file exists", where=target, hint="choose another name, or say --force"

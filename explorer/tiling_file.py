@@ -34,6 +34,7 @@ from typing import Any, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer import input_files
 from explorer.arguments import parse_choice, parse_conditions, parse_tile
 from explorer.errors import Misuse, nearest
 from explorer.facts import Edges, Form, Plan, TileRule, TileSpec
@@ -55,17 +56,11 @@ __all__ = [
 COMMAND_LINE = "command line"
 """Origin of what was typed."""
 
-_MOST_BYTES = 16 << 20
 _ASKS = frozenset({"tile", "edges", "form", "on"})
 """What a rule can ask for; one that asks for nothing is none."""
 
 _ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
 """What `--profile` reads in the same file."""
-
-_ENDS = ("]", '"""', "'''")
-"""Without one of these no line ends a value of several lines."""
-
-_AT = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 class TilingFile(Struct, frozen=True):
@@ -111,28 +106,15 @@ def read(path: str) -> TilingFile:
         Misuse: It cannot be read, is no TOML, or says something that cannot be.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        text = data.decode("utf-8-sig")
+        data = input_files.content(path)
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
-    except UnicodeDecodeError:
-        raise Misuse("this is not TOML: it is no text in UTF-8", where=path) from None
-    if len(data) > _MOST_BYTES:
-        raise Misuse("this is no tiling: it has more than 16 MiB", where=path)
-    return read_text(text, path)
+    return read_text(data, path)
 
 
-def read_text(text: str, path: str) -> TilingFile:
+def read_text(data: bytes | str, path: str) -> TilingFile:
     """As `read`, of what stands in the file `path`."""
-    try:
-        content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        said = str(error) or "it is nested too deep"
-        at = _AT.search(said)
-        where = f"{path}:{at[1]}" if at and at[1] else path
-        raise Misuse(f"this is not TOML: {_AT.sub('', said)}", where=where) from None
-    return _File(path, text, content).read()
+    return _File(path, *input_files.toml(data, path)).read()
 
 
 class _File:
@@ -222,7 +204,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
                 continue
             begun = number
         goes_on, statement = bool(statement), f"{statement}{line}\n"
-        if goes_on and not any(sign in line for sign in _ENDS):
+        if goes_on and not _may_end(line):
             continue
         try:
             tomllib.loads(statement)
@@ -230,6 +212,11 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             continue
         yield begun, statement
         statement = ""
+
+
+def _may_end(line: str) -> bool:
+    """Whether a value of several lines may end here; each time it takes a look at all of them to know."""
+    return '"""' in line or "'''" in line or "]" in input_files.QUOTED.sub("", line)
 
 
 def _paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer import input_files
 from explorer.arguments import opening_words
 from explorer.errors import BadModel, ExplorerError
 from explorer.facts.cost import Hardware
@@ -168,7 +169,6 @@ def _digest(rules: str | None) -> str:
     if rules is None:
         return ""
     try:
-        with open(rules, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.sha256(input_files.content(rules)).hexdigest()
     except OSError as error:
         raise BadModel(f"cannot be read ({error.strerror or error})", where=rules) from None

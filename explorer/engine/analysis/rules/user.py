@@ -14,6 +14,7 @@ import sys
 import traceback
 from types import ModuleType, TracebackType
 
+from explorer import input_files
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.rules.call import Call, Key, MissingShape, Rule, Rules
 from explorer.errors import Misuse
@@ -52,16 +53,15 @@ def load(path: str, *, trust: bool) -> Rules:
         what = f"the rules in '{path}' are Python code, which would run"
         raise Misuse(what, where="--rules", hint="read the file, then add --trust")
     try:
-        with open(path, encoding="utf-8") as file:
-            source = file.read()
+        source = input_files.content(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else "it is no text"
         raise Misuse(f"the rules cannot be read: {reason}", where=path) from None
     try:
         code = compile(source, path, "exec")
-    except (SyntaxError, ValueError) as fault:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as fault:
         line = f":{fault.lineno}" if isinstance(fault, SyntaxError) and fault.lineno else ""
-        what = fault.msg if isinstance(fault, SyntaxError) else str(fault)
+        what = fault.msg if isinstance(fault, SyntaxError) else str(fault) or "nested too deep"
         raise Misuse(f"the rules are not Python: {what}", where=f"{path}{line}") from None
     table: dict[Key, Rule] = {}
     token = _collected.set(table)
