@@ -33,6 +33,8 @@ __all__ = [
     "parse_sizes",
     "parse_tile",
     "parse_tiles",
+    "path_word",
+    "tied",
 ]
 
 InputShape = tuple[str | None, tuple[int, ...]]
@@ -307,11 +309,21 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
     return dynamic
 
 
+def tied(flag: str, value: str) -> list[str]:
+    """An option and its value as they are typed, also where the value looks like an option."""
+    return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
+
+
+def path_word(path: str) -> str:
+    """A path, or a model's name, as it is typed, also where it looks like an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
 def dynamic_words(dynamic: Mapping[str, Mapping[int, str]]) -> list[str]:
     """Open dimensions as they are typed: what `parse_dynamic` reads."""
     words: list[str] = []
     for name, axes in dynamic.items():
-        words += ["--dynamic", f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}"]
+        words += tied("--dynamic", f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}")
     return words
 
 
@@ -323,12 +335,12 @@ def opening_words(options: Mapping[str, Any]) -> list[str]:
     """
     words = ["--weights", options["weights"]] if options.get("weights") else []
     for name, size in options.get("dims", {}).items():
-        words += ["--dim", f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}"]
+        words += tied("--dim", f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}")
     for name, (dtype, shape) in options.get("input_shapes", {}).items():
         sizes = f"[{','.join(map(str, shape))}]"
-        words += ["--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}"]
+        words += tied("--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}")
     if options.get("rules") is not None:
-        words += ["--rules", options["rules"]]
+        words += ["--rules", path_word(options["rules"])]
     if options.get("past") is not None:
         words += ["--decode", "--past", str(options["past"])]
     return words + [f"--{flag}" for flag in ("trust", "observe") if options.get(flag)]

@@ -27,7 +27,11 @@ def test_a_device_and_a_pipe_are_refused_at_once(tmp_path: Path, option: str) ->
     large = tmp_path / "large.toml"
     with large.open("wb") as file:
         file.truncate(1 << 40)
-    for path, said in (("/dev/zero", "regular"), (str(tmp_path / "pipe.toml"), "regular|machine"), (str(large), "16 MiB")):
+    for path, said in (
+        ("/dev/zero", "regular"),
+        (str(tmp_path / "pipe.toml"), "regular|machine"),
+        (str(large), "16 MiB"),
+    ):
         started = time.monotonic()
         with pytest.raises(Misuse, match=said):
             READERS[option](path)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
+from onnx import helper, numpy_helper
 
 import explorer
 from explorer import Misuse, Session, TileSpec, cli
 from explorer.facts import History, HistoryEntry, TileRule
 from explorer.session.scripts import tiling_words
-from explorer.tiling_file import spec_of
+from explorer.tiling_file import escaped, spec_of
 
 Sample = Callable[[str], Path]
 ROOT = Path(explorer.__file__).parent.parent
@@ -99,6 +102,49 @@ def test_very_many_sites_do_not_make_a_command_longer_than_a_shell_takes(
     assert len(Path(script).read_text().splitlines()[-1]) < 1_000
     assert run(script, tmp_path / "again").returncode == 0
     assert (tmp_path / "again" / "lenet_1.onnx").read_bytes() == made
+
+
+ODD = ("-dash", "--trust", "a b$(touch bad)", "q'uo\"te", "new\nline", "br[ack]*?", "\x1b[31m", "`id`", " ü ")
+
+
+def test_names_that_look_like_options_or_code_come_back_from_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, weight = helper.make_tensor_value_info, np.eye(8, dtype=np.float32)
+    nodes = [
+        helper.make_node("MatMul", [f"v{at}", f"w{at}"], [f"v{at + 1}"], name=name)
+        for at, name in enumerate(ODD)
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("v0", 1, ["--n", 8])],
+        [value(f"v{len(ODD)}", 1, ["--n", 8])],
+        [numpy_helper.from_array(weight, f"w{at}") for at in range(len(ODD))],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "--trust.onnx")
+    monkeypatch.chdir(tmp_path)
+    some = tuple(map(escaped, ODD[:-1]))
+    with Session("--trust.onnx", dims={"--n": 4}) as session:
+        session.tile(TileSpec((4, 4, 4), some), verify=False)
+        session.tile(TileSpec(rules=(TileRule(escaped(ODD[-1]), on=True), TileRule(on=False))), verify=False)
+        session.script("--script.sh")
+        made = [state(session, at) for at in (1, 2)]
+        command = session.command(TileSpec((4, 4, 4), some), "-o.onnx")
+    again = tmp_path / "again"
+    done = run(str(tmp_path / "--script.sh"), again)
+    assert done.returncode == 0, done.stderr
+    names = ["--trust_1.onnx", "--trust_2.onnx"]
+    assert [(again / name).read_bytes() for name in names] == made
+    assert sorted(os.listdir(again)) == sorted([*names, "--trust_2.onnx.toml"]), "no name is a command"
+    (again / "--rules.onnx").write_bytes((tmp_path / "--trust.onnx").read_bytes())
+    (again / names[0]).unlink()
+    stopped = run(str(tmp_path / "--script.sh"), again, "--rules.onnx")
+    assert (again / names[0]).read_bytes() == made[0]
+    assert stopped.returncode != 0, "the second file is there already"
+    assert cli.main([*shlex.split(command)[1:], "--no-verify", "--quiet"]) == 0
+    assert (tmp_path / "-o.onnx").read_bytes() == made[0]
 
 
 def test_a_script_takes_another_model(sample: Sample, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from explorer.arguments import path_word
 from explorer.facts import SiteEvidence, Verification
 from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
@@ -33,7 +34,7 @@ def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]
 def to_blame(before: str, after: str, opening: Sequence[str], first: str = "") -> list[Block]:
     """What to type to see which layer departs; `first` is a command that has to come before it."""
     commands = [(first, "write it all the same")] if first else []
-    blame = shlex.join(("explorer", "blame", before, after, *opening))
+    blame = shlex.join(("explorer", "blame", path_word(before), path_word(after), *opening))
     rows = [
         (Span("next" if at == 0 else "", DIM), command, Span(why, DIM))
         for at, (command, why) in enumerate((*commands, (blame, "which layer departs")))

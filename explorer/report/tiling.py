@@ -8,6 +8,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from explorer.arguments import path_word, tied
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
 from explorer.report.alike import alike, and_more
 from explorer.report.changes import changes
@@ -149,10 +150,13 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
         blocks.append(Prose("Not verified, because --no-verify was given.", NOTE))
     # a dimension that the tiling bound by itself is still open in the original
     assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
-    opening = [*opening, *(word for one in assumed if one not in opening for word in ("--dim", one))]
+    opening = [*opening, *(word for one in assumed if one not in opening for word in tied("--dim", one))]
     following = [
-        ("see both graphs side by side", ("explorer", "diff", source, fact.output, *opening)),
-        ("look around in the result", ("explorer", fact.output)),
+        (
+            "see both graphs side by side",
+            ("explorer", "diff", path_word(source), path_word(fact.output), *opening),
+        ),
+        ("look around in the result", ("explorer", path_word(fact.output))),
     ]
     rows = [
         (Span("next" if i == 0 else "", DIM), shlex.join(c), Span(w, DIM))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.arguments import opening_words
+from explorer.arguments import opening_words, path_word
 from explorer.errors import Misuse
 from explorer.facts import HistoryEntry, TileResult, TileSpec, Verification, states_text
 from explorer.session.comparing import without_origins
@@ -265,7 +265,8 @@ class Session(Keeping):
             return fact
         import shlex
 
-        words = ["explorer", "convert", self.source, "-o", output, *convert.words(asked)]
+        files = [path_word(self.source), "-o", path_word(output)]
+        words = ["explorer", "convert", *files, *convert.words(asked)]
         return replace(fact, command=shlex.join([*words, *opening_words(self._options)]))
 
 

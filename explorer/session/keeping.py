@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.arguments import opening_words
+from explorer.arguments import opening_words, path_word
 from explorer.errors import Misuse
 from explorer.facts import TileSpec
 from explorer.session import scripts
@@ -50,7 +50,8 @@ class Keeping(Comparing):
             return ""
         import shlex
 
-        head = ["explorer", "tile", self.source, "-o", output or f"{stem(self.source)}_tiled.onnx"]
+        target = output or f"{stem(self.source)}_tiled.onnx"
+        head = ["explorer", "tile", path_word(self.source), "-o", path_word(target)]
         return shlex.join([*head, *words, *opening_words(self._options)])
 
     def script(self, path: str, *, index: int | None = None, overwrite: bool = False) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.arguments import dynamic_words, opening_words
+from explorer.arguments import dynamic_words, opening_words, path_word
 from explorer.errors import ExplorerError, Misuse
 from explorer.facts import Plan, TileResult, TileSpec
 from explorer.session import scripts
@@ -106,8 +106,8 @@ class ModuleTiling(Looking):
         words = scripts.tiling_words(replace(spec, form="auto"))
         if self._module is not None or words is None:
             return ""
-        target = ["-o", output] if output else []
-        command = ["explorer", "tile", self.source, "--to", "torch", *target, *words]
+        target = ["-o", path_word(output)] if output else []
+        command = ["explorer", "tile", path_word(self.source), "--to", "torch", *target, *words]
         return shlex.join([*command, *dynamic_words(dynamic or {}), *opening_words(self._options)])
 
     def _module_job(

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from explorer.arguments import opening_words
+from explorer.arguments import opening_words, path_word, tied
 from explorer.errors import Misuse
 from explorer.facts import HistoryEntry, TileSpec
 from explorer.tiling_file import COMMAND_LINE, as_toml, escaped
@@ -48,7 +48,7 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     if spec.rules and not spec.config:
         return None
     said = dict(spec.origins)
-    words = ["--config", spec.config] if spec.config else []
+    words = ["--config", path_word(spec.config)] if spec.config else []
 
     def typed(name: str) -> bool:
         return not spec.config or said.get(name) == COMMAND_LINE
@@ -57,7 +57,7 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
         words += ["--tile", "x".join(map(str, spec.tile))]
     if typed("sites"):
         for site in spec.sites:
-            words += [f"--site={site}"] if site.startswith("-") else ["--site", site]
+            words += tied("--site", site)
     for name, value in (("edges", spec.edges), ("form", spec.form)):
         if typed(name):
             words += [f"--{name}", value]
@@ -88,6 +88,7 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         "set -euC",
         f"model={shlex.quote(model)}",
         "[ $# -eq 0 ] || model=$1",
+        "case $model in -*) model=./$model ;; esac",
         "explorer=${EXPLORER:-explorer}",
     ]
     taken: set[str] = set()
@@ -97,7 +98,7 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         output = _output(entry, f"{stem}_{number}.onnx", taken)
         named = f', "{_comment(entry.name)}"' if entry.name else ""
         lines += ["", f"# {number}: {_comment(entry.label)}{named}"]
-        words, config = _asked(entry, f"{output}.toml")
+        words, config = _asked(entry, path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
         words += _proof(entry)
@@ -159,7 +160,7 @@ def _output(entry: HistoryEntry, otherwise: str, taken: set[str]) -> str:
 
 
 def _path(name: str) -> str:
-    return shlex.quote(f"./{name}" if name.startswith("-") else name)
+    return shlex.quote(path_word(name))
 
 
 def _comment(text: str) -> str:

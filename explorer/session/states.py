@@ -438,7 +438,9 @@ def _fixed(plan: Plan) -> dict[str, int]:
 def stem(source: str) -> str:
     """A file name for what is made of `source`."""
     stem = os.path.basename(source).removesuffix(".onnx")
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
+    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
+    # a file system takes 255 bytes, and what is made of it is called `_tiled.onnx.toml` and the like
+    return os.fsencode(plain)[:200].decode("utf-8", "ignore")
 
 
 def _with_file(info: Info, saved: str | None) -> Info:

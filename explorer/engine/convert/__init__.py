@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer import targets
-from explorer.arguments import dynamic_words
+from explorer.arguments import dynamic_words, tied
 from explorer.engine.convert.job import Asked, Job, Made
 from explorer.errors import Misuse
 from explorer.facts import Progress
@@ -222,7 +222,7 @@ def words(asked: Asked) -> list[str]:
         if isinstance(value, Mapping):
             typed += dynamic_words(value)
         else:
-            typed += [flag, ",".join(value) if isinstance(value, tuple) else str(value)]
+            typed += tied(flag, ",".join(value) if isinstance(value, tuple) else str(value))
     return typed
 
 
