@@ -203,7 +203,7 @@ def test_info_shows_rounded_and_exact_figures_side_by_side() -> None:
     assert row_with("MACs", report).split() == ["MACs", "714.19", "M", "714,188,480"]
     assert "233.08 MiB" in row_with("Weight bytes", report)
     assert "244,403,360" in row_with("Weight bytes", report)
-    assert "largest at features.0" in row_with("Activations, peak", report)
+    assert "inputs too, no weights; at features.0" in row_with("Activations, peak", report)
     assert "[1, 3, 224, 224]" in row_with("inputs", report)
     assert "batch = 8" in report, "what was assumed is said"
     assert "random, seed 0" in report

@@ -40,12 +40,15 @@ def memory(about: Info, fact: Memory) -> list[Block]:
     sign = signs.get(fact.status, "")
     at = fact.steps[fact.peak_step].path if fact.steps else ""
     figures = [
-        bytes_row("Activations, sum", fact.sum_bytes, sign, "every tensor once, inputs too"),
         bytes_row(
-            "Activations, peak", fact.peak_bytes, sign, f"step {fact.peak_step:,}, {at or 'the inputs'}"
+            "Buffers, sum", fact.sum_bytes, sign, "of every tensor, inputs too; none for what is in place"
+        ),
+        bytes_row(
+            *("Activations, peak", fact.peak_bytes, sign),
+            f"buffers alive at step {fact.peak_step:,}, {at or 'the inputs'}",
         ),
         bytes_row("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact)),
-        bytes_row("Weights", fact.weight_bytes, "", "resident throughout, in none of the above"),
+        bytes_row("Weight bytes", fact.weight_bytes, "", "resident throughout, in none of the above"),
         ("Steps", exact_text(len(fact.steps)), "", ""),
     ]
     return [
@@ -153,7 +156,7 @@ def roofline(about: Info, fact: Roofline) -> list[Block]:
         ("Machine", machine_text(fact.machine), "", fact.machine.origin),
         ("Ridge", f"{fact.ridge:,.1f}", "", "FLOPs per byte; left of it memory limits, right of it compute"),
         ("Least time", least(fact.seconds), "", "layer after layer, each at its limit"),
-        ("  all MACs at the peak", least(fact.compute_seconds), "", ""),
+        ("  all MACs at full rate", least(fact.compute_seconds), "", ""),
         (
             "  all bytes at full bandwidth",
             least(fact.memory_seconds),
@@ -217,8 +220,8 @@ def training(about: Info, fact: Training) -> list[Block]:
         count_row("MACs, backward", fact.backward_macs, sign, "gradients of inputs and of weights"),
         count_row("MACs, step", step, sign),
         bytes_row("Input", fact.input_bytes, sign),
-        bytes_row("Activations", fact.activation_bytes, sign, "every layer's output, kept for backward"),
-        bytes_row("Parameters", fact.param_bytes, ""),
+        bytes_row("Kept outputs", fact.activation_bytes, sign, "of every layer, for backward"),
+        bytes_row("Weight bytes", fact.param_bytes, ""),
         bytes_row("Gradients", fact.gradient_bytes, "", "of what is trained"),
         bytes_row("Optimizer", fact.optimizer_bytes, "", _OPTIMIZERS[fact.optimizer]),
         bytes_row("Memory, sum", fact.sum_bytes, sign, "of the five above"),
@@ -230,7 +233,7 @@ def training(about: Info, fact: Training) -> list[Block]:
         Column("forward", "right"),
         Column("grad of input", "right"),
         Column("grad of weight", "right"),
-        Column("activations", "right", drop=2),
+        Column("kept", "right", drop=2),
         Column("params", "right", drop=5),
         Column("gradients", "right", drop=3),
         Column("optimizer", "right", drop=4),

@@ -108,7 +108,7 @@ def title(model: ModelInfo) -> list[Block]:
 
 def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
     """Label, rounded figure, exact figure and remark of every total, with the sign of what is not exact."""
-    peak = f"largest at {totals.peak_at}" if totals.peak_at else ""
+    peak = "alive at once, inputs too, no weights" + (f"; at {totals.peak_at}" if totals.peak_at else "")
     moved = None
     if totals.bytes_read is not None and totals.bytes_written is not None:
         moved = totals.bytes_read + totals.bytes_written

@@ -243,10 +243,10 @@ def _memory(about: Info, fact: Memory) -> _Section:
     ]
     at = fact.steps[fact.peak_step].path if fact.steps else ""
     notes = [
-        f"Peak {bytes_text(fact.peak_bytes)} ({fact.peak_bytes:,} bytes) at step {fact.peak_step:,}"
-        f" of {len(fact.steps):,}, {at or 'the inputs'}.",
+        f"Activations, peak: {bytes_text(fact.peak_bytes)} ({fact.peak_bytes:,} bytes)"
+        f" at step {fact.peak_step:,} of {len(fact.steps):,}, {at or 'the inputs'}.",
         f"Smallest arena, placed by first fit: {bytes_text(fact.arena_bytes)} ({fact.arena_bytes:,} bytes).",
-        f"Inputs and activations together {bytes_text(fact.sum_bytes)};"
+        f"Buffers of all tensors, inputs too: {bytes_text(fact.sum_bytes)}; a result in place has none;"
         f" weights {bytes_text(fact.weight_bytes)} are resident beside them.",
     ]
     columns = ("tensor", "dtype", "shape", "bytes", "alive in steps")
@@ -301,13 +301,13 @@ def _training(fact: Training) -> _Section:
     ]
     columns = (
         *("layer", "kind", "forward MACs", "grad of input", "grad of weight"),
-        *("activations", "params", "gradients", "optimizer"),
+        *("kept", "params", "gradients", "optimizer"),
     )
     notes = [
         f"One step with batch {exact_text(fact.batch)} and {fact.optimizer}:"
         f" forward {count_text(fact.forward_macs)} MACs, backward {count_text(fact.backward_macs)} MACs.",
         f"Memory {bytes_text(fact.sum_bytes)}: input {bytes_text(fact.input_bytes)},"
-        f" activations {bytes_text(fact.activation_bytes)}, parameters {bytes_text(fact.param_bytes)},"
+        f" kept outputs {bytes_text(fact.activation_bytes)}, parameters {bytes_text(fact.param_bytes)},"
         f" gradients {bytes_text(fact.gradient_bytes)}, optimizer {bytes_text(fact.optimizer_bytes)}.",
         *fact.notes,
         *_capped(len(rows), len(fact.layers)),

@@ -74,7 +74,7 @@ def _figures(memory: Memory, width: int, exact: bool) -> list[Line]:
     figures = (
         ("peak", memory.peak_bytes, least),
         ("arena", memory.arena_bytes, least),
-        ("sum", memory.sum_bytes, least),
+        ("buffers", memory.sum_bytes, least),
         ("weights", memory.weight_bytes, ""),
     )
     pieces = []
