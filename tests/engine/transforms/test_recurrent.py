@@ -176,3 +176,33 @@ def test_what_cannot_be_taken_apart_is_left_with_the_reason(
     source = recurrent(tmp_path / "a.onnx", "LSTM", **options)
     with Session(source) as session, pytest.raises(Misuse, match=words):
         session.plan(TileSpec((2, 3, 4)))
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU"])
+@pytest.mark.parametrize("behind", ["Identity", "Transpose", "Constant", "DequantizeLinear"])
+def test_weights_behind_other_nodes_are_found(tmp_path: Path, op: str, behind: str) -> None:
+    model = onnx.load(recurrent(tmp_path / "a.onnx", op))
+    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    del model.graph.initializer[:]
+    for name, array in held.items():
+        nodes = {
+            "Identity": [helper.make_node("Identity", [name + "_"], [name])],
+            "Transpose": [helper.make_node("Transpose", [name + "_"], [name])],
+            "Constant": [
+                helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name))
+            ],
+            "DequantizeLinear": [helper.make_node("DequantizeLinear", [name + "_", "scale"], [name])],
+        }[behind]
+        stored = array.T if behind == "Transpose" else array
+        stored = np.round(array * 50).astype(np.int8) if behind == "DequantizeLinear" else stored
+        if behind != "Constant":
+            model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(stored), name + "_"))
+        for node in nodes:
+            model.graph.node.insert(0, node)
+    if behind == "DequantizeLinear":
+        model.graph.initializer.append(numpy_helper.from_array(np.array(0.02, np.float32), "scale"))
+    source, target = str(tmp_path / "b.onnx"), str(tmp_path / "c.onnx")
+    onnx.save(model, source)
+    check(source, target, TileSpec((2, 4, 3)))
+    made = onnx.load(target)
+    assert not {t.name for t in made.graph.initializer} & {"W_", "R_", "B_"}

@@ -49,6 +49,7 @@ def decompose(
     emission = Emission(opset=model.opset, taken=set(_names(model)))
     nodes: list[Node] = []
     done: list[str] = []
+    led: set[int] = set()
     refused: dict[str, str] = {}
     for node in model.graph.nodes:
         take = DECOMPOSITIONS.get((node.domain, node.op))
@@ -64,14 +65,28 @@ def decompose(
             continue
         done.append(node.label)
         nodes += region.nodes
+        found = (look.constants.resolve(name) for name in node.inputs if name)
+        led |= {id(one) for resolved in found if resolved is not None for one in resolved[3]}
     if not done:
         return model, (), refused
+    nodes = _without_idle(nodes, led, [v.name for v in model.graph.outputs])
     used = {name for node in nodes for name in _reads(node)} | {v.name for v in model.graph.outputs}
     initializers = {**model.graph.initializers, **emission.initializers}
     kept = {name: tensor for name, tensor in initializers.items() if name in used}
     graph = replace(model.graph, nodes=tuple(nodes), initializers=kept)
     inputs = tuple(v for v in graph.inputs if v.name in kept or v.name not in model.graph.initializers)
     return replace(model, graph=replace(graph, inputs=inputs)), tuple(done), refused
+
+
+def _without_idle(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) -> list[Node]:
+    """The nodes without those of `led`, between a stored weight and who took it, that nobody needs."""
+    needed = set(outputs)
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if id(node) not in led or not needed.isdisjoint(node.outputs):
+            needed.update(_reads(node))
+            kept.append(node)
+    return kept[::-1]
 
 
 def _names(model: Model) -> list[str]:

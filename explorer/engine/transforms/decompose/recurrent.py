@@ -149,12 +149,15 @@ def _stored(region: Region, layer: _Layer, look: Look, step: Step) -> list[_Weig
     for role in ("W", "R", "B", "P"):
         name = layer.inputs[role]
         resolved = look.constants.resolve(name) if name else None
-        if name and (resolved is None or resolved[2] != tuple(range(len(resolved[0].shape)))):
+        if name and resolved is None:
             return f"its {role} is not stored"
         if resolved is not None:
-            if not isinstance(resolved[0].payload, (Span, Inline)):
+            tensor, _, axes, _ = resolved
+            if tensor.payload is None:
                 return f"its {role} carries no data"
-            found[role] = resolved[0]
+            if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (Span, Inline)):
+                tensor = tensor_from_array(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
+            found[role] = tensor
     H, G = layer.hidden, layer.gates
     if found["W"].shape != (layer.directions, G * H, layer.sizes[2]):
         return f"its W is {list(found['W'].shape)}"
