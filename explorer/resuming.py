@@ -345,7 +345,7 @@ def _outside(history: History, folder: str, path: str) -> History:
         entries.append(replace(entry, path=file))
     if not entries or history.current < 0:
         raise BadModel("the session's state has no history", where=path, hint=_REMOVE)
-    return History(tuple(entries), min(history.current, len(entries) - 1))
+    return replace(history, entries=tuple(entries), current=min(history.current, len(entries) - 1))
 
 
 def _mode(path: str) -> int:

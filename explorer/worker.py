@@ -62,8 +62,8 @@ _PAGES = 16
 """Pages of rows a message."""
 
 _STAGES = frozenset({
-    "open", "analysis", "plan", "cost", "tile", "verify", "blame", "diff", "save", "convert", "weights",
-    "activations", "sweep",
+    "open", "bind", "analysis", "plan", "cost", "tile", "verify", "blame", "diff", "save", "convert",
+    "weights", "activations", "sweep",
 })  # fmt: skip
 """Methods that take long and say where they stand."""
 

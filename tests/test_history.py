@@ -285,3 +285,33 @@ def test_telling_of_a_session_runs_nothing_of_the_models_code(
     assert cli.main(["history", "-o", "x.sh"]) == 0
     assert f"--rules {tmp_path}/evil_net.py" in Path("x.sh").read_text(), "found from anywhere"
     assert not Path("ran").exists()
+
+
+def test_open_sizes_are_bound_and_opened_again(sample: Sample) -> None:
+    sizes = {"batch": 2, "sequence": 16}
+    with Session(sample("bert_tiny"), dims=sizes) as other, Session(sample("bert_tiny")) as session:
+        assert session.info().totals.macs is None
+        assert session.bind(sizes).dims == sizes
+        assert session.info() == other.info()
+        for wrong in ({"bach": 1}, {"batch": 0}, {"batch": -(1 << 70)}):
+            with pytest.raises(Misuse):
+                session.bind(wrong)
+            assert session.info() == other.info(), "as before"
+        with Session(sample("bert_tiny")) as again:  # as an engine that was started anew
+            again.restore(session.history())
+            assert again.info() == other.info()
+        session.bind({})
+        assert session.info().totals.macs is None
+
+
+def test_a_script_binds_what_was_bound_when_each_state_was_made(sample: Sample) -> None:
+    with Session(sample("bert_tiny")) as session:
+        site = next(site.name for site in session.plan(TileSpec()).sites)
+        session.tile(TileSpec((16, 16, 16), (site,)), verify=False)
+        session.bind({"batch": 1, "sequence": 8})
+        session.tile(TileSpec((16, 16, 16)), verify=False)
+        one, two = [line for line in session.script_text().splitlines() if line.startswith("$explorer tile")]
+        assert "--dim" not in one
+        assert "--dim batch=1 --dim sequence=8" in two
+        with pytest.raises(Misuse, match="'tile 16x16x16' was made for batch=1"):
+            session.bind({"batch": 2, "sequence": 8})

@@ -449,7 +449,8 @@ class HistoryEntry(Struct, frozen=True):
 
     `path` is the ONNX file that holds it (None: an nn.Module not exported yet); `command` is what
     would make it headless; `saved` is where the user saved it; `name` is what the user calls it; `spec` is
-    what was asked for, None where no transform was, or a program kept the entry that did not write it down.
+    what was asked for, None where no transform was, or a program kept the entry that did not write it down;
+    `dims` are the sizes that were bound when it was made, None where nobody wrote them down.
     """
 
     label: str
@@ -460,17 +461,19 @@ class HistoryEntry(Struct, frozen=True):
     saved: str = ""
     name: str = ""
     spec: TileSpec | None = None
+    dims: Mapping[str, int] | None = None
 
 
 class History(Struct, frozen=True):
     """All states and which of them is current; entries after `current` can be redone.
 
     Every entry but the first was made of the one before it: a transform of an earlier state begins anew
-    from there, and what could have been redone is gone.
+    from there, and what could have been redone is gone. `dims` are sizes that were bound after the opening.
     """
 
     entries: tuple[HistoryEntry, ...]
     current: int
+    dims: Mapping[str, int] | None = None
 
     @property
     def at_stake(self) -> tuple[HistoryEntry, ...]:

@@ -123,6 +123,7 @@ class Session(Keeping):
                 verification=evidence,
                 saved=output or "",
                 spec=spec,
+                dims=dict(self._options["dims"]),
             )
             self._append(entry)
         seconds = time.perf_counter() - started

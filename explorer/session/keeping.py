@@ -118,14 +118,16 @@ class Keeping(Comparing):
     # inside
 
     def _reopening(self, at: int) -> Mapping[str, Any]:
-        """With which options a state has to be opened for a transform to come out the same."""
+        """With which options a state has to be opened for the next one to come out the same."""
+        bound = self._history.entries[at + 1].dims
+        bound = self._options["dims"] if bound is None else bound
         if at == 0:
-            return self._options
+            return {**self._options, "dims": bound}
         from explorer.engine.formats.opening import dims_of
 
         kept = {name: self._options[name] for name in ("input_shapes", "rules")}
         trust = self._options["trust"] and self._options["rules"] is not None
-        return {**kept, "trust": trust, "dims": dims_of(self._model(at), self._options["dims"])}
+        return {**kept, "trust": trust, "dims": dims_of(self._model(at), bound)}
 
     def _write(self, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
         """Writes a file of text."""

@@ -153,9 +153,59 @@ class States:
         for at in range(1, max(len(self._history.entries), len(history.entries))):
             self._forget(at)
         self._history = history
+        if history.dims is not None:
+            self._take_dims({name: size for name, size in history.dims.items() if size > 0})
+        return self._history
+
+    def bind(
+        self, dims: Mapping[str, int], *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> History:
+        """Takes sizes for dimensions that the model leaves open, in place of those that it was opened with.
+
+        Args:
+            dims: Sizes by name; what is left out stays open.
+            on_progress: Told where the analysis stands.
+            cancel: Asked meanwhile; True stops, and all is as before.
+
+        Raises:
+            Misuse: There is no such dimension, the model cannot be of that size, or a state is of another.
+        """
+        from explorer.engine.formats.opening import check_names
+
+        for name, size in dims.items():
+            if size < 1:
+                raise Misuse(f"'{size}' is no size", where=name, hint="write a whole number of 1 or more")
+        for entry in self._history.entries:
+            for name, size in (entry.dims or {}).items():
+                if dims.get(name) != size:
+                    made = entry.name or entry.label
+                    hint = "open the model again for another size"
+                    raise Misuse(f"'{made}' was made for {name}={size:,}", where=name, hint=hint)
+        opened = self._open(on_progress)
+        check_names([opened], replace(opened.options, dims=dict(dims)))
+        before = self._options["dims"], self._examined, self._products, self._models
+        graph = self._original_graph_analysis
+        self._take_dims(dims)
+        try:
+            self._examine(self._history.current, on_progress, cancel)
+        except BaseException:
+            self._take_dims(before[0])
+            _, self._examined, self._products, self._models = before
+            self._original_graph_analysis = graph
+            raise
+        self._history = replace(self._history, dims=dict(dims))
         return self._history
 
     # inside
+
+    def _take_dims(self, dims: Mapping[str, int]) -> None:
+        """Other sizes: whatever was found out at those before is not known any more."""
+        self._options["dims"] = dict(dims)
+        self._examined, self._products, self._original_graph_analysis = {}, {}, None
+        if self._opened is not None:
+            self._opened.options = replace(self._opened.options, dims=dict(dims))
+            if self._opened.format != "onnx":
+                self._models = {at: model for at, model in self._models.items() if at}
 
     def _at(self, index: int | None) -> int:
         at = self._history.current if index is None else index
@@ -402,7 +452,7 @@ class States:
         kept = self._history.entries[: self._history.current + 1]
         for at in range(len(kept), len(self._history.entries)):
             self._forget(at)
-        self._history = History((*kept, entry), len(kept))
+        self._history = replace(self._history, entries=(*kept, entry), current=len(kept))
 
     def _amend(self, at: int, **fields: str) -> None:
         """Says something else of a state."""

@@ -172,6 +172,15 @@ COMMANDS: tuple[Command, ...] = (
         "machine", ("m",), "m", "Machine…", "Peak MACs/s and bandwidth for the Roofline tab", LOOK, menu=True
     ),
     Command(
+        "sizes",
+        ("D",),
+        "D",
+        "Open sizes…",
+        "What the model leaves open (batch, sequence), bound to a size or left open",
+        LOOK,
+        menu=True,
+    ),
+    Command(
         "blocks",
         ("i",),
         "i",

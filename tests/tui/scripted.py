@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -559,6 +560,7 @@ class ScriptedEngine:
         self.waiting: list[tuple[_Job, tuple[Any, ...], dict[str, Any]]] = []
         self.states = History((HistoryEntry("opened", "alexnet.onnx", ""),), 0)
         self.closed = False
+        self.opened = self.model.info.model.inputs
 
     def start(self) -> None:
         """Nothing to start."""
@@ -719,6 +721,19 @@ class ScriptedEngine:
         entries = list(self.states.entries)
         entries[index] = replace(entries[index], name=text)
         self.states = replace(self.states, entries=tuple(entries))
+        return self.states
+
+    def _bind(self, dims: Mapping[str, int]) -> History:
+        self.states = replace(self.states, dims=dims)
+        inputs = self.model.info.model.inputs
+        fed = tuple(replace(t, shape=tuple(dims.get(str(d), d) for d in t.shape or ())) for t in self.opened)
+        assert len(fed) == len(inputs)
+        info = replace(
+            self.model.info,
+            model=replace(self.model.info.model, inputs=fed),
+            assumptions={**self.model.info.assumptions, "dims": dict(dims)},
+        )
+        self.model = replace(self.model, info=info)
         return self.states
 
     def _script(self, path: str, *, index: int, overwrite: bool) -> str:

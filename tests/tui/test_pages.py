@@ -160,7 +160,7 @@ def test_a_dimension_that_is_not_bound_says_how_to_bind_it() -> None:
     page = said(
         model_page(replace(info, model=free, assumptions={"dims": {"batch": 2}}), None, 80, exact=False)
     )
-    assert "sequence not bound; start with --dim sequence=1" in page
+    assert "sequence not bound; press D, or start with --dim sequence=1" in page
     assert "not bound" not in said(model_page(info, None, 80, exact=False))
 
 

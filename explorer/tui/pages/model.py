@@ -26,7 +26,7 @@ from explorer.tui.pages.layer import tensor_lines, value_text
 if TYPE_CHECKING:
     from explorer.facts import History, Info, Tiled, Totals
 
-__all__ = ["header_lines", "model_page", "short_name"]
+__all__ = ["header_lines", "model_page", "short_name", "sizes_of"]
 
 
 _MOST_LEFT = 50
@@ -44,7 +44,7 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     if info is None:
         return ((*title, (cut_middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
     about = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
-    about += [f"{key}={value}" for key, value in _dims(info).items()]
+    about += [f"{name}={'?' if size is None else size}" for name, size in sizes_of(info).items()]
     right = note
     room = width - len(right) - 4
     title.append((cut_middle(name, max(12, room - 12)), "strong"))
@@ -59,11 +59,11 @@ def _dims(info: Info) -> Mapping[str, object]:
     return dims if isinstance(dims, Mapping) else {}
 
 
-def _open_dims(info: Info) -> list[str]:
-    """Symbolic dimensions of the inputs that nobody bound: figures that need them are unknown."""
-    bound = _dims(info)
-    named = [d for t in info.model.inputs for d in t.shape or () if isinstance(d, str) and d not in bound]
-    return list(dict.fromkeys(named))
+def sizes_of(info: Info) -> dict[str, int | None]:
+    """Dimensions that have a name, and their sizes; None for what nobody bound: what needs it is unknown."""
+    named = dict.fromkeys(d for t in info.model.inputs for d in t.shape or () if isinstance(d, str))
+    bound = {str(name): size for name, size in _dims(info).items() if isinstance(size, int)}
+    return {**named, **bound}
 
 
 def _totals(totals: Totals, exact: bool, width: int) -> Line:
@@ -162,9 +162,9 @@ def model_page(
     for title, tensors in (("Inputs", model.inputs), ("Outputs", model.outputs)):
         if tensors:
             lines += [BLANK, head(f" {title}"), *tensor_lines(tensors, width)]
-    if open_dims := _open_dims(info):
-        said = "not bound; start with " + " ".join(f"--dim {safe(name)}=1" for name in open_dims)
-        lines += [BLANK, *wrap(((f" {', '.join(map(safe, open_dims))} ", "text"), (said, "warn")), width, 1)]
+    if open_ := [safe(name) for name, size in sizes_of(info).items() if size is None]:
+        said = "not bound; press D, or start with " + " ".join(f"--dim {name}=1" for name in open_)
+        lines += [BLANK, *wrap(((f" {', '.join(open_)} ", "text"), (said, "warn")), width, 1)]
     if info.assumptions or model.notes:
         lines += [BLANK, head(" Assumptions"), *_assumptions(info, width)]
     if totals.peak_tensors:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from explorer import units
 from explorer.errors import Cancelled, ExplorerError
 from explorer.tui.screens.filtering import Filtering
 from explorer.tui.widgets.layer_tree import LayerTree
@@ -150,6 +151,34 @@ class Examining(Filtering):
         self.seen.roofline = None
         self.seen.refused.pop("roofline", None)
         self.open_tab("roofline")
+
+    # sizes
+
+    def action_sizes(self) -> None:
+        """Ask for the sizes that the model leaves open."""
+        from explorer.tui.pages.model import sizes_of
+        from explorer.tui.screens.sizes import SizesDialog
+
+        if not self._ready():
+            return
+        assert self.analysis is not None
+        sizes = sizes_of(self.analysis.info)
+        if not sizes:
+            self.say("this model leaves no size open")
+            return
+
+        def answered(dims: dict[str, int] | None) -> None:
+            if dims is not None:
+                before = {name: size for name, size in sizes.items() if size is not None}
+                self._start("Open sizes", self._bind(dims, before))
+
+        self.app.push_screen(SizesDialog(sizes, blink=not self.remote), answered)
+
+    async def _bind(self, dims: dict[str, int], before: dict[str, int]) -> None:
+        self.history = await self.jobs.run("binding sizes", "bind", dims)
+        await self._show_current("bind", before)
+        self.say(f"bound: {units.dims_text(dims)}" if dims else "no size is bound")
+        self.paint_tab()
 
     # training
 
