@@ -96,8 +96,8 @@ _ATEN_PAIRS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(
         (
             "convolution", "_convolution", "convolution_overrideable", "cudnn_convolution",
-            "mkldnn_convolution", "_slow_conv2d_forward", "_conv_depthwise2d",
-            "mm", "bmm", "mv", "dot", "vdot", "matmul", "linear",
+            "mkldnn_convolution", "_slow_conv2d_forward", "_conv_depthwise2d", "conv_depthwise3d", "conv_tbc",
+            "_grouped_mm", "mm", "bmm", "mv", "dot", "vdot", "matmul", "linear",
         ),
         (0, 1),
     ),
@@ -123,6 +123,11 @@ def _deformed(args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradien
     return pair(macs, sampled, want(args[1]))
 
 
+def _grid(args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradient:
+    """The points of the image, which are given, times its matrix."""
+    return _one(macs, want(args[0]))
+
+
 def _fused(args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradient:
     query, key, value = args[:3]
     wide = int(query.shape[-1])
@@ -133,6 +138,7 @@ def _fused(args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradient:
 _ATEN: Mapping[str, Callable[[Sequence[Any], Any, int, Wanted], Gradient]] = {
     "_trilinear": _trilinear,
     "deform_conv2d": _deformed,
+    "affine_grid_generator": _grid,
     **dict.fromkeys(
         (
             "scaled_dot_product_attention", "_scaled_dot_product_flash_attention",
