@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from itertools import chain
 
 from explorer import verb_table, verbs, words
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond
@@ -230,15 +231,15 @@ def _print_answer(answer: verbs.Answer, given: Given) -> int:
     if answer.pieces is not None:
         return _print(answer.pieces(), answer.code)
     if getattr(given, "csv", False):
-        from explorer.report.csv_table import csv_text
+        from explorer.report.csv_table import csv_lines
 
-        return _print([csv_text(answer.document()[answer.rows])], answer.code)
+        return _print(csv_lines(answer.document()[answer.rows]), answer.code)
     if given.json:
         import json
 
         # escapes keep control characters of a model's names off the terminal, and need no encoding
-        text = json.dumps(answer.document(), indent=2, allow_nan=False, ensure_ascii=True)
-        return _print([text, "\n"], answer.code)
+        encoder = json.JSONEncoder(indent=2, allow_nan=False, ensure_ascii=True)
+        return _print(chain(encoder.iterencode(answer.document()), ["\n"]), answer.code)
     from explorer.report.layout import Page
 
     terminal = sys.stdout is not None and sys.stdout.isatty()

@@ -616,3 +616,16 @@ def test_progress_is_drawn_on_a_terminal_only_and_never_when_quiet(
     line(Progress("reading", 1, 2))
     line.clear()
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("how", [(), ("--json",), ("--csv",)])
+def test_rows_that_are_made_while_they_are_printed_read_the_same(
+    how: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["layers", "sample_models/mobilenet_small.onnx", *how]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    monkeypatch.setattr("explorer.engine.analysis.tree_rows.MANY", 0)
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out == printed
+    assert printed.count("\n") > 50

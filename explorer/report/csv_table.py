@@ -5,30 +5,38 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from explorer.units import printable
 
-__all__ = ["csv_text"]
+__all__ = ["csv_lines", "csv_text"]
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Records as CSV with a header line.
 
     Args:
-        rows: Records of a document; a column for every key that any of them has.
+        rows: Records of a document, looked at twice; a column for every key that any of them has.
 
     Returns:
-        An unknown figure is an empty cell; tensors read `name float32 1x3x224x224`, several between
-        semicolons; what else is nested is JSON.
+        Line by line. An unknown figure is an empty cell; tensors read `name float32 1x3x224x224`, several
+        between semicolons; what else is nested is JSON.
     """
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
-    return text.getvalue()
+    for cells in chain([columns], ([_cell(row.get(column)) for column in columns] for row in rows)):
+        writer.writerow(cells)
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The lines of `csv_lines` together."""
+    return "".join(csv_lines(rows))
 
 
 def _cell(value: Any) -> Any:

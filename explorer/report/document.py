@@ -8,7 +8,7 @@ nn.Module, trainable parameters of an ONNX file) is absent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.facts import (
@@ -138,7 +138,25 @@ def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
 
 def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer layers`: that of `info` and every row of the tree."""
-    return {**info(fact.info, tool, sha256), "layers": [_layer(row) for row in fact.layers]}
+    rows = fact.layers
+    # very many rows are no tuple: each is there when it is looked at
+    found = [_layer(row) for row in rows] if isinstance(rows, tuple) else _Records(_layer, rows)
+    return {**info(fact.info, tool, sha256), "layers": found}
+
+
+class _Records(list[Document]):
+    """The records of very many rows, each made when it is written; a list, because `json` takes no other."""
+
+    def __init__(self, make: Callable[[Any], Document], rows: Sequence[Any]) -> None:
+        super().__init__()
+        self.make = make
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Document]:
+        return map(self.make, self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:

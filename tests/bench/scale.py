@@ -18,10 +18,11 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench import open as opening
 from tests.bench.analysis import large_graph
 from tests.terminal import Terminal, explorer
 
-__all__ = ["Keys", "cases", "large_file_of_tensors", "watch"]
+__all__ = ["Keys", "cases", "chain", "large_file_of_tensors", "printed", "watch"]
 
 _PAUSE = 0.06
 """Seconds between two keys; who holds a key down presses thirty times a second, and answers must keep up."""
@@ -59,6 +60,40 @@ def large_file_of_tensors(path: Path, tensors: int) -> None:
         file.write(struct.pack("<Q", len(text)))
         file.write(text)
         file.truncate(8 + len(text) + at)
+
+
+def chain(path: Path, nodes: int) -> None:
+    """A Relu and a Sigmoid in turn, named as an exporter names them that knows no modules."""
+    from onnx import TensorProto, helper, save
+
+    made = [
+        helper.make_node("Sigmoid" if at % 2 else "Relu", [f"v{at}"], [f"v{at + 1}"], name=f"node_{at}")
+        for at in range(nodes)
+    ]
+    ports = [helper.make_tensor_value_info(f"v{at}", TensorProto.FLOAT, [1, 8, 16, 16]) for at in (0, nodes)]
+    graph = helper.make_graph(made, "chain", ports[:1], ports[1:])
+    opset = [helper.make_opsetid("", 18)]
+    save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+
+
+def printed(folder: Path) -> Iterator[Line]:
+    """Every row of a very large file as text: seconds of the processor's, and the peak."""
+    tensors = folder / "tensors_1m.safetensors"
+    if not tensors.exists():
+        large_file_of_tensors(tensors, 1_000_000)
+    yield from _told("info of 1,000,000 tensors", opening.command("info", tensors), 4)
+    for nodes in (20_000, 200_000):
+        path = folder / f"chain_{nodes}.onnx"
+        if not path.exists():
+            chain(path, nodes)
+        yield from _told(f"layers of {nodes:,} nodes", opening.command("layers", path), nodes / 40_000)
+
+
+def _told(name: str, code: str, most: float) -> Iterator[Line]:
+    seconds, megabytes = opening.process(code, 1)
+    yield f"{name}: whole process", f"{seconds:.1f} s", "", most, seconds, "s"
+    megabytes *= 1.048576
+    yield f"{name}: memory", f"{megabytes:,.0f} MB", "", 300, megabytes, "MB"
 
 
 class Keys:
@@ -141,6 +176,7 @@ def _held(terminal: Terminal) -> list[int]:
 
 
 def cases(folder: Path) -> Iterator[Line]:
+    yield from printed(folder)
     graph, tensors = folder / "graph_100k.onnx", folder / "tensors_1m.safetensors"
     if not graph.exists():
         large_graph(graph, 100_000)

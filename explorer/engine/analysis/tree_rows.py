@@ -11,9 +11,10 @@ import operator
 from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from typing import Any, cast, overload
 
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import force_setattr
 
 from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Scope
 from explorer.facts import Layer, Status, is_assumed
@@ -322,28 +323,26 @@ class LeafRows(LayerRows):
         if item < 0:
             return self._groups[-1 - item]
         leaf = self._leaves[item]
-        layer = leaf.layer
-        path = self._renamed.get(at) or layer.path
+        row = leaf.layer if callable(leaf.row) else copy(leaf.layer)
+        set_ = force_setattr
+        set_(row, "id", at)
+        set_(row, "parent", parent if parent >= 0 else None)
+        set_(row, "depth", self._depth[at])
+        set_(row, "counted", leaf.counted)
+        if at in self._renamed:
+            set_(row, "path", self._renamed[at])
         stored = leaf.stored
         others: dict[str, None] = {}
         if stored and self._users:
             for identity, _, _ in stored:
                 others.update(dict.fromkeys(self._users.get(identity, ())[: SHARERS + 1]))
-            others.pop(path, None)
-        made = replace(
-            layer,
-            id=at,
-            parent=parent if parent >= 0 else None,
-            path=path,
-            depth=self._depth[at],
-            counted=leaf.counted,
-            params=sum([elements for _, elements, _ in stored]),
-            weight_bytes=sum([size for _, _, size in stored]),
-            shared_with=tuple(others)[:SHARERS],
-        )
+            others.pop(row.path, None)
+        set_(row, "shared_with", tuple(others)[:SHARERS])
+        set_(row, "params", sum([elements for _, elements, _ in stored]) if stored else 0)
+        set_(row, "weight_bytes", sum([size for _, _, size in stored]) if stored else 0)
         if self._mark is not None:
-            self._mark(made)
-        return made
+            self._mark(row)
+        return row
 
 
 def _settle(layer: Layer, facts: GroupFacts, mine: _Sum) -> None:

@@ -73,9 +73,7 @@ class Told(Mapping[str, TensorInfo]):
     def get(self, name: str, default: Any = None) -> Any:
         """As of any mapping; `Mapping.get` would raise and catch for every name that is missing."""
         known = self._facts.get(name)
-        if known is None:
-            return self[name] if name in self._table.types else default
-        return known
+        return known if known is not None else self[name] if name in self._table.types else default
 
     def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
         if name not in self._made:
