@@ -157,9 +157,8 @@ OPTIONS: dict[str, Option] = {
         Option("--no-verify", "write without proving that nothing changed"),
         Option(
             "--draws",
-            "how many random inputs to run (default 3)",
+            "how many random inputs to run (default 1; 3 for `convert`, `blame` and `tile --to torch`)",
             "N",
-            "3",
             read=_count("--draws", 1),
         ),
         Option(

@@ -117,7 +117,7 @@ def test_options_may_stand_before_the_verb_and_a_file_may_be_called_like_one() -
         ("tile m --seed=3 --seed 4", "seed", 4),
         ("tile m --site a --site=b", "site", ("a", "b")),
         ("tile m", "site", ()),
-        ("tile m", "draws", 3),
+        ("tile m", "draws", None),
         ("tile m", "output", None),
         ("info -", "models", ["-"]),
         ("info -- -o", "models", ["-o"]),

@@ -156,6 +156,7 @@ OUTPUT_PROOF = OutputEvidence(
 )
 PROOF = Verification(
     passed=True,
+    verdict_kind="equal",
     verdict="the tiled model is no less accurate than the original",
     before="alexnet",
     after="tiled.onnx",
@@ -368,7 +369,10 @@ def test_a_plan_alone_says_that_nothing_was_written() -> None:
 
 def test_a_tiling_that_failed_its_proof_says_so_and_points_at_no_file() -> None:
     failed = replace(
-        PROOF, passed=False, verdict="tile (0, 3) of classifier.1 is not its slice of the weight"
+        PROOF,
+        passed=False,
+        verdict_kind="different",
+        verdict="tile (0, 3) of classifier.1 is not its slice of the weight",
     )
     report = text(tiling.tile(TileResult(PLAN, "", failed, 0.3, ""), "alexnet", None))
     assert "DIFFERENT" in report
@@ -379,7 +383,9 @@ def test_a_tiling_that_failed_its_proof_says_so_and_points_at_no_file() -> None:
 
 
 def test_a_tiling_that_failed_its_proof_says_how_to_find_the_layer() -> None:
-    failed = replace(PROOF, passed=False, verdict="different: output 'y'", after="tiled.onnx")
+    failed = replace(
+        PROOF, passed=False, verdict_kind="different", verdict="different: output 'y'", after="tiled.onnx"
+    )
     command = "explorer tile alexnet -o tiled.onnx --tile 64x64x64"
     report = text(tiling.tile(TileResult(PLAN, "", failed, 0.3, command), "alexnet", None, ("--dim", "n=1")))
     first, second = (line for line in report.splitlines() if "explorer " in line)
@@ -401,7 +407,14 @@ def test_the_evidence_stands_beside_the_verdict() -> None:
 def test_a_difference_is_named_with_its_place_and_its_reason() -> None:
     bad_site = replace(SITE_PROOF, passed=False, structure="tile (0, 0, 3) is transposed", reason="")
     bad_output = replace(OUTPUT_PROOF, passed=False, nonfinite=2, max_abs=float("nan"), reason="2 new NaN")
-    found = replace(PROOF, passed=False, verdict="different", sites=(bad_site,), outputs=(bad_output,))
+    found = replace(
+        PROOF,
+        passed=False,
+        verdict_kind="different",
+        verdict="different",
+        sites=(bad_site,),
+        outputs=(bad_output,),
+    )
     report = text(evidence.verification(found))
     assert "DIFFERENT" in report
     assert "tile (0, 0, 3) is transposed" in report
@@ -485,7 +498,11 @@ def test_many_products_that_are_alike_share_a_row_and_few_do_not(count: int, fol
 def test_of_many_proofs_that_are_alike_the_worst_is_shown_and_every_failure() -> None:
     sites = [replace(SITE_PROOF, name=f"layer{i}.fc", bound_ratio=i / 10) for i in range(30)]
     sites[3] = replace(sites[3], passed=False, reason="tile (0, 1, 2) is that of (0, 2, 1)")
-    report = text(evidence.evidence(replace(PROOF, passed=False, verdict="different: x", sites=tuple(sites))))
+    report = text(
+        evidence.evidence(
+            replace(PROOF, passed=False, verdict_kind="different", verdict="different: x", sites=tuple(sites))
+        )
+    )
     assert "2.90 of 8" in row_with("layer29.fc and 28 more", report)
     assert "DIFFERENT" in row_with("layer3.fc", report)
     assert "tile (0, 1, 2) is that of (0, 2, 1)" in report

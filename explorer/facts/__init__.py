@@ -21,6 +21,13 @@ from msgspec import Struct, field
 
 from explorer.facts.tiled import LeftOver, Tiled
 from explorer.facts.tiling import Edges, Form, Plan, SitePlan, SkippedSite, TileRule, TileSpec
+from explorer.facts.verification import (
+    OutputEvidence,
+    RegionEvidence,
+    SiteEvidence,
+    VerdictKind,
+    Verification,
+)
 
 __all__ = [
     "NOTHING_KNOWN",
@@ -43,6 +50,7 @@ __all__ = [
     "Progress",
     "Range",
     "Reach",
+    "RegionEvidence",
     "SiteEvidence",
     "SitePlan",
     "SkippedSite",
@@ -52,6 +60,7 @@ __all__ = [
     "TileSpec",
     "Tiled",
     "Totals",
+    "VerdictKind",
     "Verification",
     "is_assumed",
     "stored_totals",
@@ -288,102 +297,6 @@ class OpStat(Struct, frozen=True):
     params: int
     elementwise_ops: int | None
     attributes: Mapping[str, Range]
-
-
-class OutputEvidence(Struct, frozen=True):
-    """One output of two graphs, over all draws: how far apart, and how far each is from float64.
-
-    Attributes:
-        max_abs, max_rel, mse, cosine: `after` against `before`; None if not comparable.
-        reference: What the noise floor was measured with ('float64' or why there is none).
-        rms_before, rms_after: RMS error of each against the float64 run of `before`.
-        max_before, max_after: Largest absolute error of each against that run.
-        nonfinite: NaN or Inf that `after` has and `before` has not, counted.
-        equal: Bit for bit the same.
-        passed: `after` is no less accurate than `before`; `reason` says in words why or why not.
-        undefined: NaN or Inf that both have, counted: they compare nothing.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    max_abs: float | None
-    max_rel: float | None
-    mse: float | None
-    cosine: float | None
-    reference: str
-    rms_before: float | None
-    rms_after: float | None
-    max_before: float | None
-    max_after: float | None
-    nonfinite: int
-    equal: bool
-    passed: bool
-    reason: str
-    undefined: int = 0
-
-
-class SiteEvidence(Struct, frozen=True):
-    """One tiled site: the exact walk, and the run against float64.
-
-    Attributes:
-        tiles: Tiles found and compared bit for bit with their slice of the weight.
-        structure: '' if the walk found every (m, k, n) once, in order, with the right weight, else
-            what is wrong.
-        max_abs, max_rel, mse, cosine: tiled site against the original's own output.
-        bound_ratio: max of |error against float64| / (u x (|x| |W|)), u the unit roundoff; `limit` is
-            what it may be.
-        rms_before, rms_after: RMS error of the original and the tiled site against float64.
-        rows: Rows of input tried: true activations plus dense random rows.
-        nonfinite: NaN or Inf that the tiled site has and the original has not.
-    """
-
-    name: str
-    M: int
-    K: int
-    N: int
-    tiles: int
-    structure: str
-    max_abs: float | None
-    max_rel: float | None
-    mse: float | None
-    cosine: float | None
-    bound_ratio: float | None
-    limit: float
-    rms_before: float | None
-    rms_after: float | None
-    rows: int
-    nonfinite: int
-    passed: bool
-    reason: str
-
-
-class Verification(Struct, frozen=True):
-    """Evidence that two graphs compute the same.
-
-    Attributes:
-        passed: Every part below passed.
-        verdict: One sentence in words.
-        seeds: One seed per draw; the same seeds give the same inputs again.
-        inputs: How the inputs were drawn, per input.
-        sites: Layers 1 and 2 of the proof, empty when the two graphs have no plan in common.
-        outputs: Layer 3: the whole model.
-        torch: The torch model's own outputs against `after`, for an nn.Module.
-        sizes: Of open dimensions, by name, as they were tried one after the other; those that have no name
-            share the name ''.
-    """
-
-    passed: bool
-    verdict: str
-    before: str
-    after: str
-    seeds: tuple[int, ...]
-    inputs: tuple[str, ...]
-    sites: tuple[SiteEvidence, ...]
-    outputs: tuple[OutputEvidence, ...]
-    torch: tuple[OutputEvidence, ...] = ()
-    seconds: float = 0.0
-    sizes: tuple[Mapping[str, int], ...] = ()
 
 
 class OpDiff(Struct, frozen=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from explorer.facts import TensorInfo, Verification
+from explorer.facts import TensorInfo, VerdictKind, Verification
+from explorer.verdicts import weakest
 
 __all__ = ["Conversion", "StoredEvidence"]
 
@@ -68,5 +69,13 @@ class Conversion(Struct, frozen=True):
     @property
     def passed(self) -> bool:
         """Whether nothing that was looked at speaks against the result."""
-        evidence = (self.verification, self.stored)
-        return all(one is None or one.passed for one in evidence)
+        return self.verdict_kind in ("equal", "evidence")
+
+    @property
+    def verdict_kind(self) -> VerdictKind:
+        """What was shown of the result; 'equal' also where nothing was asked for."""
+        ran = [] if self.verification is None else [self.verification.verdict_kind]
+        bytewise: list[VerdictKind] = []
+        if self.stored is not None:
+            bytewise.append("equal" if self.stored.passed else "different")
+        return weakest([*ran, *bytewise])

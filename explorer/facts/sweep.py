@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from explorer.errors import Misuse
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
+from explorer.verdicts import VerdictKind
 
 __all__ = [
     "OBJECTIVES",
@@ -68,7 +69,8 @@ class SweepRow(Struct, frozen=True):
         buffer: Bytes that the machine needs for the tiles at a time: twice one of each where it is
             double-buffered.
         fits: Whether that is in its buffer.
-        verified: What the proof said; None where none was made.
+        verified: Whether the proof passed; None where none was made.
+        verdict_kind: What the proof showed.
         verdict: The proof in a sentence.
         worst_error: Largest difference between an output of the model and of the tiled one.
         tiled_bytes: Size of the tiled file.
@@ -104,6 +106,7 @@ class SweepRow(Struct, frozen=True):
     seconds: float | None = None
     memory_bound: int | None = None
     verified: bool | None = None
+    verdict_kind: VerdictKind | None = None
     verdict: str = ""
     worst_error: float | None = None
     tiled_bytes: int | None = None

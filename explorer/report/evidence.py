@@ -7,13 +7,20 @@ import shlex
 from collections.abc import Sequence
 
 from explorer.arguments import path_word
-from explorer.facts import SiteEvidence, Verification
+from explorer.facts import RegionEvidence, SiteEvidence, Verification
 from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block
 from explorer.units import exact_text, seconds_text, shape_text
+from explorer.verdicts import NOT_NEEDED, VERDICTS
 
-__all__ = ["evidence", "to_blame", "verification"]
+_CAP = 40
+"""Changed regions that are listed."""
+
+TONES = {"equal": GOOD, "evidence": GOOD, "different": BAD, "unproven": NOTE}
+"""Styles of verdicts."""
+
+__all__ = ["TONES", "evidence", "to_blame", "verification"]
 
 
 def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]:
@@ -27,7 +34,7 @@ def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]
         Line((Span(fact.before, STRONG), Span("   against   ", DIM), Span(fact.after, STRONG))),
         Line(),
         *evidence(fact),
-        *([] if fact.passed else to_blame(fact.before, fact.after, opening)),
+        *(to_blame(fact.before, fact.after, opening) if fact.verdict_kind == "different" else []),
     ]
 
 
@@ -47,6 +54,8 @@ def evidence(fact: Verification) -> list[Block]:
     blocks: list[Block] = _verdict_lines(fact)
     if fact.sites:
         blocks += [Line(), _site_table(fact.sites)]
+    if fact.regions:
+        blocks += [Line(), _region_table(fact.regions)]
     if fact.outputs:
         blocks += [Line(), _output_table(fact)]
     failed = [
@@ -56,7 +65,8 @@ def evidence(fact: Verification) -> list[Block]:
     if failed:
         rows = [(Span(name, BAD), reason) for name, reason in failed]
         blocks += [Line(), Table((Column("why", shrink=True), Column("")), rows)]
-    unknown = [out for out in fact.outputs if out.passed and not out.equal and out.rms_before is None]
+    inexact = [out for out in fact.outputs if out.passed and not out.equal and out.rms_before is None]
+    unknown = [out for out in inexact if out.reference != NOT_NEEDED]
     if unknown:
         reasons = [(out.name, Span(out.reason, NOTE)) for out in unknown]
         blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
@@ -71,11 +81,9 @@ def evidence(fact: Verification) -> list[Block]:
 def _verdict_lines(fact: Verification) -> list[Block]:
     """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
     claim, _, grounds = fact.verdict.partition(": ")
-    style = f"bold {GOOD}" if fact.passed else BAD
-    if not fact.passed and claim == "not proved":
-        return [Prose("NOT PROVED", style), Prose(grounds, indent=4)]
+    style = f"bold {GOOD}" if fact.passed else f"bold {TONES[fact.verdict_kind]}"
     if not fact.passed:
-        return [Prose("DIFFERENT", style), Prose(fact.verdict.removeprefix("different: "), indent=4)]
+        return [Prose(VERDICTS[fact.verdict_kind].upper(), style), Prose(grounds, indent=4)]
     return [Prose(claim, style), *(Prose(ground, indent=4) for ground in grounds.split("; ") if ground)]
 
 
@@ -125,6 +133,31 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
         Column("cosine", "right", drop=5),
         Column("of its bound", "right", drop=1),
         Column("RMS error, was -> is", "right", drop=2),
+        Column(""),
+    )
+    return Table(columns, rows)
+
+
+def _region_table(regions: Sequence[RegionEvidence]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            region.value,
+            region.before if region.before == region.after else f"{region.before} -> {region.after}",
+            exact_text(region.draws),
+            Span("0, bit for bit", GOOD) if region.equal else _float_text(region.max_abs),
+            Span(region.reason, DIM),
+            Span("ok", GOOD)
+            if region.kind in ("equal", "evidence")
+            else Span(VERDICTS[region.kind], TONES[region.kind]),
+        )
+        for region in regions[:_CAP]
+    ]
+    columns = (
+        Column("changed region, by what it makes", shrink=True),
+        Column("operators", shrink=True, drop=1),
+        Column("sets of values", "right", drop=2),
+        Column("max error", "right"),
+        Column("", shrink=True, drop=3),
         Column(""),
     )
     return Table(columns, rows)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from explorer.facts import History, HistoryEntry
-from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.evidence import TONES
+from explorer.report.layout import DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block
 from explorer.units import exact_text
+from explorer.verdicts import VERDICTS
 
 __all__ = ["history"]
 
@@ -46,4 +48,5 @@ def _proof(entry: HistoryEntry, at: int) -> Span:
         return Span("")
     if entry.verification is None:
         return Span("not proven", NOTE)
-    return Span("proven equal", GOOD) if entry.verification.passed else Span("different", BAD)
+    kind = entry.verification.verdict_kind
+    return Span(VERDICTS[kind], TONES[kind])

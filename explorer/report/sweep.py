@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
+from explorer.report.evidence import TONES
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block
 from explorer.units import bytes_text, count_text, exact_text, printable, seconds_text
+from explorer.verdicts import VERDICTS
 
 __all__ = ["FRONT", "scalesim", "sweep", "tile_text"]
 
@@ -78,7 +80,8 @@ def tile_text(row: SweepRow) -> str:
 def _proof(row: SweepRow) -> Cell:
     if row.verified is None:
         return Span("not run" if row.verdict else "", NOTE)
-    return Span("equal", GOOD) if row.verified else Span("DIFFERENT", BAD)
+    kind = row.verdict_kind or ("equal" if row.verified else "different")
+    return Span(VERDICTS[kind].removeprefix("proven "), TONES[kind])
 
 
 def _share(value: float | None) -> str:

@@ -137,7 +137,9 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
         blocks += [Line(), Line(Span("What changed", STRONG)), *changes(change)]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
-        blocks.append(Prose("The proof failed, so nothing was written.", BAD))
+        shown = fact.verification.verdict_kind == "different"
+        why = "The proof failed" if shown else "It could not be proved"
+        blocks.append(Prose(f"{why}, so nothing was written.", BAD if shown else NOTE))
         if not fact.command:
             return blocks
         return [*blocks, *to_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify")]

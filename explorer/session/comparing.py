@@ -28,7 +28,7 @@ class Comparing(Planning):
         before: int = 0,
         after: int | None = None,
         *,
-        draws: int = 3,
+        draws: int = 1,
         seed: int = 0,
         dims: Dims | None = None,
         on_progress: OnProgress = None,

@@ -46,7 +46,7 @@ def verify_files(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
     *,
-    draws: int = 3,
+    draws: int = 1,
     seed: int = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,

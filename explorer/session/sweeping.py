@@ -85,7 +85,7 @@ def _sweep(
     hardware: Hardware | None = None,
     order: str = "best",
     verify: bool = False,
-    draws: int = 3,
+    draws: int = 1,
     seed: int = 0,
     output: str | None = None,
     scheduler: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from explorer.verbs.answer import DIFFERENT, DONE, Answer, document, pages, session_options, tool
+from explorer.verdicts import EXIT_CODES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ def _convert(given: Given, line: ProgressLine) -> Answer:
             method=given.method,
             overwrite=given.force,
             verify=not given.no_verify,
-            draws=given.draws,
+            draws=given.draws or 3,
             seed=given.seed,
             on_progress=line,
         )
     return Answer(
-        DONE if fact.passed else DIFFERENT,
+        EXIT_CODES[fact.verdict_kind],
         lambda: document().conversion(fact, tool()),
         lambda: pages("conversion").conversion(fact),
     )
@@ -44,9 +45,11 @@ def _verify(given: Given, line: ProgressLine) -> Answer:
     from explorer.session import verify_files
 
     a, b = given.models
-    fact = verify_files(a, b, draws=given.draws, seed=given.seed, on_progress=line, **session_options(given))
+    fact = verify_files(
+        a, b, draws=given.draws or 1, seed=given.seed, on_progress=line, **session_options(given)
+    )
     return Answer(
-        DONE if fact.passed else DIFFERENT,
+        EXIT_CODES[fact.verdict_kind],
         lambda: document().verification(fact, tool()),
         lambda: pages("evidence").verification(fact, opening_words(session_options(given))),
     )
@@ -62,7 +65,7 @@ def _blame(given: Given, line: ProgressLine) -> Answer:
 
         plots.check(given.plot)
         check_target(given.plot, overwrite=given.force, models=[a, b], weights=())
-    asked = {"draws": given.draws, "seed": given.seed, "input": given.input}
+    asked = {"draws": given.draws or 3, "seed": given.seed, "input": given.input}
     fact = blame_files(a, b, **asked, on_progress=line, **session_options(given))
     if given.plot:
         with replacing(given.plot, overwrite=given.force) as temporary:

@@ -6,7 +6,6 @@ from explorer.errors import BadModel, ExplorerError, Misuse
 from explorer.units import dims_text
 from explorer.verbs.answer import (
     BAD_INPUT,
-    DIFFERENT,
     DONE,
     Answer,
     asked,
@@ -15,6 +14,7 @@ from explorer.verbs.answer import (
     session_options,
     tool,
 )
+from explorer.verdicts import EXIT_CODES, weakest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
                     output=given.output,
                     overwrite=given.force,
                     verify=not given.no_verify,
-                    draws=given.draws,
+                    draws=given.draws or 1,
                     seed=given.seed,
                     on_progress=line,
                 )
@@ -104,9 +104,8 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
                 raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
             if result.output and not given.json:
                 change, warning = _change(session, line)
-    differs = result.verification is not None and not result.verification.passed
     return Answer(
-        DIFFERENT if differs else DONE,
+        DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), digest),
         lambda: pages("tiling").tile(result, source, change, opening_words(session_options(given))),
         warning="; ".join(filter(None, (fixed, idle, warning))),
@@ -142,13 +141,12 @@ def _tile_module(given: Given, line: ProgressLine) -> Answer:
                 overwrite=given.force,
                 dynamic=given.dynamic,
                 verify=not given.no_verify,
-                draws=given.draws,
+                draws=given.draws or 3,
                 seed=given.seed,
                 on_progress=line,
             )
-    differs = result.verification is not None and not result.verification.passed
     return Answer(
-        DIFFERENT if differs else DONE,
+        DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), None),
         lambda: pages("tiling").tile(result, source, None, opening_words(session_options(given))),
     )
@@ -187,7 +185,7 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
             hardware=None if given.profile is None else machines.hardware(given.profile),
             order=given.order,
             verify=given.verify,
-            draws=given.draws,
+            draws=given.draws or 1,
             first_seed=given.seed,
             output=given.output,
             scheduler=given.scheduler,
@@ -204,9 +202,9 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
         with replacing(given.scalesim, overwrite=given.force) as temporary:
             with open(temporary, "w", encoding="utf-8") as file:
                 file.write(text.scalesim(fact.layers))
-    differs = any(row.verified is False for row in fact.rows)
+    proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
-        BAD_INPUT if bad else DIFFERENT if differs else DONE,
+        BAD_INPUT if bad else EXIT_CODES[weakest(proofs)],
         lambda: document().sweep(fact, tool()),
         lambda: text.sweep(fact),
         "rows",

@@ -372,6 +372,7 @@ def proof(passed: bool = True) -> Verification:
         (output,),
         (),
         2.1,
+        verdict_kind="equal" if passed else "different",
     )
 
 

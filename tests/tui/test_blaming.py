@@ -84,7 +84,9 @@ class Failing(ScriptedEngine):
     """Proofs fail, and blame names the culprit."""
 
     def _verify(self, before: int = 0, after: int | None = None) -> Any:
-        return replace(proof(), passed=False, verdict="different: output 'y': too far")
+        return replace(
+            proof(), passed=False, verdict_kind="different", verdict="different: output 'y': too far"
+        )
 
     def _blame(self, *, spec: TileSpec | None = None, before: int = 0, after: int | None = None) -> Blame:
         return fact()
@@ -94,7 +96,7 @@ class Refusing(Failing):
     """No tiling passes its proof."""
 
     def _tile(self, spec: TileSpec) -> TileResult:
-        refused = replace(proof(), passed=False, verdict="different: site 'x'")
+        refused = replace(proof(), passed=False, verdict_kind="different", verdict="different: site 'x'")
         return TileResult(plan(spec), "", refused, 1.0, "explorer tile alexnet.onnx")
 
 

@@ -260,5 +260,8 @@ def test_what_came_of_the_proof_is_said_in_the_row() -> None:
 
     good = HistoryEntry("tile", "p", "", None, proof())
     assert said(good) == "proven equal"
-    assert said(replace(good, verification=replace(proof(), passed=False))) == "different"
+    assert (
+        said(replace(good, verification=replace(proof(), passed=False, verdict_kind="different")))
+        == "different"
+    )
     assert said(replace(good, verification=None)) == "not proven"

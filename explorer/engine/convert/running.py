@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from explorer.engine.convert.job import Job
 from explorer.engine.outsiders import said
 from explorer.engine.verify import outputs
-from explorer.engine.verify.evidence import verdict_of
+from explorer.engine.verify.evidence import Grounds, verdict_of
 from explorer.engine.verify.inputs import Drawn, draw
 from explorer.errors import BadModel, Misuse
 from explorer.facts import OutputEvidence, Verification
@@ -202,8 +202,7 @@ def _summary(
     if not evidence:
         raise BadModel("the model gives no tensor: nothing can be compared", hint=UNPROVED)
     return Verification(
-        passed=all(one.passed for one in evidence),
-        verdict=verdict_of((), evidence, (), len(seeds), 0),
+        **verdict_of(Grounds(whole=evidence, draws=len(seeds))),
         before=job.source,
         after=job.target,
         seeds=seeds,

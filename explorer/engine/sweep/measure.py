@@ -168,6 +168,7 @@ def proved(
         return replace(
             row,
             verified=evidence.passed,
+            verdict_kind=evidence.verdict_kind,
             verdict=evidence.verdict,
             worst_error=_worst(evidence),
             tiled_bytes=_size(folder) if result.output else None,

@@ -14,7 +14,7 @@ from explorer.engine.convert.job import Job
 from explorer.engine.graph import Model
 from explorer.engine.outsiders import said, silence
 from explorer.engine.verify import outputs
-from explorer.engine.verify.evidence import verdict_of
+from explorer.engine.verify.evidence import Grounds, verdict_of
 from explorer.engine.verify.inputs import Drawn
 from explorer.engine.verify.outputs import depth_of
 from explorer.engine.verify.runtime import Session
@@ -110,8 +110,7 @@ def prove(
     evidence = tuple(o for one in found for o in one.outputs)
     return replace(
         found[0],
-        passed=all(o.passed for o in evidence),
-        verdict=verdict_of((), evidence, (), job.draws, 0),
+        **verdict_of(Grounds(whole=evidence, draws=job.draws)),
         inputs=tuple(text for one in found for text in one.inputs),
         outputs=evidence,
         seconds=sum(one.seconds for one in found),

@@ -24,7 +24,7 @@ from explorer.engine.convert.job import Asked, Job
 from explorer.engine.outsiders import said, silence
 from explorer.engine.torch_tiling.evidence import site_evidence
 from explorer.engine.torch_tiling.replace import Calls, rows_of_calls, tile_module
-from explorer.engine.verify.evidence import verdict_of
+from explorer.engine.verify.evidence import Grounds, verdict_of
 from explorer.errors import BadModel, Misuse
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 
@@ -225,8 +225,7 @@ def _proof(
     )
     return replace(
         found,
-        passed=found.passed and all(one.passed for one in sites),
-        verdict=verdict_of(sites, found.outputs, (), job.draws, 0),
+        **verdict_of(Grounds(sites=sites, whole=found.outputs, draws=job.draws)),
         before=loaded.source,
         after=os.fspath(job.target) or "the tiled module",
         sites=sites,

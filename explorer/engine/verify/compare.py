@@ -271,7 +271,7 @@ class Comparison(Struct):
         Args:
             both: Nor may `before` be less accurate than `after`: neither is the original of the other.
         """
-        broken = self._broken()
+        broken = self.broken()
         if broken or self.equal:
             return broken
         worse = self._worse(
@@ -339,7 +339,7 @@ class Comparison(Struct):
 
     def judge_by_depth(self, depth: int) -> str:
         """As `judge`, for want of a float64 run: the noise is that of `depth` accumulated roundings."""
-        broken = self._broken()
+        broken = self.broken()
         if broken or self.equal:
             return broken
         gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
@@ -351,7 +351,8 @@ class Comparison(Struct):
             )
         return ""
 
-    def _broken(self) -> str:
+    def broken(self) -> str:
+        """What no rounding explains, in words; '' if nothing is."""
         if self.nonfinite:
             return f"{self.nonfinite:,} NaN or Inf that the original has not"
         if self.lost:

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from explorer.engine.graph import DTYPES, Model, Value
 from explorer.engine.verify import float64
 from explorer.engine.verify.compare import Comparison, unit_roundoff
+from explorer.engine.verify.probes import Pair
 from explorer.engine.verify.runtime import Array, Session
-from explorer.errors import Cancelled, Misuse
+from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import OutputEvidence
 from explorer.units import printable, shape_text
 
@@ -26,10 +27,12 @@ __all__ = [
     "Noise",
     "Run",
     "by_one_ulp",
+    "change",
     "check_torch",
     "compare",
     "depth_of",
     "pair_inputs",
+    "pair_outputs",
     "quantises",
     "reference",
     "run_all",
@@ -37,6 +40,15 @@ __all__ = [
 ]
 
 Feeds = Mapping[str, Array]
+
+_NAMED = 4
+"""Names that a message lists."""
+
+_MAGNIFIED = 64.0
+"""How many times what one rounding of the inputs makes of an output those of all layers may make of it."""
+
+_ASTRAY = 0.02
+"""RMS difference of an output, of its size, that is no matter of rounding though all parts are proved."""
 
 
 class Mismatch(Exception):
@@ -52,11 +64,13 @@ class Run(Struct, frozen=True):
         sensitivity: RMS change of each output when the first draw's inputs move by one unit in the last
             place, or, of a model that quantises, by enough that integers become others, or when it is run
             without optimisation; empty if that was not tried.
+        level: The graph optimisation with which the runtime loaded it, where it takes no more.
     """
 
     names: tuple[str, ...]
     draws: tuple[tuple[Any, ...], ...]
     sensitivity: tuple[float, ...] = ()
+    level: str = ""
 
 
 class Noise(Struct, frozen=True):
@@ -69,6 +83,7 @@ class Noise(Struct, frozen=True):
         sensitivity: See `Run`.
         independent: See `independence`, by the original's names of outputs.
         both: Neither model is the original of the other: each must be as accurate.
+        proved: What lies behind the outputs is proved: only what no rounding can do fails.
     """
 
     reference: str
@@ -77,6 +92,7 @@ class Noise(Struct, frozen=True):
     sensitivity: float = 0.0
     independent: Mapping[str, int] = {}
     both: bool = False
+    proved: bool = False
 
 
 def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dict[str, str]:
@@ -101,6 +117,23 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
         if not known or not _fits(a, b):
             raise Mismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
     return {a.name: b.name for a, b in pairs}
+
+
+def pair_outputs(before: Model, after: Model) -> list[Pair]:
+    """Outputs by name, or by position where they are called otherwise.
+
+    Raises:
+        Mismatch: There are more of them in one model, or they stand in another order.
+    """
+    first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
+    if len(first) != len(second):
+        missing = [f"'{printable(n)}'" for n in (*first, *second) if (n in first) != (n in second)]
+        only = f": only one of them has {', '.join(missing[:_NAMED])}" if missing else ""
+        raise Mismatch(f"one model has {len(first)} outputs, the other {len(second)}{only}")
+    if first != second and set(first) == set(second):
+        named = ", ".join(f"'{printable(n)}'" for n in second[:_NAMED])
+        raise Mismatch(f"the outputs stand in another order: {named}")
+    return [Pair(a, b) for a, b in zip(first, second, strict=True)]
 
 
 def _fits(a: Value, b: Value) -> bool:
@@ -146,17 +179,16 @@ def run_all(
         results = session.run(one)
         return tuple(results[name] for name in session.outputs)
 
-    if not shake:
-        return run_each(call, session.outputs, feeds, step)
-    if not quantises(model):
-        return run_each(call, session.outputs, feeds, step, shake=by_one_ulp)
+    if not shake or not quantises(model):
+        run = run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
+        return replace(run, level=session.level)
     # a rounding of 1e-7 decides between two integers, now and then; moving the input by as much hardly ever
     # passes the first quantiser: it is moved by more, and another order of additions is tried
     run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
     plain = Session(model, what=what, optimise=False, threads=threads).run(feeds[0])
-    changes = (_change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
+    changes = (change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
     moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
-    return Run(run.names, run.draws, moved)
+    return replace(run, sensitivity=moved, level=session.level)
 
 
 _LITTLE = 2.0**-14
@@ -202,7 +234,7 @@ def run_each(
     if shake is None:
         return Run(tuple(names), tuple(draws))
     pairs = zip(draws[0], call(shake(feeds[0])), strict=True)
-    return Run(tuple(names), tuple(draws), tuple(_change(a, b) for a, b in pairs))
+    return Run(tuple(names), tuple(draws), tuple(change(a, b) for a, b in pairs))
 
 
 def by_one_ulp(feeds: Feeds) -> Feeds:
@@ -210,7 +242,7 @@ def by_one_ulp(feeds: Feeds) -> Feeds:
     return {name: _moved(value) for name, value in feeds.items()}
 
 
-def _change(old: Any, new: Any) -> float:
+def change(old: Any, new: Any) -> float:
     """RMS difference of two outputs of a float type; 0 for everything else."""
     if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
         return 0.0
@@ -248,7 +280,7 @@ def reference(
             return [], f"none: {why}"
         except Cancelled:
             raise
-        except (ValueError, IndexError, TypeError, OverflowError, MemoryError) as error:
+        except (ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel) as error:
             return [], f"none: the float64 run failed: {printable(' '.join(str(error).split()))[:120]}"
     return results, "float64"
 
@@ -270,9 +302,8 @@ def compare(
         noise: What else is known of rounding.
         note: Put in front of every reason.
     """
-    order = _pair_outputs(before.names, after.names)
-    if order is None:
-        return _unpaired(before, after)
+    same = set(before.names) == set(after.names)
+    order = [after.names.index(n) for n in before.names] if same else range(len(before.names))
     made = []
     for at, name in enumerate(before.names):
         old = [draw[at] for draw in before.draws]
@@ -281,26 +312,6 @@ def compare(
         sensitivity = before.sensitivity[at] if before.sensitivity else 0.0
         made.append(_evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note))
     return tuple(made)
-
-
-def _pair_outputs(first: Sequence[str], second: Sequence[str]) -> list[int] | None:
-    """For each output of the first its position in the second; None if they cannot be paired."""
-    if len(first) != len(second):
-        return None
-    if set(first) == set(second):
-        return [second.index(name) for name in first]
-    return list(range(len(first)))
-
-
-def _unpaired(before: Run, after: Run) -> tuple[OutputEvidence, ...]:
-    missing = [n for n in before.names if n not in after.names]
-    extra = [n for n in after.names if n not in before.names]
-    counts = f"one model has {len(before.names)} outputs, the other {len(after.names)}"
-    return tuple(
-        _nothing(name, "", (), f"{counts}: only the {which} has this one")
-        for names, which in ((missing, "first"), (extra, "second"))
-        for name in names
-    ) or (_nothing(before.names[0] if before.names else "", "", (), counts),)
 
 
 def _nothing(
@@ -338,6 +349,7 @@ def _evidence(
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
         same = all(_identical(a, b) for a, b in zip(old, new, strict=True))
         return _nothing(name, "", (), note + ("equal" if same else "values differ"), passed=same)
+    constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
     kind, shape = str(old[0].dtype), tuple(old[0].shape)
     for a, b in zip(old, new, strict=True):
         if a.dtype != b.dtype:
@@ -349,7 +361,8 @@ def _evidence(
         differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
-        return _nothing(name, kind, shape, note + reason, passed=not differing)
+        found = _nothing(name, kind, shape, note + reason, passed=not differing)
+        return replace(found, passed=noise.proved or found.passed, constant=constant)
     own = noise.independent.get(name, old[0].size)
     share = min(own / max(old[0].size, 1), 1.0)
     comparison = Comparison(unit_roundoff(kind), noise.sensitivity, noise.growth, share)
@@ -360,7 +373,8 @@ def _evidence(
             comparison.add_beside(a, b)
         else:
             comparison.add(a, b, None)
-    return _floats(name, kind, shape, comparison, noise, note)
+    found = _floats(name, kind, shape, comparison, noise, note)
+    return replace(found, constant=constant or bool(comparison.elements and not comparison.largest))
 
 
 def _floats(
@@ -378,7 +392,10 @@ def _floats(
         judged, reference_text = False, "none: the output is float64 itself"
     elif comparison.judged and not judged:
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
-    fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
+    if noise.proved:
+        fault = comparison.broken() or _astray(comparison)
+    else:
+        fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
     if fault:
         reason = fault
     elif comparison.equal:
@@ -390,7 +407,12 @@ def _floats(
         others = " in the first draw, which explains the others" if comparison.others is not None else ""
         reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose, others)
     else:
-        reason = f"differs by rounding (largest {comparison.max_abs:.2e}); float64 {reference_text}"
+        apart = (comparison.mse or 0.0) ** 0.5 / (comparison.scale or 1.0)
+        reason = (
+            f"apart by {apart:.1e} of its size, by rounding (largest difference {comparison.max_abs:.2e})"
+        )
+        if not noise.proved:
+            reason += f"; float64 {reference_text}"
     if comparison.shared and not fault:
         reason += f"; {comparison.shared:,} of {comparison.size:,} elements are NaN or Inf in both"
     figures = comparison.figures()
@@ -409,6 +431,14 @@ def _floats(
         reason=note + reason,
         undefined=comparison.shared,
     )
+
+
+def _astray(comparison: Comparison) -> str:
+    """What is beyond all rounding, though every part is proved; '' if nothing is."""
+    gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
+    if gap <= max(_ASTRAY * scale, _MAGNIFIED * comparison.sensitivity):
+        return ""
+    return f"RMS difference {gap:.2e} of an output of size {scale:.2e}"
 
 
 def _accuracy(before: float, after: float, whose: str, others: str) -> str:

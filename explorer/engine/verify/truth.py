@@ -11,6 +11,7 @@ from explorer.engine.verify import float64
 from explorer.engine.verify.probes import Region, Wiring
 from explorer.engine.verify.runtime import Array, expose
 from explorer.engine.verify.trials import Place
+from explorer.errors import BadModel
 
 __all__ = ["Truth", "in_float64"]
 
@@ -67,6 +68,6 @@ def in_float64(wiring: Wiring, region: Region, feeds: Feeds, cancel: Cancel) -> 
         result = float64.run(part, feeds, cancel)[region.value]
     except float64.NoReference:
         return None
-    except (ValueError, IndexError, TypeError, OverflowError, MemoryError):
+    except (ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
         return None
     return result if isinstance(result, np.ndarray) or np.isscalar(result) else None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from explorer import units
 from explorer.tui.lines import BLANK, Line, Span, fit, safe, wrap
+from explorer.tui.pages.verdict import TONES
+from explorer.verdicts import VERDICTS
 
 if TYPE_CHECKING:
     from explorer.facts import HistoryEntry
@@ -64,7 +66,8 @@ def _proof(entry: HistoryEntry, at: int) -> tuple[str, str]:
         return "", "dim"
     if entry.verification is None:
         return "not proven", "warn"
-    return ("proven equal", "good") if entry.verification.passed else ("different", "bad")
+    kind = entry.verification.verdict_kind
+    return VERDICTS[kind], TONES[kind]
 
 
 def state_lines(entry: HistoryEntry, at: int, current: int, width: int) -> list[Line]:
@@ -83,8 +86,8 @@ def state_lines(entry: HistoryEntry, at: int, current: int, width: int) -> list[
         shown = ", ".join(safe(name) for name in sites[:3]) + (", …" if len(sites) > 3 else "")
         lines += _field("tiled", f"{many}{shown}", "text", width)
     if entry.verification is not None:
-        good = entry.verification.passed
-        lines += _field("proof", safe(entry.verification.verdict), "good" if good else "bad", width)
+        proof = entry.verification
+        lines += _field("proof", safe(proof.verdict), TONES[proof.verdict_kind], width)
     kept = f"saved as {safe(os.path.basename(entry.saved))}" if entry.saved else "not saved"
     lines += _field("file", kept, "text" if entry.saved else "warn", width)
     if entry.command:

@@ -14,6 +14,7 @@ from explorer.facts.sweep import SweepRow
 from explorer.report.sweep import FRONT, tile_text
 from explorer.tui.lines import Line, Span, fit, flow, safe, wrap
 from explorer.tui.pages.plot import Part, framed, overlay, spread
+from explorer.tui.pages.verdict import TONES
 
 if TYPE_CHECKING:
     from plotille import Canvas
@@ -63,10 +64,14 @@ def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+_PROOFS = {"equal": "equal", "evidence": "evidence", "different": "differs", "unproven": "unproven"}
+
+
 def _proof(row: SweepRow) -> Span:
     if row.verified is None:
         return ("not run", "warn") if row.verdict else ("", "dim")
-    return ("equal", "good") if row.verified else ("differs", "bad")
+    kind = row.verdict_kind or ("equal" if row.verified else "different")
+    return _PROOFS[kind], TONES[kind]
 
 
 _FIELDS: tuple[Field, ...] = (

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from explorer import units
 from explorer.tui.lines import BLANK, Line, Span, head, middle, safe, wrap
+from explorer.verdicts import VERDICTS
 
 if TYPE_CHECKING:
-    from explorer.facts import OutputEvidence, SiteEvidence, Verification
+    from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind, Verification
 
-__all__ = ["TO_BLAME", "verdict_lines"]
+__all__ = ["TONES", "TO_BLAME", "verdict_lines", "verdict_title"]
+
+TONES: Mapping[VerdictKind, str] = {
+    "equal": "good",
+    "evidence": "good",
+    "different": "bad",
+    "unproven": "warn",
+}
+"""Roles of verdicts."""
 
 TO_BLAME = "Enter which layer departs · Esc close"
 """What can be done about a proof that failed."""
@@ -19,12 +28,19 @@ TO_BLAME = "Enter which layer departs · Esc close"
 _MOST = 100
 
 
+def verdict_title(proof: Verification) -> str:
+    """'Proven equal', 'Not proved': the verdict as a dialog's title."""
+    return VERDICTS[proof.verdict_kind].capitalize()
+
+
 def verdict_lines(proof: Verification, width: int) -> list[Line]:
     """Verdict, then outputs, sites and torch's own outputs, then how it was tried."""
     width -= 1
-    lines = list(wrap(((safe(proof.verdict), "good" if proof.passed else "bad"),), width))
+    lines = list(wrap(((safe(proof.verdict), TONES[proof.verdict_kind]),), width))
+    if proof.regions:
+        lines += [BLANK, head("Changed regions, run alone"), *_regions(proof.regions, width)]
     if proof.outputs:
-        lines += [BLANK, head("Outputs, against the original and float64"), *_outputs(proof.outputs, width)]
+        lines += [BLANK, head("Outputs, against the original"), *_outputs(proof.outputs, width)]
     if proof.torch:
         lines += [BLANK, head("Outputs, against PyTorch itself"), *_outputs(proof.torch, width)]
     if proof.sites:
@@ -34,6 +50,19 @@ def verdict_lines(proof: Verification, width: int) -> list[Line]:
     lines.extend(wrap(((f"seeds {seeds}", "dim"), (f" · {units.seconds_text(proof.seconds)}", "dim")), width))
     for said in proof.inputs[:8]:
         lines.extend(wrap((("input ", "dim"), (safe(said), "dim")), width, 2))
+    return lines
+
+
+def _regions(regions: Sequence[RegionEvidence], width: int) -> list[Line]:
+    lines: list[Line] = []
+    for region in sorted(regions, key=lambda region: region.kind == "evidence")[:_MOST]:
+        changed = region.before if region.before == region.after else f"{region.before} -> {region.after}"
+        mark = _mark(True) if region.kind in ("equal", "evidence") else ("✗ ", TONES[region.kind])
+        lines.extend(wrap((mark, (safe(region.value), "text"), (f"  {safe(changed)}", "dim")), width, 2))
+        tried = f"{region.draws:,} sets of values: " if region.draws else ""
+        lines.extend(wrap((("  ", "text"), (f"{tried}{safe(region.reason)}", "dim")), width, 2))
+    if len(regions) > _MOST:
+        lines.append(((f"{_MOST:,} of {len(regions):,} shown", "dim"),))
     return lines
 
 

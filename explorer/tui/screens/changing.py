@@ -14,7 +14,7 @@ from explorer.errors import Cancelled, ExplorerError
 from explorer.tui.jobs import Door, Jobs, Running
 from explorer.tui.lines import BLANK, Line, safe, wrap
 from explorer.tui.pages.plan import plan_lines
-from explorer.tui.pages.verdict import TO_BLAME, verdict_lines
+from explorer.tui.pages.verdict import TO_BLAME, TONES, verdict_lines, verdict_title
 from explorer.tui.slices import Slices
 
 if TYPE_CHECKING:
@@ -277,13 +277,15 @@ class Changing(Screen[None]):
             return [*lines, BLANK, *plan_lines(result.plan, width)]
 
         if not result.output:
-            refused = Page("Tiling refused: the result differs", page, hint=TO_BLAME, tone="bad")
+            kind = proof.verdict_kind if proof is not None else "different"
+            why = "the result differs" if kind == "different" else "the result could not be proved"
+            refused = Page(f"Tiling refused: {why}", page, hint=TO_BLAME, tone=TONES[kind])
             self.app.push_screen(refused, lambda more: self.blame(spec) if more else None)
             return
         await self._show_current("undo")
         self.last_command, self.said = result.command, ""
         self.show_status()
-        title = ("Proven equal" if proof is not None else "Tiled, not verified") if passed else "Different"
+        title = "Tiled, not verified" if proof is None else verdict_title(proof)
         await self.after_paint()  # two paints of the whole screen in one go would hold keys up
         dialog = Made(
             title,
@@ -316,10 +318,10 @@ class Changing(Screen[None]):
         proof: Verification = await self.jobs.run("verifying", "verify")
         self.app.push_screen(
             Page(
-                "Proven equal" if proof.passed else "Different",
+                verdict_title(proof),
                 lambda width: verdict_lines(proof, width),
                 hint="" if proof.passed else TO_BLAME,
-                tone="good" if proof.passed else "bad",
+                tone=TONES[proof.verdict_kind],
             ),
             lambda more: self.blame() if more and not proof.passed else None,
         )

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from explorer.errors import ExplorerError
 from explorer.tui.pages.conversion import conversion_lines
+from explorer.tui.pages.verdict import TONES
 from explorer.tui.screens.tiles import Tiles
+from explorer.verdicts import VERDICTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,12 +62,13 @@ class Converting(Tiles):
 
         fact: Conversion = await self.jobs.run("converting", "convert", output=path, overwrite=overwrite)
         self.last_command = fact.command
-        title = f"Converted to {os.path.basename(fact.output)}" if fact.output else "Different"
+        refused = VERDICTS[fact.verdict_kind].capitalize()
+        title = f"Converted to {os.path.basename(fact.output)}" if fact.output else refused
         self.app.push_screen(
             Page(
                 title,
                 lambda width: conversion_lines(fact, width),
-                tone="good" if fact.passed else "bad",
+                tone=TONES[fact.verdict_kind],
                 copy=fact.command,
             )
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.tui.lines import safe
 from explorer.tui.pages.history import state_name
-from explorer.tui.pages.verdict import TO_BLAME, verdict_lines
+from explorer.tui.pages.verdict import TO_BLAME, TONES, verdict_lines, verdict_title
 from explorer.tui.screens.blaming import Blaming
 
 if TYPE_CHECKING:
@@ -77,12 +77,11 @@ class Recalling(Blaming):
         from explorer.tui.screens.dialogs import Page
 
         proof: Verification = await self.jobs.run("verifying", "verify", wish.other, wish.at)
-        verdict = "Proven equal" if proof.passed else "Different"
         page = Page(
-            f"{verdict}: {self._named(wish.other)} and {self._named(wish.at)}",
+            f"{verdict_title(proof)}: {self._named(wish.other)} and {self._named(wish.at)}",
             lambda width: verdict_lines(proof, width),
             hint="" if proof.passed else TO_BLAME,
-            tone="good" if proof.passed else "bad",
+            tone=TONES[proof.verdict_kind],
         )
 
         def answered(more: bool | None) -> None:

@@ -45,7 +45,8 @@ def test_a_model_is_equal_to_itself(tmp_path: Path) -> None:
     assert evidence.passed
     assert evidence.outputs[0].equal
     assert evidence.outputs[0].reason == "bit for bit equal"
-    assert evidence.verdict == "equal bit for bit: 1 output bit for bit the same over 3 draws"
+    said = "equal bit for bit: 2 nodes equal by construction; 1 output bit for bit the same over 1 draw"
+    assert evidence.verdict == said
     assert (evidence.outputs[0].mse, evidence.outputs[0].max_abs) == (0.0, 0.0)
     assert evidence.outputs[0].cosine == pytest.approx(1.0)
 
@@ -58,7 +59,7 @@ def test_an_output_of_zeros_is_said_to_show_little(tmp_path: Path) -> None:
 def test_another_order_of_addition_is_rounding(tmp_path: Path) -> None:
     a = two_sums(tmp_path / "a.onnx", ("p", "q", "c"))
     b = two_sums(tmp_path / "b.onnx", ("c", "q", "p"))
-    out = verify(a, b).outputs[0]
+    out = verify(a, b, draws=3).outputs[0]
     assert out.passed
     assert not out.equal
     assert out.reference == "float64"
@@ -106,16 +107,16 @@ def test_a_fault_that_only_a_later_draw_shows_is_found(
     monkeypatch.setattr("explorer.engine.verify.outputs.reference", watched)
     a = two_sums(tmp_path / "a.onnx", ("p", "q", "c"))
     same = disturbed(tmp_path / "b.onnx", 1e9, 1.0)
-    assert verify(a, same).passed
+    assert verify(a, same, draws=3).passed
     assert sum(runs) == 1, "where the first draw explains the others, one float64 run is enough"
     del firsts[:]
-    verify(a, disturbed(tmp_path / "c.onnx", -1e9, 1.0))
+    verify(a, disturbed(tmp_path / "c.onnx", -1e9, 1.0), draws=3)
     assert len(firsts) == 3, "in doubt every draw is measured"
     top = sorted(range(3), key=firsts.__getitem__)[-1]
     if top == 0:
         pytest.fail("the draws have changed: choose another element")
     between = sum(sorted(firsts)[-2:]) / 2
-    evidence = verify(a, disturbed(tmp_path / "d.onnx", between, 1e-3))
+    evidence = verify(a, disturbed(tmp_path / "d.onnx", between, 1e-3), draws=3)
     assert not evidence.passed
     assert "of the original" in evidence.verdict
 
@@ -288,7 +289,7 @@ def outputs_of(
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"names": ("y", "z")}, "one model has 1 outputs, the other 2: only the second has this one"),
+        ({"names": ("y", "z")}, "one model has 1 outputs, the other 2: only one of them has 'z'"),
         ({"names": ("y",), "shape": (4, 4)}, "[2, 8] in one model, [4, 4] in the other"),
         ({"names": ("y",), "code": TensorProto.DOUBLE}, "float32 in one model, float64 in the other"),
     ],
@@ -417,8 +418,11 @@ def test_a_model_that_fails_while_running_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(
         ExplorerError, match=r"onnxruntime cannot run the original: .*out of data bounds"
     ) as caught:
-        verify(model, model)
+        verify(model, t.with_array(model, "w", lambda w: w + 1))
     assert "\n" not in str(caught.value)
+    same = verify(model, model)
+    assert same.verdict_kind == "equal", "what a model is decides, though nothing runs"
+    assert "the models were not run: onnxruntime cannot run" in same.verdict
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,243 @@
+"""Planned sites, proved: every product of a plan is walked, and run by itself (layers 1 and 2 of the proof).
+
+The walk (`structure`) is exact and sees everything but a wrong operator body; the run (`sites`) sees the
+bodies, on the original's own activations and on dense random ones. Where sizes are open, both are done at
+several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.engine.analysis.shapes import Inference
+from explorer.engine.graph import DTYPES, Model
+from explorer.engine.parallel import Share, side_by_side
+from explorer.engine.places import Place, places, view
+from explorer.engine.portions import portions
+from explorer.engine.verify.blocks import NotTiled
+from explorer.engine.verify.evidence import both, site_evidence
+from explorer.engine.verify.inputs import Drawn, any_values, draw
+from explorer.engine.verify.interpret import Wiring
+from explorer.engine.verify.meanings import Meaning, Original
+from explorer.engine.verify.original import find_original
+from explorer.engine.verify.runtime import Array, Session, expose
+from explorer.engine.verify.sites import Sessions, SiteRun, run_part, run_site
+from explorer.engine.verify.structure import walk
+from explorer.errors import BadModel
+from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
+from explorer.units import printable
+
+__all__ = ["SiteProof", "key_of"]
+
+_EXPOSED = 1 << 28
+"""Bytes of activations that one run of the original hands out."""
+
+_TOGETHER = 1 << 27
+"""Bytes of activations of the sites that are proved side by side."""
+
+
+class SiteProof:
+    """The sites of one plan.
+
+    Args:
+        before: The original with what the plan takes apart taken apart: in it stand the sites.
+        after: The tiled model.
+        tried: How the inputs are drawn, for each of the sizes that are tried; those that the original does
+            not take are removed.
+        seed: Of the draws.
+        tell: Told how far it is: phase, done, total.
+        cancel: Asked now and then.
+
+    Attributes:
+        unresolved: Planned products whose weight the original does not give, and why.
+    """
+
+    def __init__(
+        self,
+        before: Model,
+        after: Model,
+        tried: list[tuple[Drawn, ...]],
+        seed: int,
+        tell: Callable[[str, int, int], None],
+        cancel: Callable[[], bool] | None,
+    ) -> None:
+        self.before, self.after, self.tried, self.seed = before, after, tried, seed
+        self.drawn = tried[0]
+        self.tell, self.cancel = tell, cancel
+        self.unresolved: dict[str, str] = {}
+        self._known_places: dict[int, list[Place]] = {}
+        self._sessions: dict[str, Sessions] = {}
+        """Of sites of open sizes, which are run at several."""
+
+    def originals(self, plan: Plan | None) -> dict[str, Original]:
+        """The planned products as the original has them, by output name.
+
+        A site that the original does not have as a product is no subject of layers 1 and 2: the plan was
+        made for another model, such as the one before an earlier tiling.
+        """
+        if plan is None:
+            return {}
+        found = {}
+        wiring = Wiring.of(self.before.graph)
+        for site in plan.sites:
+            try:
+                seen = view(self.before, site.place)
+                known = None if site.place else wiring
+                original = find_original(seen, site.output, site, known) if seen is not None else None
+            except NotTiled as why:
+                self.unresolved[key_of(site)] = printable(str(why))
+                continue
+            if original is not None:
+                found[key_of(site)] = original
+        return found
+
+    def sites(self, plan: Plan, found: Mapping[str, Original]) -> tuple[SiteEvidence, ...]:
+        """Layers 1 and 2 for every site of the plan that the original has."""
+        planned = [s for s in plan.sites if key_of(s) in found]
+        made: dict[str, SiteEvidence] = {}
+        done, total = 0, len(planned) * len(self.tried)
+        wiring = Wiring.of(self.after.graph)
+
+        def tick(more: int) -> None:
+            self.tell("proving sites", done + more, total)
+
+        for drawn in list(self.tried):
+            moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
+            for group in portions(moved, _exposed, _EXPOSED):
+                shown = [found[key_of(s)] for s in group if not s.place]
+                try:
+                    values = self._observed(shown, drawn) if shown else {}
+                except BadModel:
+                    if drawn is self.drawn:
+                        raise
+                    # longer than a table of positions, say: the original does not take this size
+                    self.tried.remove(drawn)
+                    break
+                if any(site.place for site in group):
+                    self._places(drawn)  # once for all of them
+                proved = side_by_side(
+                    [partial(self._site, site, found[key_of(site)], values, drawn, wiring) for site in group],
+                    [_exposed(site) for site in group],
+                    _TOGETHER,
+                    tick=tick,
+                    cancel=self.cancel,
+                )
+                for site, evidence in zip(group, proved, strict=True):
+                    known = made.get(key_of(site))
+                    made[key_of(site)] = evidence if known is None else both(known, evidence)
+                done += len(group)
+        failed = (s for s in plan.sites if key_of(s) in self.unresolved)
+        return (
+            *made.values(),
+            *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
+        )
+
+    def _observed(self, originals: Sequence[Original], drawn: tuple[Drawn, ...]) -> dict[str, Array]:
+        """One run of the original with what goes into and comes out of the sites."""
+        feeds = draw(drawn, self.seed)
+        names = [name for o in originals for name in (*o.inputs, o.output)]
+        wanted = [n for n in dict.fromkeys(names) if n not in feeds]
+        session = Session(expose(self.before, wanted), what="the original", optimise=False)
+        return {**feeds, **session.run(feeds)}
+
+    def _site(
+        self,
+        site: SitePlan,
+        original: Original,
+        values: Mapping[str, Array],
+        drawn: tuple[Drawn, ...],
+        wiring: Wiring,
+        share: Share,
+    ) -> SiteEvidence:
+        after: Model | None = self.after
+        try:
+            if site.place:
+                after = view(self.after, site.place)
+                values = self._within(site, original, drawn, share.threads)
+            if after is None:
+                raise NotTiled("there is no such place in the other model")
+            if site.place:
+                wiring = Wiring.of(after.graph)
+        except (BadModel, NotTiled) as why:
+            return site_evidence(site, 0, printable(str(why)), None, "")
+        inputs, y = [values[name] for name in original.inputs], values[original.output]
+        shapes = [x.shape for x in inputs]
+        meaning = original.at(shapes, y.shape)
+        site = _sized(site, meaning)
+        structure, tiles = "", 0
+        try:
+            dtype = original.dtype or str(inputs[0].dtype)
+            tiles = walk(after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=share.stopped)
+        except NotTiled as fault:
+            structure = printable(str(fault))
+        ran: SiteRun | None = None
+        unrunnable = ""
+        sessions = self._sessions.setdefault(key_of(site), {}) if site.dynamic else None
+        try:
+            ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
+        except BadModel as error:
+            unrunnable = str(error)
+        return site_evidence(site, tiles, structure, ran, unrunnable)
+
+    def _within(
+        self, site: SitePlan, original: Original, drawn: tuple[Drawn, ...], threads: int
+    ) -> dict[str, Array]:
+        """Drawn inputs of a site in a body or a function, which no run shows, and its own output for them."""
+        known = next((p.example for p in self._places(drawn) if p.path == site.place), {})
+        generator = np.random.default_rng((self.seed, 3))
+        values: dict[str, Array] = {}
+        for name in original.inputs:
+            info = known.get(name)
+            if info is None or info.shape is None or info.dtype is None:
+                raise NotTiled(f"the shape of '{name}' is not known before a run")
+            # a size that the data decides may be any
+            shape = tuple(d if isinstance(d, int) else 3 for d in info.shape)
+            values[name] = any_values(generator, info.dtype, shape)
+        seen = view(self.before, site.place)
+        assert seen is not None
+        what = f"'{site.name}' of the original"
+        values.update(run_part(seen, [original.output], values, what, threads))
+        return values
+
+    def _places(self, drawn: tuple[Drawn, ...]) -> list[Place]:
+        """Every graph of the original, with shapes at the sizes of these inputs."""
+        if id(drawn) not in self._known_places:
+            shapes = {d.name: (d.dtype, d.shape) for d in drawn}
+            inference = Inference(self.before, {}, shapes)
+            self._known_places[id(drawn)] = list(places(self.before, inference))
+        return self._known_places[id(drawn)]
+
+    def shapes(self, found: Mapping[str, Original]) -> dict[str, TensorInfo]:
+        """Shapes of what goes into and comes out of the sites of the main graph, as seen in a run."""
+        values = self._observed([o for key, o in found.items() if key == o.output], self.drawn)
+        return {n: TensorInfo(n, str(v.dtype), tuple(v.shape), "observed") for n, v in values.items()}
+
+
+def key_of(site: SitePlan) -> str:
+    """What tells a site from others: value names are unique in one graph only."""
+    return "/".join((*site.place, site.output))
+
+
+def _sized(site: SitePlan, meaning: Meaning) -> SitePlan:
+    """The site at the sizes of a run: those that are open are what they are, the others stay as planned."""
+    axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
+    sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}
+    if not sizes:
+        return site
+    site = replace(site, **sizes)
+    grid = tuple(-(-s // t) for s, t in zip((site.M, site.K, site.N), site.tile, strict=True))
+    return replace(site, grid=grid, products=site.batch * math.prod(grid))
+
+
+_WIDTHS = {d.name: d.bits for d in DTYPES.values()}
+
+
+def _exposed(site: SitePlan) -> int:
+    """Bytes of the activations of a site that a run hands out."""
+    elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
+    return elements * _WIDTHS.get(site.dtype, 64) // 8

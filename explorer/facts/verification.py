@@ -1,0 +1,145 @@
+"""Verdicts: evidence that two graphs compute the same, and how sure it makes.
+
+Apart from the other facts because it is what exit codes, pictures and saved files rest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from explorer.verdicts import VerdictKind
+
+__all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "VerdictKind", "Verification"]
+
+
+class OutputEvidence(Struct, frozen=True):
+    """One output of two graphs, over all draws: how far apart, and how far each is from float64.
+
+    Attributes:
+        max_abs, max_rel, mse, cosine: `after` against `before`; None if not comparable.
+        reference: What the noise floor was measured with ('float64' or why there is none).
+        rms_before, rms_after: RMS error of each against the float64 run of `before`.
+        max_before, max_after: Largest absolute error of each against that run.
+        nonfinite: NaN or Inf that `after` has and `before` has not, counted.
+        equal: Bit for bit the same.
+        passed: `after` is no less accurate than `before`; `reason` says in words why or why not.
+        undefined: NaN or Inf that both have, counted: they compare nothing.
+        constant: Whether it was the same whatever went in, so that it shows nothing of what lies before it.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    max_abs: float | None
+    max_rel: float | None
+    mse: float | None
+    cosine: float | None
+    reference: str
+    rms_before: float | None
+    rms_after: float | None
+    max_before: float | None
+    max_after: float | None
+    nonfinite: int
+    equal: bool
+    passed: bool
+    reason: str
+    undefined: int = 0
+    constant: bool = False
+
+
+class SiteEvidence(Struct, frozen=True):
+    """One tiled site: the exact walk, and the run against float64.
+
+    Attributes:
+        tiles: Tiles found and compared bit for bit with their slice of the weight.
+        structure: '' if the walk found every (m, k, n) once, in order, with the right weight, else
+            what is wrong.
+        max_abs, max_rel, mse, cosine: tiled site against the original's own output.
+        bound_ratio: max of |error against float64| / (u x (|x| |W|)), u the unit roundoff; `limit` is
+            what it may be.
+        rms_before, rms_after: RMS error of the original and the tiled site against float64.
+        rows: Rows of input tried: true activations plus dense random rows.
+        nonfinite: NaN or Inf that the tiled site has and the original has not.
+    """
+
+    name: str
+    M: int
+    K: int
+    N: int
+    tiles: int
+    structure: str
+    max_abs: float | None
+    max_rel: float | None
+    mse: float | None
+    cosine: float | None
+    bound_ratio: float | None
+    limit: float
+    rms_before: float | None
+    rms_after: float | None
+    rows: int
+    nonfinite: int
+    passed: bool
+    reason: str
+
+
+class RegionEvidence(Struct, frozen=True):
+    """A changed region, run alone in both graphs on the same values.
+
+    Attributes:
+        value: The value that it makes, as the first graph calls it.
+        before, after: Its operators in either graph, in words.
+        draws: How many sets of values it was tried on.
+        kind: 'equal' (constants, bit for bit), 'evidence', 'different' or 'unproven'.
+        reason: Why, in words.
+        own: Whether the original's own values decided it; else dense random ones.
+        max_abs: Largest difference seen; None if nothing was compared.
+        equal: Bit for bit the same wherever it was tried.
+    """
+
+    value: str
+    before: str
+    after: str
+    draws: int
+    kind: VerdictKind
+    reason: str
+    own: bool = False
+    max_abs: float | None = None
+    equal: bool = False
+
+
+class Verification(Struct, frozen=True):
+    """Evidence that two graphs compute the same.
+
+    Attributes:
+        passed: `verdict_kind` is 'equal' or 'evidence'.
+        verdict_kind: 'equal': by construction and by proof, for every input; 'evidence': what is changed gave
+            the same wherever it was tried; 'different'; 'unproven': something could not be tried, or what was
+            tried could show nothing.
+        verdict: One sentence in words.
+        seeds: One seed per draw; the same seeds give the same inputs again.
+        inputs: How the inputs were drawn, per input.
+        sites: Layers 1 and 2 of the proof, empty when the two graphs have no plan in common.
+        outputs: The whole models, run.
+        sizes: Of open dimensions, by name, as they were tried one after the other; those that have no name
+            share the name ''.
+        regions: What is changed and no site of a plan, run alone.
+        nodes: Of the first graph, those that are equal by construction; None where no graphs were compared.
+        torch: The torch model's own outputs against `after`, for an nn.Module.
+    """
+
+    passed: bool
+    verdict: str
+    before: str
+    after: str
+    seeds: tuple[int, ...]
+    inputs: tuple[str, ...]
+    sites: tuple[SiteEvidence, ...]
+    outputs: tuple[OutputEvidence, ...]
+    torch: tuple[OutputEvidence, ...] = ()
+    seconds: float = 0.0
+    verdict_kind: VerdictKind = "unproven"
+    regions: tuple[RegionEvidence, ...] = ()
+    sizes: tuple[Mapping[str, int], ...] = ()
+    nodes: int | None = None

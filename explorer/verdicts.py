@@ -1,0 +1,33 @@
+"""Verdicts: the four kinds that a proof can end with, their names and the exit codes they give.
+
+Apart from the facts that carry them, because the screen's first paint waits for no facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+__all__ = ["EXIT_CODES", "NOT_NEEDED", "VERDICTS", "VerdictKind", "weakest"]
+
+VerdictKind = Literal["equal", "evidence", "different", "unproven"]
+
+NOT_NEEDED = "none: not needed"
+"""What an output is held against where all before it is proved: it only shows how rounding grows."""
+
+VERDICTS: Mapping[VerdictKind, str] = {
+    "equal": "proven equal",
+    "evidence": "equal on evidence",
+    "different": "different",
+    "unproven": "not proved",
+}
+"""What each kind is called on the screen and in tables."""
+
+EXIT_CODES: Mapping[VerdictKind, int] = {"equal": 0, "evidence": 0, "different": 1, "unproven": 3}
+"""What a verb that proves something ends with."""
+
+
+def weakest(kinds: Iterable[VerdictKind]) -> VerdictKind:
+    """The verdict on several together: 'different' if one is, else the least that was shown."""
+    order: tuple[VerdictKind, ...] = ("different", "unproven", "evidence", "equal")
+    return min(kinds, key=order.index, default="equal")
