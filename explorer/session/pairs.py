@@ -143,4 +143,5 @@ def compare_files(
             session._strict = False
         opened = [session._open(on_progress) for session in sessions]
         check_names(opened, OpenOptions(**sessions[0]._options))
-        return compare([s._examine(0, on_progress, cancel).analysis for s in sessions])
+        examined = [session._examine(0, on_progress, cancel) for session in sessions]
+        return compare([one.analysis for one in examined], [one.schedule for one in examined])

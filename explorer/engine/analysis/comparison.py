@@ -11,8 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from explorer.engine.analysis.comparison_rewrites import (
+    Needless,
+    leaves,
+    needless,
+    rewritten,
+    sizes_computed,
+    tile_sums,
+)
 from explorer.engine.analysis.comparison_weights import Causes, family, graphless, weight_causes
-from explorer.facts import Analysis, Layer
+from explorer.engine.analysis.memory import Schedule
+from explorer.facts import Analysis
 from explorer.facts.comparison import Comparison, Difference
 from explorer.units import shape_text
 
@@ -24,8 +33,12 @@ SHOWN = 4
 _SAME_KINDS = ("torch", "torchscript", "torch.export")
 
 
-def compare(analyses: Sequence[Analysis]) -> Comparison:
+def compare(analyses: Sequence[Analysis], schedules: Sequence[Schedule] = ()) -> Comparison:
     """The totals of two or more analysed models, and every difference from the first.
+
+    Args:
+        analyses: Of the models.
+        schedules: Their execution orders, which tell what no output needs.
 
     `agree` says that parameters and MACs of each model are those of the first, or that the differences
     are explained in full.
@@ -34,23 +47,26 @@ def compare(analyses: Sequence[Analysis]) -> Comparison:
     differences: list[Difference] = []
     agree = True
     for at, other in enumerate(analyses[1:], start=1):
-        found, same = _against(first, other, at)
+        orders = (schedules[0], schedules[at]) if schedules else ()
+        found, same = _against(first, other, at, needless(first, other, orders) if orders else None)
         differences += found
         agree = agree and same
     return Comparison(tuple(a.info for a in analyses), _operators(analyses), tuple(differences), agree)
 
 
-def _against(first: Analysis, other: Analysis, at: int) -> tuple[list[Difference], bool]:
+def _against(
+    first: Analysis, other: Analysis, at: int, idle: Needless | None
+) -> tuple[list[Difference], bool]:
     """Differences of one model from the first, and whether parameters and MACs are settled."""
-    causes = weight_causes(first, other)
+    causes = weight_causes(first, other, idle.paths if idle is not None else frozenset())
     folds = causes is not None and causes.folds
     params = _weights(first, other, at, "params", causes)
-    macs = _work(first, other, at, "macs")
+    macs = _work(first, other, at, "macs", idle)
     found = [
         *params,
         *_weights(first, other, at, "weight_bytes", causes),
         *macs,
-        *_elementwise(first, other, at, folds),
+        *_elementwise(first, other, at, folds, idle),
         *_moved(first, other, at, folds),
     ]
     # what a file of tensors does not say cannot differ
@@ -78,17 +94,13 @@ def _weights(
 # -- work
 
 
-def _leaves(analysis: Analysis) -> list[Layer]:
-    return [layer for layer in analysis.layers if not layer.group and layer.counted]
-
-
 def _unknown(analysis: Analysis) -> int:
-    return sum(1 for layer in _leaves(analysis) if layer.status == "unknown")
+    return sum(1 for layer in leaves(analysis) if layer.status == "unknown")
 
 
 def _by_family(analysis: Analysis, figure: str) -> Counter[str]:
     found: Counter[str] = Counter()
-    for layer in _leaves(analysis):
+    for layer in leaves(analysis):
         found[family(layer.kind)] += getattr(layer, figure) or 0
     return found
 
@@ -126,7 +138,9 @@ def _inputs_text(first: Analysis, other: Analysis) -> str:
     return f"other inputs: {ours} instead of {theirs}"
 
 
-def _work(first: Analysis, other: Analysis, at: int, figure: str) -> list[Difference]:
+def _work(
+    first: Analysis, other: Analysis, at: int, figure: str, idle: Needless | None = None
+) -> list[Difference]:
     """Differences of a figure that grows with the inputs."""
     a, b = getattr(first.info.totals, figure), getattr(other.info.totals, figure)
     if graphless(first) or graphless(other):
@@ -150,7 +164,10 @@ def _work(first: Analysis, other: Analysis, at: int, figure: str) -> list[Differ
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
             return [*found, Difference(at, figure, delta, delta, why)]
         return [*found, Difference(at, figure, delta, None, _inputs_text(first, other))]
-    return [*found, Difference(at, figure, delta, 0, _where(first, other, figure))]
+    amounts = tile_sums(first, other, figure) + (idle.amounts(figure) if idle is not None else [])
+    found += [Difference(at, figure, n, n, why) for why, n in amounts if n]
+    rest = delta - sum(n for _, n in amounts)
+    return [*found, Difference(at, figure, rest, 0, _where(first, other, figure))] if rest else found
 
 
 def _where(first: Analysis, other: Analysis, figure: str) -> str:
@@ -166,11 +183,13 @@ def _where(first: Analysis, other: Analysis, figure: str) -> str:
 # -- elementwise work
 
 
-def _elementwise(first: Analysis, other: Analysis, at: int, folds: bool) -> list[Difference]:
+def _elementwise(
+    first: Analysis, other: Analysis, at: int, folds: bool, idle: Needless | None
+) -> list[Difference]:
     figure = "elementwise_ops"
     a, b = first.info.totals.elementwise_ops, other.info.totals.elementwise_ops
     if a is None or b is None or a == b or not _same_inputs(first, other):
-        return _work(first, other, at, figure)
+        return _work(first, other, at, figure, idle)
     left, right = _by_family(first, figure), _by_family(other, figure)
     amounts: list[tuple[str, int]] = []
     if folds:
@@ -180,7 +199,15 @@ def _elementwise(first: Analysis, other: Analysis, at: int, folds: bool) -> list
             amounts.append((_BIASES, biases))
     if not left["quantization"] or not right["quantization"]:
         amounts.append((_QUANTIZED, right["quantization"] - left["quantization"]))
-    amounts += _rewritten(first, other, {"batch norm", "convolution"} if folds else set())
+    amounts += rewritten(
+        first,
+        other,
+        {"batch norm", "convolution"} if folds else set(),
+        idle.paths if idle is not None else frozenset(),
+    )
+    amounts += sizes_computed(first, other)
+    amounts += tile_sums(first, other, figure)
+    amounts += idle.amounts(figure) if idle is not None else []
     found = [Difference(at, figure, n, n, why) for why, n in amounts if n]
     rest = b - a - sum(n for _, n in amounts)
     if rest:
@@ -193,65 +220,17 @@ _QUANTIZED = "values that are quantized or dequantized: a scale, and a shift"
 _BIASES = "biases of convolutions that come with folding: one addition for every output"
 
 
-def _rewritten(first: Analysis, other: Analysis, settled: set[str]) -> list[tuple[str, int]]:
-    """Modules that a graph writes as several operators, and how much elementwise work that makes more.
-
-    A graph that was exported from modules names the module of every operator, so it is known which
-    operators stand for a module.
-    """
-    formats = first.info.model.format == "onnx", other.info.model.format == "onnx"
-    if formats[0] == formats[1]:
-        return []
-    modules, graph = (other, first) if formats[0] else (first, other)
-    sign = -1 if formats[0] else 1
-    leaves = {layer.path: layer for layer in _leaves(modules) if layer.name != layer.kind}
-    parts: dict[str, list[Layer]] = {}
-    for node in _leaves(graph):
-        scope = _scope(graph, node)
-        while scope and scope not in leaves:
-            scope = scope.rpartition(".")[0]
-        if scope:
-            parts.setdefault(scope, []).append(node)
-    work: Counter[str] = Counter()
-    words: dict[str, Counter[str]] = {}
-    for path, nodes in parts.items():
-        module = leaves[path]
-        kinds = Counter(n.kind for n in nodes if n.elementwise_ops)
-        if family(module.kind) in settled or len(kinds) < 2:
-            continue
-        work[module.kind] += sum(n.elementwise_ops or 0 for n in nodes) - (module.elementwise_ops or 0)
-        words.setdefault(module.kind, Counter()).update(kinds.keys())
-    found = []
-    for kind, amount in work.items():
-        count = words[kind].most_common()[0][1]
-        text = f"{count:,} {kind} written as {', '.join(words[kind])}"
-        found.append((text if sign > 0 else f"{text} in the first", sign * amount))
-    return found
-
-
-def _scope(graph: Analysis, node: Layer) -> str:
-    """The module of an operator, as the module tree calls it: '/layer1/layer1.0/conv1' is layer1.0.conv1."""
-    if node.parent is None:
-        return ""
-    path = ""
-    for token in graph.layers[node.parent].path.strip("/").split("/"):
-        last = path.rpartition(".")[2]
-        token = token.removeprefix(f"{last}.") if last else token
-        path = f"{path}.{token}" if path else token
-    return path
-
-
 def _bias_work(analysis: Analysis) -> int:
     """Additions of the biases of convolutions: all that a convolution has of elementwise work."""
     work = 0
-    for layer in _leaves(analysis):
+    for layer in leaves(analysis):
         if family(layer.kind) == "convolution" and len(layer.weights) > 1:
             work += layer.elementwise_ops or 0
     return work
 
 
 def _count(analysis: Analysis, name: str) -> int:
-    return sum(layer.calls for layer in _leaves(analysis) if family(layer.kind) == name)
+    return sum(layer.calls for layer in leaves(analysis) if family(layer.kind) == name)
 
 
 # -- operators
@@ -297,7 +276,7 @@ def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]
     for analysis in analyses:
         count: Counter[str] = Counter()
         # where one is a graph, the types of another's tensors are no operators
-        listed = _leaves(analysis) if bare or not graphless(analysis) else []
+        listed = leaves(analysis) if bare or not graphless(analysis) else []
         for layer in listed:
             count[layer.kind if alike else family(layer.kind)] += layer.calls
         counts.append(count)

@@ -274,8 +274,14 @@ def _stacked(left: list[Tensor], right: list[Tensor]) -> tuple[list[Tensor], lis
 # -- causes
 
 
-def weight_causes(first: Analysis, second: Analysis) -> Causes | None:
-    """Why the second model stores other parameters than the first; None if their tensors are not known."""
+def weight_causes(first: Analysis, second: Analysis, needless: frozenset[str] = frozenset()) -> Causes | None:
+    """Why the second model stores other parameters than the first; None if their tensors are not known.
+
+    Args:
+        first: A model.
+        second: Another.
+        needless: Paths of layers whose work no output needs.
+    """
     a, b = stored(first), stored(second)
     if a is None or b is None:
         return None
@@ -286,11 +292,21 @@ def weight_causes(first: Analysis, second: Analysis) -> Causes | None:
     norms, norms_left = _norms(first), _norms(second)
     apart = graphless(first) or graphless(second)
     folds = not apart and norms != norms_left and not any(_works(t) for t in (*lost, *gained))
+    joined = _joined(lost, gained) | _joined(gained, lost)
+    cut = first.info.tiled is not None or second.info.tiled is not None
+    grown = _filled(lost, gained) + _filled(gained, lost) if cut else []
+    filled = {id(t) for pair in grown for t in pair}
     for sign, model, others, tensors in ((-1, first, b, lost), (1, second, a, gained)):
         # seen from the model that has the tensor: has it batch norms that the other folded, or the reverse?
         more = (norms - norms_left) * -sign if folds else 0
         for tensor in tensors:
             words = _cause(tensor, sign, more > 0, more < 0, others, model)
+            if id(tensor) in joined:
+                words = _JOINED
+            elif id(tensor) in filled:
+                words = _FILLED
+            elif words is None and needless.issuperset(owner.path for owner in tensor.owners):
+                words = _NEEDLESS
             if words is None:
                 alone[sign].append(tensor)
             else:
@@ -307,6 +323,35 @@ def weight_causes(first: Analysis, second: Analysis) -> Causes | None:
     if scales:
         causes.append(Cause("scales and zero points that stand beside quantized tensors", 0, scales))
     return Causes(causes, folds, _listed(alone))
+
+
+def _filled(wholes: Sequence[Tensor], tiled: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Weights, and what a tiling made of them under names that begin with theirs: no axis is shorter."""
+    found = []
+    for tensor in tiled:
+        for whole in wholes:
+            longer = all(a <= b for a, b in zip(sorted(whole.shape), sorted(tensor.shape), strict=False))
+            named = any(n.startswith(f"{w}/") for n in tensor.names for w in whole.names)
+            if named and longer and len(whole.shape) == len(tensor.shape):
+                found.append((whole, tensor))
+    return found
+
+
+def _joined(parts: Sequence[Tensor], wholes: Sequence[Tensor]) -> set[int]:
+    """Vectors of one model that a concatenation makes into one, and that one, which the other stores."""
+    found: set[int] = set()
+    ends: dict[str, list[Tensor]] = defaultdict(list)
+    for tensor in parts:
+        for owner in tensor.owners:
+            if family(owner.kind) == "concatenation" and len(tensor.shape) == 1:
+                ends[owner.path].append(tensor)
+    for tensors in ends.values():
+        owner = next(o for o in tensors[0].owners if family(o.kind) == "concatenation")
+        made = [o.shape for o in owner.outputs]
+        whole = next((w for w in wholes if w.shape in made and id(w) not in found), None)
+        if whole is not None:
+            found |= {id(whole), *map(id, tensors)}
+    return found
 
 
 def _beside(model: Analysis, tensors: Sequence[Tensor]) -> int:
@@ -352,6 +397,15 @@ _SHARED = (
 )
 _SCALES = ("scale or zero point of the quantization", "scales and zero points of the quantization")
 _MADE = ("constant that an exporter made", "constants that an exporter made")
+_JOINED = (
+    "bias that is put together with others, and with zeros between them: one constant in the graph",
+    "biases that are put together, with zeros between them: one constant in the graph",
+)
+_FILLED = ("weight filled up to whole tiles", "weights filled up to whole tiles")
+_NEEDLESS = (
+    "parameter of a layer that no output of the graph needs",
+    "parameters of layers that no output of the graph needs",
+)
 _IDLE = ("parameter of a layer that does not run", "parameters of layers that do not run")
 
 

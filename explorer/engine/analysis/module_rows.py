@@ -133,7 +133,7 @@ class Trace(Struct):
         named: Every module by the path at which it is registered first.
         result: What the model returned, None if it failed.
         failed: Path of the module or operator that failed and why, or None.
-        kept: Storages of the model's outputs.
+        kept: Storages of the model's outputs, in their order.
         assumed: What was assumed, and how often.
         decided: Answers to the questions whether a tensor is true.
         asked: The places of the code that asked for values.
@@ -152,7 +152,7 @@ class Trace(Struct):
     named: dict[str, nn.Module]
     result: Any = None
     failed: tuple[str, str] | None = None
-    kept: frozenset[int] = frozenset()
+    kept: tuple[int, ...] = ()
     assumed: Counter[str] = field(default_factory=Counter)
     decided: tuple[bool, ...] = ()
     asked: Mapping[Place, Kind] = field(default_factory=dict)

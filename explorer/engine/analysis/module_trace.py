@@ -670,7 +670,7 @@ def trace(
             seen.refused = _is_raised(error)
     seen.decided, seen.endless, seen.asked = tuple(questions.decided), questions.endless, questions.asked
     seen.sized, seen.shared, seen.cut = watch.sized, watch.classes.used, watch.cut
-    seen.kept = frozenset(t.untyped_storage()._cdata for _, t in tensors(seen.result))
+    seen.kept = tuple(t.untyped_storage()._cdata for _, t in tensors(seen.result))
     return seen
 
 

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer.errors import Misuse
+from explorer.facts import TileSpec
 from explorer.facts.comparison import Comparison, Difference
 from explorer.session import Session, compare_files
 
@@ -300,3 +301,96 @@ def test_activations_that_are_several_operators_are_counted_exactly(tmp_path: Pa
     assert "SiLU written as Sigmoid, Mul" in why
     assert "GELU written as" in why
     assert found.agree
+
+
+# -- what an export writes otherwise, and what a tiling does
+
+NETS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.out = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8)
+        self.kv = nn.Linear(8, 16, bias=False)
+        self.v_bias = nn.Parameter(torch.rand(8))
+        self.pooler = nn.Sequential(nn.Linear(8, 6), nn.Tanh())
+    def forward(self, x):
+        bias = torch.cat((torch.zeros_like(self.v_bias), self.v_bias))
+        k, v = F.linear(x, self.kv.weight, bias).chunk(2, -1)
+        heads = [y.view(1, 5, 2, 4).transpose(1, 2) for y in (self.q(x), self.k(k), v)]
+        y = F.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(1, 5, 8)
+        self.pooler(y[:, 0])
+        return self.out(y)
+
+class Both(Net):
+    def forward(self, x):
+        y = super().forward(x)
+        return y, self.pooler(y[:, 0])
+
+class Deeper(Net):
+    def __init__(self):
+        super().__init__()
+        self.needed = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.needed(super().forward(x))
+
+def net(): return Net(), torch.rand(1, 5, 8)
+def both(): return Both(), torch.rand(1, 5, 8)
+def deeper(): return Deeper(), torch.rand(1, 5, 8)
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A file of modules, and the export of one."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("nets")
+    (folder / "nets.py").write_text(NETS)
+    source = str(folder / "nets.py")
+    with Session(f"{source}:net") as session:
+        return source, str(session.save(str(folder / "net.onnx")))
+
+
+def open_differences(found: Comparison) -> list[Difference]:
+    return [d for d in found.differences if d.delta is None or d.delta != d.explained]
+
+
+@pytest.mark.parametrize("name", ["net", "both"])
+def test_attention_a_pooler_and_joined_biases_of_an_export_are_named(
+    name: str, exported: tuple[str, str]
+) -> None:
+    source, path = exported
+    found = compare_files(f"{source}:{name}", path)
+    assert found.agree
+    assert not open_differences(found)
+    told = "; ".join(d.why for d in found.differences)
+    assert "scaled_dot_product_attention written as" in told
+    assert "MatMul" in told
+    assert "pooler.0, pooler.1: no output of the graph needs it" in told
+    assert "zeros between them" in told
+    assert sum(d.delta or 0 for d in of(found, "macs")) in (-6 * 8, -2 * 6 * 8)
+
+
+def test_a_layer_that_an_output_needs_is_not_left_out_without_a_word(exported: tuple[str, str]) -> None:
+    source, path = exported
+    found = compare_files(f"{source}:deeper", path)
+    assert not found.agree
+    assert {d.figure for d in open_differences(found)} >= {"params", "macs"}
+
+
+@pytest.mark.parametrize("edges", ["ragged", "padded"])
+def test_the_sums_of_tiles_are_the_products_own(
+    edges: Any, exported: tuple[str, str], tmp_path: Path
+) -> None:
+    source, path = exported
+    with Session(path) as session:
+        session.tile(TileSpec((2, 3, 4), edges=edges), verify=False)
+        tiled = str(session.save(str(tmp_path / "tiled.onnx")))
+    for first, second in ((path, tiled), (tiled, path), (f"{source}:net", tiled)):
+        found = compare_files(first, second)
+        assert found.agree
+        assert not open_differences(found)
+        assert any("on tiles: the sums of its tiles" in d.why for d in of(found, "elementwise_ops"))
