@@ -89,6 +89,10 @@ class EngineDied(ExplorerError):
     """The engine's process ended without an answer (crash, out of memory, kill)."""
 
 
+_NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible size")
+"""numpy's words for a shape that no array has."""
+
+
 def beyond(error: Exception) -> BadModel | None:
     """What to say of a model whose figures no number holds, or whose parts no stack does; else None.
 
@@ -98,6 +102,10 @@ def beyond(error: Exception) -> BadModel | None:
         return BadModel("the model is nested deeper than can be followed")
     if isinstance(error, OverflowError) or (isinstance(error, ValueError) and "integer string" in str(error)):
         return BadModel("a figure of this model is larger than any that can be shown here")
+    if isinstance(error, ValueError) and any(words in str(error) for words in _NO_ARRAY):
+        return BadModel("a tensor of this model is larger than any memory")
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        return BadModel("a name in this model holds half of a character, which cannot be written")
     return None
 
 

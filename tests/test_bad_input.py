@@ -12,6 +12,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -461,3 +462,60 @@ def test_escape_sequences_in_a_model_never_reach_the_terminal(
 
 def test_a_name_with_escape_sequences_in_a_complaint(complaint: Complaint) -> None:
     complaint("info", "no\x1b[2Jsuch\nfile.onnx")
+
+
+def test_half_a_character_in_an_index_is_a_line(folder: Path, complaint: Complaint) -> None:
+    (folder / "hf").mkdir()
+    (folder / "hf" / "config.json").write_text("{}")
+    index = folder / "hf" / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"\\ud800x": "\\udc00.safetensors"}}')
+    for words in (("info", "hf"), ("outline", "hf"), ("outline", str(index)), ("formats", "hf")):
+        assert r"\udc00.safetensors' leads out of the model's folder" in complaint(*words)
+
+
+def test_half_a_character_in_a_name_is_a_line_where_it_cannot_be_written(
+    folder: Path, complaint: Complaint
+) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"a\ud800": torch.zeros(2)}, "half.pth")
+    assert "half of a character" in complaint("convert", "half.pth", "-o", "made.safetensors")
+    assert main(["info", "half.pth", "--quiet"]) == 0
+
+
+def test_an_archive_with_more_than_arrays_is_a_line(folder: Path, complaint: Complaint) -> None:
+    with zipfile.ZipFile("input.npz", "w") as archive:
+        archive.writestr("abc", b"no array")
+    assert "'abc' in it is no array" in complaint("activations", "lenet.onnx", "--input", "input.npz")
+
+
+def test_an_input_of_2_62_rows_is_a_line(
+    folder: Path, complaint: Complaint, capfd: pytest.CaptureFixture[str]
+) -> None:
+    value, shape = helper.make_tensor_value_info, [2**62, 8]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [value("x", 1, shape)], [value("y", 1, shape)]
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "big.onnx")
+    for words in (
+        ("info", "big.onnx", "--observe"),
+        ("activations", "big.onnx"),
+        ("verify", "big.onnx", "big.onnx"),
+        ("blame", "big.onnx", "big.onnx"),
+    ):
+        assert "larger than any memory" in complaint(*words)
+    assert main(["plot", "big.onnx", "-o", "big.svg"]) == 0
+    assert "EiB" in Path("big.svg").read_text()
+
+
+def test_without_torch_an_onnx_file_says_what_to_type(
+    folder: Path, complaint: Complaint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "explorer.engine.convert.onnx_to_torch", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for ending in (".pt", ".pt2"):
+        said = complaint("convert", "lenet.onnx", "-o", f"made{ending}")
+        assert "pip install 'explorer-nn[torch]'" in said
+    for more in ((), ("-o", "made.pt2")):
+        assert "--to torch replaces the layers of an nn.Module" in complaint(
+            "tile", "lenet.onnx", "--to", "torch", *more
+        )

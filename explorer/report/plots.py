@@ -100,7 +100,7 @@ def _drawn(what: str, about: Info | None, fact: Any) -> Iterator[Figure]:
 
 def _memory(axes: Axes, about: Info, fact: Memory) -> None:
     steps = range(len(fact.steps))
-    live = [step.live_bytes for step in fact.steps]
+    live = [float(step.live_bytes) for step in fact.steps]  # numpy's integers end at 2^63
     axes.fill_between(steps, live, step="mid", color=_BLUE, alpha=0.35, linewidth=0)
     axes.step(steps, live, where="mid", color=_BLUE, linewidth=1)
     axes.set_title(f"Activation memory of {_name(about)}")

@@ -35,6 +35,7 @@ class ModuleTiling(Looking):
         Raises:
             Misuse: As `tile_module` says.
         """
+        self._module_of(on_progress)
         from explorer.engine.torch_tiling.job import plan_module
 
         job = self._module_job("", {}, False, 1, 0, on_progress, None)
@@ -76,6 +77,7 @@ class ModuleTiling(Looking):
             ExplorerError: Nothing was to be written, and the proof speaks against the result.
             Cancelled: `cancel` said so.
         """
+        self._module_of(on_progress)
         from explorer.engine.torch_tiling.job import to_torch
 
         if draws < 1:
@@ -109,6 +111,17 @@ class ModuleTiling(Looking):
         target = ["-o", path_word(output)] if output else []
         command = ["explorer", "tile", path_word(self.source), "--to", "torch", *target, *words]
         return shlex.join([*command, *dynamic_words(dynamic or {}), *opening_words(self._options)])
+
+    def _module_of(self, on_progress: OnProgress) -> None:
+        """Whether there is a module to tile, and torch to do it.
+
+        Raises:
+            Misuse, MissingExtra: There is not.
+        """
+        from explorer.engine.torch_tiling import module_of
+
+        if not self._history.current:
+            module_of(self._open(on_progress))
 
     def _module_job(
         self,

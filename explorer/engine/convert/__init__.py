@@ -11,7 +11,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -19,6 +18,7 @@ from msgspec import Struct
 from explorer import targets
 from explorer.arguments import dynamic_words, tied
 from explorer.engine.convert.job import Asked, Job, Made
+from explorer.engine.outsiders import require
 from explorer.errors import Misuse
 from explorer.facts import Progress
 from explorer.facts.conversion import Conversion
@@ -194,8 +194,6 @@ def _no_module(format: str, source: str) -> None:
         Misuse: The source is a checkpoint, whose code did not run.
     """
     if format != "checkpoint":
-        from explorer.engine.outsiders import require
-
         require("torch", source)
     raise Misuse(
         "no nn.Module can be made of it without running its code",
@@ -280,7 +278,7 @@ def write(
     made, size = None, 0
     with contextlib.suppress(_Different), targets.replacing(target, overwrite=overwrite) as temporary:
         module, _, name = converter.function.partition(":")
-        made = getattr(import_module(f"{__name__}.{module}"), name)(
+        made = getattr(require(f"{__name__}.{module}", target), name)(
             Job(
                 opened=opened,
                 source=opened.source,

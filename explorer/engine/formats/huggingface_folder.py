@@ -132,7 +132,10 @@ def _inside(folder: str, name: str, root: str = "") -> str:
     path = os.path.join(folder, name)
     plain = name and "\0" not in name and name == os.path.basename(name) and name not in (".", "..")
     root = root or os.path.realpath(folder)
-    target = os.path.realpath(path) if plain else ""
+    try:
+        target = os.path.realpath(path) if plain else ""
+    except ValueError:  # half of a character, which no name of a file has
+        plain = target = ""
     allowed = [root]
     if os.path.basename(os.path.dirname(root)) == "snapshots":
         # models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST

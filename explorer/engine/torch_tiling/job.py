@@ -22,6 +22,7 @@ from explorer.engine.analysis.meta_twin import sharing_values
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Asked, Job
 from explorer.engine.outsiders import said, silence
+from explorer.engine.torch_tiling import module_of
 from explorer.engine.torch_tiling.evidence import site_evidence
 from explorer.engine.torch_tiling.replace import Calls, rows_of_calls, tile_module
 from explorer.engine.verify.evidence import Grounds, verdict_of
@@ -133,13 +134,7 @@ def _loaded(opened: Opened) -> LoadedModule:
     Raises:
         Misuse: It is none.
     """
-    loaded: LoadedModule | None = getattr(opened, "loaded", None)
-    if loaded is None:
-        raise Misuse(
-            f"--to torch replaces the layers of an nn.Module; a file of the format {opened.format} has none",
-            where=opened.source,
-            hint="name the code: package.module:callable",
-        )
+    loaded = module_of(opened)
     from explorer.engine.formats.torch_twin import Twin
 
     if any(isinstance(layer, Twin) for layer in loaded.meta().modules()):

@@ -144,7 +144,13 @@ def read_input(path: str) -> Given:
                 loaded.close()
                 raise Misuse(f"its arrays would take {size:,} bytes unpacked", where=path)
             with loaded:
-                return Given(path, {name: loaded[name] for name in loaded.files})
+                found = {name: loaded[name] for name in loaded.files}
+            # what is no array there is handed over as bytes
+            if alien := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+                raise Misuse(
+                    f"'{printable(alien[0])}' in it is no array", where=path, hint="numpy.savez writes one"
+                )
+            return Given(path, found)
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     except Misuse:
