@@ -431,6 +431,13 @@ def test_products_are_written_as_scale_sim_reads_them(run: Run, sample: Sample, 
     macs = sum(int(m) * int(n) * int(k) for _, m, n, k in found)
     with Session(sample("bert_tiny")) as session:
         assert macs == session.plan(TileSpec()).macs
+    # of version 3's layout, likewise: a name and 20 whole numbers for each line of the topology
+    layout = (tmp_path / "gemm_layout.csv").read_text().splitlines()
+    rows = [line.strip().split(",")[:-1] for line in layout]
+    assert len(layout) == len(lines)
+    assert {len(fields) for fields in rows} == {21}
+    assert [int(field) for field in rows[1][1:]] == [1] * 6 + [0, 1, 2] * 2 + [0, 1, 2, 3] * 2
+    assert not any("DP" in fields[0] for fields in rows)
     assert run("sweep", sample("bert_tiny"), "--tile", "16", "--scalesim", "gemm.csv")[0] == 2
     assert run("sweep", sample("bert_tiny"), "--tile", "16", "--scalesim", "gemm.csv", "--force")[0] == 0
 

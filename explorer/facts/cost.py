@@ -101,6 +101,8 @@ class Systolic(Struct, frozen=True):
         dataflow: What stays in the array.
         cycles: That it computes, tile after tile as the plan cuts it, operands at hand.
         whole: The same for the product in one go, folded to the array's size only.
+        scalesim: `whole` as SCALE-Sim 3.0 counts it: what stays in the array as output is not drained, which
+            takes R cycles a fold; its report says one less, as it counts from 0.
         total: With moving: `cycles` and those of the traffic, in the better loop order of the same dataflow;
             the longer of both, or their sum without double buffering. None where moving is not known.
         seconds: Of `total`.
@@ -109,6 +111,7 @@ class Systolic(Struct, frozen=True):
     dataflow: Dataflow
     cycles: int
     whole: int
+    scalesim: int
     total: int | None
     seconds: float | None
 

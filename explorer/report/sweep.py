@@ -12,7 +12,7 @@ from explorer.report.model import Block
 from explorer.units import bytes_text, count_text, exact_text, printable, seconds_text
 from explorer.verdicts import VERDICTS
 
-__all__ = ["FRONT", "scalesim", "sweep", "tile_text"]
+__all__ = ["FRONT", "scalesim", "scalesim_layout", "sweep", "tile_text"]
 
 FRONT = "◆"
 """What marks a row of the front."""
@@ -135,16 +135,37 @@ def scalesim(layers: Sequence[SweepLayer]) -> str:
     The format has no counts, so a batch is as many lines; one of more than a thousand is a line whose name
     tells the count, and so is one that runs an unknown number of times.
     """
+    rows = (f"{name}, {layer.M}, {layer.N}, {layer.K}," for name, layer in _lines_of(layers))
+    return "\n".join(["Layer, M, N, K,", *rows, ""])
+
+
+def scalesim_layout(layers: Sequence[SweepLayer]) -> str:
+    """The layout that SCALE-Sim 3 reads beside `scalesim`'s topology: a line for each of its lines.
+
+    Every operand lies in the order of its axes, one element of each axis after the other; SCALE-Sim looks at
+    it where its configuration asks for a custom layout. A name that holds 'DP' would mean a depthwise layer.
+    """
+    axes = ("Height", "Width", "Channel")
+    kernel = ("Num Filter", "Channel", "Filter Height", "Filter Width")
+    factors = ("IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channel", "Num Filter")
+    columns = [f"{of} Intraline Factor" for of in factors]
+    columns += [f"IFMAP {of} {line} Order" for line in ("Intraline", "Interline") for of in axes]
+    columns += [f"Filter: {of} {line} Order" for line in ("Intraline", "Interline") for of in kernel]
+    values = [1] * len(factors) + 2 * list(range(len(axes))) + 2 * list(range(len(kernel)))
+    said = ", ".join(map(str, values))
+    rows = (f"{name.replace('DP', 'D P')}, {said}," for name, _ in _lines_of(layers))
+    return "\n".join([", ".join(["Layer", *columns, ""]).rstrip(), *rows, ""])
+
+
+def _lines_of(layers: Sequence[SweepLayer]) -> Iterator[tuple[str, SweepLayer]]:
+    """The lines of a topology: a name for each, and what it is."""
     several = len({layer.model for layer in layers}) > 1
-    lines = ["Layer, M, N, K,"]
     for layer in layers:
         name = f"{layer.model}: {layer.name}" if several else layer.name
         name = " ".join(printable(name).replace(",", ";").split()) or "product"
         times = layer.batch * (1 if layer.calls is None else layer.calls)
-        sizes = f"{layer.M}, {layer.N}, {layer.K},"
         if layer.calls is None or times > _REPEATED:
             count = "?" if layer.calls is None else f"{times}"
-            lines.append(f"{name} (x {count}), {sizes}")
+            yield f"{name} (x {count})", layer
         else:
-            lines += [f"{name}{f' #{at + 1}' if times > 1 else ''}, {sizes}" for at in range(times)]
-    return "\n".join([*lines, ""])
+            yield from ((f"{name} #{at + 1}" if times > 1 else name, layer) for at in range(times))

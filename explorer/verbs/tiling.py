@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from explorer.errors import BadModel, ExplorerError, Misuse
 from explorer.units import dims_text
 from explorer.verbs.answer import (
@@ -163,6 +165,12 @@ def _change(session: Session, line: ProgressLine) -> tuple[Diff | None, str]:
         return None, f"what changed cannot be shown: {error}"
 
 
+def _layout_beside(path: str) -> str:
+    """Where the layout for a topology of SCALE-Sim goes: 'gemm.csv' -> 'gemm_layout.csv'."""
+    stem, ending = os.path.splitext(path)
+    return f"{stem}_layout{ending}"
+
+
 def _sweep(given: Given, line: ProgressLine) -> Answer:
     from explorer import machines
     from explorer.report import sweep as text
@@ -177,7 +185,8 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
         if given.scalesim is not None:
             from explorer.targets import check_target
 
-            check_target(given.scalesim, overwrite=given.force, models=given.models, weights=())
+            for target in (given.scalesim, _layout_beside(given.scalesim)):
+                check_target(target, overwrite=given.force, models=given.models, weights=())
         fact = _swept(
             given,
             line,
@@ -199,9 +208,14 @@ def _sweep(given: Given, line: ProgressLine) -> Answer:
     if given.scalesim is not None:
         from explorer.targets import replacing
 
-        with replacing(given.scalesim, overwrite=given.force) as temporary:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text.scalesim(fact.layers))
+        written = {
+            given.scalesim: text.scalesim(fact.layers),
+            _layout_beside(given.scalesim): text.scalesim_layout(fact.layers),
+        }
+        for target, lines in written.items():
+            with replacing(target, overwrite=given.force) as temporary:
+                with open(temporary, "w", encoding="utf-8") as file:
+                    file.write(lines)
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
         BAD_INPUT if bad else EXIT_CODES[weakest(proofs)],

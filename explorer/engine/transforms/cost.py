@@ -343,9 +343,11 @@ def _lower_bound(shape: Shape, buffer: int, compulsory: int) -> int:
 
 
 def _systolic(dataflow: Dataflow, shape: Shape, machine: Hardware, orders: Sequence[OrderCost]) -> Systolic:
-    """SCALE-Sim's 2 R + C + T - 2 cycles a fold, on an array of R rows and C columns.
+    """2 R + C + T - 2 cycles a fold, on an array of R rows and C columns.
 
-    A fold is what of the product is in the array at one time; T is how much streams through it.
+    A fold is what of the product is in the array at one time; T is how much streams through it. R of the
+    cycles fill the array with what stays, or drain it of outputs: so SCALE-Sim's paper. Its version 3.0
+    counts R + C + T - 2 for outputs: it does not drain them.
     """
     assert machine.array is not None
     rows, columns = machine.array
@@ -355,10 +357,12 @@ def _systolic(dataflow: Dataflow, shape: Shape, machine: Hardware, orders: Seque
     streams = grid_of(shape)[through] * fill + moved(shape)[through]
     cycles = shape.batch * folds(shape, along, rows) * folds(shape, across, columns) * streams
     sizes = shape[:3]
-    once = -(-sizes[along] // rows) * -(-sizes[across] // columns) * (fill + sizes[through])
+    once = -(-sizes[along] // rows) * -(-sizes[across] // columns)
+    whole = shape.batch * once * (fill + sizes[through])
+    drained = shape.batch * once * rows if dataflow == "output-stationary" else 0
     moving = min((one for one in orders if one.dataflow == dataflow), key=_traffic).memory_cycles
     total = None if moving is None else _together(cycles, moving, machine)
-    return Systolic(dataflow, cycles, shape.batch * once, total, _seconds(total, machine))
+    return Systolic(dataflow, cycles, whole, whole - drained, total, _seconds(total, machine))
 
 
 def _seconds(cycles: int | None, machine: Hardware) -> float | None:
@@ -396,8 +400,9 @@ def _added(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount |
 def _systolic_total(rows: Sequence[Systolic], turns: Sequence[int], machine: Hardware) -> Systolic:
     cycles = sum(row.cycles * turn for row, turn in zip(rows, turns, strict=True))
     whole = sum(row.whole * turn for row, turn in zip(rows, turns, strict=True))
+    theirs = sum(row.scalesim * turn for row, turn in zip(rows, turns, strict=True))
     total = _added([row.total for row in rows], turns)
-    return Systolic(rows[0].dataflow, cycles, whole, total, _seconds(total, machine))
+    return Systolic(rows[0].dataflow, cycles, whole, theirs, total, _seconds(total, machine))
 
 
 def _assumed(plan: Plan, machine: Hardware) -> Iterable[str]:

@@ -240,6 +240,10 @@ def _systolic(site: SiteCost, shape: Shape, machine: Hardware) -> Iterator[Formu
             f" x ({fill:,} + {sizes[through]:,})",
         )
         yield Formula(f"{timing.dataflow} array, in one go", rule, numbers, timing.whole, "cycles")
+        if timing.scalesim != timing.whole:
+            rule, numbers = rule.replace("2 R", "R"), numbers.replace(f"{fill:,} +", f"{fill - rows:,} +")
+            name = f"{timing.dataflow} array, as SCALE-Sim 3"
+            yield Formula(name, rule, numbers, timing.scalesim, "cycles")
         if timing.total is None:
             continue
         orders = (cost for cost in site.orders if cost.dataflow == timing.dataflow)

@@ -142,8 +142,12 @@ def _figures(cost: PlanCost, example: SiteCost | None) -> list[CostRow]:
             if timing.seconds is not None:
                 said.append(((units.seconds_text(timing.seconds), "number"),))
             said.append(((f"{units.count_text(timing.whole)} in one go", "dim"),))
+            if timing.scalesim != timing.whole:
+                said.append(((f"{units.count_text(timing.scalesim)} as SCALE-Sim 3 counts", "dim"),))
             name = timing.dataflow
-            formulas = tuple(f"{name} array{part}" for part in ("", ", with moving", ", in one go"))
+            formulas = tuple(
+                f"{name} array{part}" for part in ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
+            )
             rows.append(explain.row(name, formulas, tuple(said)))
     return rows
 

@@ -198,6 +198,24 @@ def test_systolic_cycles_are_those_of_following_operands_through_the_array(
         assert timing.whole == plan.batch * through_the_array(name, plan.M, plan.K, plan.N, *array)
 
 
+@pytest.mark.parametrize(
+    ("size", "outputs", "weights", "inputs"),
+    [
+        ((8, 20, 16), 41, 113, 137),
+        ((20, 10, 16), 95, 99, 183),
+        ((5, 9, 7), 30, 69, 73),
+        ((17, 33, 40), 494, 704, 699),
+        ((1, 1, 1), 22, 30, 30),
+    ],
+)
+def test_cycles_are_those_that_scale_sim_3_reports(
+    size: tuple[int, int, int], outputs: int, weights: int, inputs: int
+) -> None:
+    """'Total Cycles' of its COMPUTE_REPORT.csv (3.0.0, -i gemm, an array of 8 x 16), which counts from 0."""
+    timings = site_cost(site(*size), Hardware(array=(8, 16))).systolic
+    assert [timing.scalesim - 1 for timing in timings] == [outputs, weights, inputs]
+
+
 # a machine
 
 
