@@ -260,6 +260,17 @@ class Wiring:
             (nodes, names read that no such node makes: stops, inputs, what is not known).
         """
         ends = set(stop)
+        chosen, seen = self._behind(outputs, ends)
+        nodes = [self.nodes[at] for at in sorted(chosen)]
+        made = {o for node in nodes for o in node.outputs if o not in ends}
+        return nodes, seen - made - self.known
+
+    def positions(self, outputs: Iterable[str]) -> list[int]:
+        """Positions of the nodes that `outputs` depend on, in order."""
+        return sorted(self._behind(outputs, set())[0])
+
+    def _behind(self, outputs: Iterable[str], ends: set[str]) -> tuple[set[int], set[str]]:
+        """Positions of the nodes behind some values, and every name that was met."""
         chosen: set[int] = set()
         seen: set[str] = set()
         pending = list(outputs)
@@ -272,9 +283,7 @@ class Wiring:
             if at is not None and at not in chosen:
                 chosen.add(at)
                 pending += reads(self.nodes[at])
-        nodes = [self.nodes[at] for at in sorted(chosen)]
-        made = {o for node in nodes for o in node.outputs if o not in ends}
-        return nodes, seen - made - self.known
+        return chosen, seen
 
 
 def _last_uses(nodes: Sequence[Node], keep: frozenset[str]) -> dict[int, list[str]]:

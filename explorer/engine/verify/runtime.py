@@ -81,6 +81,9 @@ class Session:
         optimise: False switches graph optimisation off: for sub-models that run once, loading is most of the
             time.
         threads: For its operators; None: as onnxruntime likes.
+        sparing: Memory is given back as soon as a value is read no more; it is otherwise kept, in blocks each
+            twice as large as the one before. Where activations are large that is most of the memory, where
+            they are small a tenth of the time.
 
     Attributes:
         outputs: Names of the outputs.
@@ -92,12 +95,21 @@ class Session:
             highest, in one line.
     """
 
-    def __init__(self, model: Model, *, what: str, optimise: bool = True, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        what: str,
+        optimise: bool = True,
+        threads: int | None = None,
+        sparing: bool = False,
+    ) -> None:
         self.what = what
         folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or 0
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = not sparing
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         # threads that spin while they wait take the processor from whoever else works on the machine
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")

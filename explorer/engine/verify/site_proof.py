@@ -8,7 +8,7 @@ several.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -25,7 +25,8 @@ from explorer.engine.verify.inputs import Drawn, any_values, draw
 from explorer.engine.verify.interpret import Wiring
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.original import find_original
-from explorer.engine.verify.runtime import Array, Session, expose
+from explorer.engine.verify.pieces import run_in_pieces
+from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.sites import Sessions, SiteRun, run_part, run_site
 from explorer.engine.verify.structure import walk
 from explorer.errors import BadModel
@@ -34,8 +35,8 @@ from explorer.units import printable
 
 __all__ = ["SiteProof", "key_of"]
 
-_EXPOSED = 1 << 28
-"""Bytes of activations that one run of the original hands out."""
+_EXPOSED = 1 << 27
+"""Bytes of activations that the original hands out at a time."""
 
 _TOGETHER = 1 << 27
 """Bytes of activations of the sites that are proved side by side."""
@@ -108,10 +109,11 @@ class SiteProof:
 
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            for group in portions(moved, _exposed, _EXPOSED):
-                shown = [found[key_of(s)] for s in group if not s.place]
+            groups = list(portions(moved, _exposed, _EXPOSED))
+            runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
+            for group in groups:
                 try:
-                    values = self._observed(shown, drawn) if shown else {}
+                    values = next(runs)
                 except BadModel:
                     if drawn is self.drawn:
                         raise
@@ -137,13 +139,12 @@ class SiteProof:
             *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
         )
 
-    def _observed(self, originals: Sequence[Original], drawn: tuple[Drawn, ...]) -> dict[str, Array]:
-        """One run of the original with what goes into and comes out of the sites."""
-        feeds = draw(drawn, self.seed)
-        names = [name for o in originals for name in (*o.inputs, o.output)]
-        wanted = [n for n in dict.fromkeys(names) if n not in feeds]
-        session = Session(expose(self.before, wanted), what="the original", optimise=False)
-        return {**feeds, **session.run(feeds)}
+    def _observed(
+        self, shown: Sequence[Sequence[Original]], drawn: tuple[Drawn, ...]
+    ) -> Iterator[dict[str, Array]]:
+        """What goes into and comes out of the sites in one run of the original, portion by portion."""
+        wanted = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in shown]
+        return run_in_pieces(self.before, draw(drawn, self.seed), wanted, "the original")
 
     def _site(
         self,
@@ -214,7 +215,7 @@ class SiteProof:
 
     def shapes(self, found: Mapping[str, Original]) -> dict[str, TensorInfo]:
         """Shapes of what goes into and comes out of the sites of the main graph, as seen in a run."""
-        values = self._observed([o for key, o in found.items() if key == o.output], self.drawn)
+        values = next(self._observed([[o for key, o in found.items() if key == o.output]], self.drawn))
         return {n: TensorInfo(n, str(v.dtype), tuple(v.shape), "observed") for n, v in values.items()}
 
 

@@ -31,7 +31,7 @@ from explorer.engine.verify.runtime import Array, Session
 from explorer.errors import Cancelled
 from explorer.facts import SitePlan
 
-__all__ = ["LIMIT", "Sessions", "SiteRun", "chain_length", "fault_of", "run_part", "run_site"]
+__all__ = ["LIMIT", "Sessions", "SiteRun", "chain_length", "fault_of", "run_nodes", "run_part", "run_site"]
 
 LIMIT = 8.0
 """What |error| / (u |x| |W|) may be where signs are mixed."""
@@ -45,6 +45,9 @@ _WITHOUT_BLAS = 1 << 28
 
 _ROWS = 1 << 21
 """Elements of X that are widened at a time."""
+
+_LARGE = 1 << 24
+"""Elements of X from which on a site is run sparingly: X exists several times while it is cut."""
 
 _SAMPLED = 32
 """Rows up to which all are compared in the dense draw, and how many of more are by chance."""
@@ -171,10 +174,21 @@ def run_part(
     Raises:
         BadModel: onnxruntime cannot load or run it.
     """
-    graph = model.graph
-    nodes, _ = Wiring.of(graph).needed(outputs, stop=feeds)
+    nodes, _ = Wiring.of(model.graph).needed(outputs, stop=feeds)
+    return run_nodes(model, nodes, feeds, outputs, what, threads)
+
+
+def run_nodes(
+    model: Model,
+    nodes: Sequence[Node],
+    feeds: Mapping[str, Array],
+    outputs: Sequence[str],
+    what: str,
+    threads: int | None = None,
+) -> dict[str, Array]:
+    """Runs some nodes of a model by themselves: see `run_part`."""
     given = tuple(Value(n, str(v.dtype), v.shape) for n, v in feeds.items())
-    return _part(model, nodes, given, outputs, what, threads).run(dict(feeds))
+    return _part(model, nodes, given, outputs, what, threads, True).run(dict(feeds))
 
 
 def _part(
@@ -183,7 +197,8 @@ def _part(
     inputs: tuple[Value, ...],
     outputs: Sequence[str],
     what: str,
-    threads: int,
+    threads: int | None,
+    sparing: bool = False,
 ) -> Session:
     """A session of some nodes of a model by themselves, with the weights that they read."""
     read = {name for node in nodes for name in reads(node)} - {value.name for value in inputs}
@@ -196,7 +211,7 @@ def _part(
         initializers={n: initializers[n] for n in read if n in initializers},
     )
     part = replace(model, graph=graph, functions=_called(model, nodes), metadata={}, extra=())
-    return Session(part, what=what, optimise=False, threads=threads)
+    return Session(part, what=what, optimise=False, threads=threads, sparing=sparing)
 
 
 def _called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
@@ -532,7 +547,8 @@ class _Runner:
 
     def _session(self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]) -> Session:
         what = f"site '{self.site.name}'"
-        return _part(self.after, nodes, inputs, outputs, what, self.share.threads)
+        large = self.site.batch * self.site.M * self.site.K > _LARGE
+        return _part(self.after, nodes, inputs, outputs, what, self.share.threads, large)
 
 
 def _cone(output: str, makers: Mapping[str, Node], stop: set[str]) -> list[Node]:
