@@ -83,6 +83,7 @@ class Activations(Struct, frozen=True):
             one that failed, if the model did.
         sizes: Types and shapes of the inputs that came from a file, by name; none where the file has other
             arrays than the model has inputs.
+        notes: What else there is to know of the values: that the weights are random.
     """
 
     source: str
@@ -92,3 +93,4 @@ class Activations(Struct, frozen=True):
     skipped: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     sizes: Mapping[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -267,6 +267,7 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
         "skipped": [{"layer": layer, "reason": reason} for layer, reason in fact.skipped],
         "output": fact.output or None,
         "seconds": fact.seconds,
+        "notes": list(fact.notes),
     }
 
 

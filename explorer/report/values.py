@@ -42,6 +42,7 @@ def activations(about: Info, fact: Activations) -> list[Block]:
     """The answer of `explorer activations`: inputs, every output's values, what could not be seen."""
     blocks = [
         *title(about.model),
+        *(Prose(note, NOTE) for note in fact.notes),
         Line(),
         *(Prose(text, DIM) for text in fact.inputs),
         Line(),

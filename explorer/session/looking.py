@@ -147,7 +147,9 @@ class Looking(States):
         at = self._at(index)
         layers = self._rows(at, on_progress, cancel)
         opened = None if at else self._open(on_progress)
-        tensors, notes = opened.tensors() if opened else (onnx_tensors.stored(self._model(at)), ())
+        # whatever was made of random weights is as random as they are
+        made = onnx_tensors.stored(self._model(at)) if opened is None else ()
+        tensors, notes = (made, self._random_weights()) if opened is None else opened.tensors()
         return weights.weights(
             tensors,
             names,
@@ -206,7 +208,7 @@ class Looking(States):
             dims = dims_of(model, self._options["dims"])
             return onnx_activations.run(model, rows, asked, dims=dims)
 
-        return activations.activations(
+        found = activations.activations(
             run,
             layers,
             source=self._label(at),
@@ -218,6 +220,7 @@ class Looking(States):
             on_progress=on_progress,
             cancel=cancel,
         )
+        return replace(found, notes=self._random_weights())
 
     def torchinfo(self) -> TorchinfoTable:
         """Torchinfo's own table of the opened model, and where its numbers are not ours and why.

@@ -291,6 +291,11 @@ class States:
             raise Misuse(order.failed, where=self.source, hint=order.hint)
         return examined
 
+    def _random_weights(self) -> tuple[str, ...]:
+        """That the weights of every state are random, if those of the opened model are."""
+        said = getattr(self._open(None), "weights_note", "")
+        return (said,) if said.startswith("random") else ()
+
     def _rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
         """The layers of a model; none of a module whose inputs have still to be given, which has values."""
         try:

@@ -48,6 +48,49 @@ async def test_a_model_that_cannot_be_opened_is_one_line_in_a_dialog() -> None:
         assert hands.dialog() == ""
 
 
+@pytest.mark.parametrize("above", [(), ("question_mark",), ("a",)])
+async def test_o_opens_a_model_again_whatever_dialog_stands_above(above: tuple[str, ...]) -> None:
+    engine = ScriptedEngine(errors={"open": BadModel("is empty", where="alexnet.onnx")})
+    async with screen(engine) as hands:
+        if above:
+            await hands.press("escape", *above)
+        assert hands.dialog()
+        engine.errors.clear()
+        await hands.press("o")
+        assert hands.dialog() == ""
+        assert len(hands.tree()) == 15
+        await hands.press("question_mark", "o")
+        assert hands.dialog().startswith("Keys"), "a model that is open stays as it is"
+
+
+async def test_a_path_that_cannot_be_written_is_asked_for_again_as_it_was_typed(tmp_path: Path) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("mine")
+
+    def typed() -> str:
+        return hands.pilot.app.screen.query_one(Input).value
+
+    async with screen(ScriptedEngine(errors={"save": BadModel("the disk is full")})) as hands:
+        await hands.press("x")
+        hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "layers.xls")
+        await hands.press("enter")
+        assert "the ending says the format" in " ".join(hands.dialog().split())
+        await hands.press("escape")
+        assert typed() == str(tmp_path / "layers.xls")
+        hands.pilot.app.screen.query_one(Input).value = str(there)
+        await hands.press("enter", "n")
+        assert typed() == str(there), "and where it may not be replaced"
+        await hands.press("escape")
+        assert there.read_text() == "mine"
+        assert hands.dialog() == ""
+        await hands.press("w")
+        hands.pilot.app.screen.query_one(Input).value = "full/disk.onnx"
+        await hands.press("enter")
+        assert "the disk is full" in hands.dialog()
+        await hands.press("enter")
+        assert typed() == "full/disk.onnx"
+
+
 async def test_a_model_whose_opening_was_stopped_or_failed_can_be_opened_again() -> None:
     engine = ScriptedEngine(hold=("open",), errors={"open": BadModel("is empty", where="alexnet.onnx")})
     async with screen(engine) as hands:

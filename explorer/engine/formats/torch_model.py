@@ -89,17 +89,20 @@ class TorchModel:
 
         return lambda arrays: torch_module.run(self.loaded, list(arrays))
 
+    @property
+    def weights_note(self) -> str:
+        """Where the weights come from: 'random weights, seed 0'."""
+        text = self.loaded.weights_text
+        return f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
+
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `Opened`."""
         from explorer.engine.values import torch_tensors
 
-        text = self.loaded.weights_text
-        note = f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
-
         def bind() -> Bound:
             return self.loaded.bind(self.options.input_shapes, self.options.dims)
 
-        return torch_tensors.stored(torch_tensors.materialised(self.loaded, bind)), (note,)
+        return torch_tensors.stored(torch_tensors.materialised(self.loaded, bind)), (self.weights_note,)
 
     def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
         """See `Opened`."""

@@ -32,6 +32,7 @@ def number(value: float | None) -> str:
 def weight_lines(weights: Weights, of: int, width: int, exact: bool, *, brief: bool = False) -> list[Line]:
     """Statistics of a layer's weights; `of` is how many tensors it has in all, `brief` two lines for each."""
     lines = _heading("Values of the weights", len(weights.tensors), of, "tensors")
+    lines += _notes(weights.notes, width, "warn")
     lines += _stats(weights.tensors, width, exact, brief)
     shown = {stats.tensor.name for stats in weights.tensors}
     for said, groups in (("tied: one tensor", weights.tied), ("equal bytes", weights.duplicates)):
@@ -39,7 +40,6 @@ def weight_lines(weights: Weights, of: int, width: int, exact: bool, *, brief: b
             if shown & set(group):
                 names = ", ".join(safe(name) for name in group[:8])
                 lines.extend(wrap(((f" {said}: ", "dim"), (names, "accent")), width, 3))
-    lines += _notes(weights.notes, width)
     return lines
 
 
@@ -49,6 +49,7 @@ def activation_lines(
     """What a layer put out in a run; `of` is how many layers lie in it, `brief` two lines for each tensor."""
     ran = len({stats.layer for stats in activations.tensors})
     lines = _heading("Values of the activations", ran, of, "layers")
+    lines += _notes(activations.notes, width, "warn")
     lines += _stats(activations.tensors, width, exact, brief)
     lines += _notes(activations.inputs, width)
     for path, why in activations.skipped:
@@ -63,8 +64,8 @@ def _heading(title: str, shown: int, of: int, noun: str) -> list[Line]:
     return lines
 
 
-def _notes(notes: Sequence[str], width: int) -> list[Line]:
-    return [line for note in notes for line in wrap(((" ", "text"), (safe(note), "dim")), width, 1)]
+def _notes(notes: Sequence[str], width: int, role: str = "dim") -> list[Line]:
+    return [line for note in notes for line in wrap(((" ", "text"), (safe(note), role)), width, 1)]
 
 
 def _stats(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool) -> list[Line]:

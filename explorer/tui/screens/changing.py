@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Changing"]
 
+Write = Callable[[str, bool], Coroutine[Any, Any, None]]
+"""Writes a file; the second argument is whether one may be replaced."""
+
 _AT_ONCE, _AT_A_TIME = 1_000, 128
 """Layers that can be looked through while a key waits, and between two looks at the clock."""
 
@@ -151,11 +154,14 @@ class Changing(Screen[None]):
         self.said, self.last_command = said, ""
         self.show_status()
 
-    def fail(self, title: str, error: ExplorerError) -> None:
-        """The one line of an error, in a dialog."""
+    def fail(
+        self, title: str, error: ExplorerError, then: Callable[[], None] | None = None, *, hint: str = ""
+    ) -> None:
+        """The one line of an error, in a dialog; `then` follows when it is closed."""
         from explorer.tui.screens.dialogs import Message
 
-        self.app.push_screen(Message(title, str(error)))
+        message = Message(title, str(error), hint=hint)
+        self.app.push_screen(message, lambda _: then() if then is not None else None)
 
     def state_note(self) -> str:
         """Which state of the history is shown, and whether it is saved."""
@@ -181,20 +187,49 @@ class Changing(Screen[None]):
             return False
         return True
 
-    def _start(self, title: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run a job unless one runs; tell what goes wrong."""
+    def _start(
+        self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
+    ) -> None:
+        """Run a job unless one runs; tell what goes wrong, and then call `failed`."""
         if self._ready():
-            self.run_worker(self._guarded(title, work), group="job", exit_on_error=False)
+            self.run_worker(self._guarded(title, work, failed), group="job", exit_on_error=False)
         else:
             work.close()
 
-    async def _guarded(self, title: str, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(
+        self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
+    ) -> None:
         try:
             await work
         except Cancelled:
             self.say(f"{title}: stopped, nothing was changed")
         except ExplorerError as error:
-            self.fail(title, error)
+            self.fail(title, error, failed)
+
+    def ask_path(self, title: str, path: str, said: str, write: Write) -> None:
+        """Ask where to write, ask before a file is lost, and ask again where it cannot be written."""
+        from explorer.tui.screens.dialogs import AskPath, Confirm
+
+        def answered(chosen: str | None) -> None:
+            if chosen is None:
+                return
+
+            def again() -> None:
+                self.ask_path(title, chosen, said, write)
+
+            def go(yes: bool | None) -> None:
+                if yes:
+                    self._start(title, write(chosen, there), again)
+                else:
+                    again()
+
+            there = os.path.isfile(chosen)
+            if there:
+                self.app.push_screen(Confirm("Replace the file?", f"{chosen} exists. Replace it?"), go)
+            else:
+                go(True)
+
+        self.app.push_screen(AskPath(title, path, said, blink=not self.remote), answered)
 
     # tile
 
@@ -382,36 +417,11 @@ class Changing(Screen[None]):
 
     def action_save(self) -> None:
         """Ask where, and write the current model."""
-        from explorer.tui.screens.dialogs import AskPath
-
         if not self._ready():
             return
         stem = os.path.basename(self.source).removesuffix(".onnx").replace(":", "_")
         tail = "_tiled" if self.can_compare() else ("_copy" if self.source.endswith(".onnx") else "")
-        dialog = AskPath(
-            "Save as ONNX", f"{stem}{tail}.onnx", "The current model, written to", blink=not self.remote
-        )
-        self.app.push_screen(dialog, self._save)
-
-    def _save(self, path: str | None) -> None:
-        if path is None:
-            return
-        if os.path.isfile(path):
-            self._replace(path, self._do_save(path, True))
-        else:
-            self._start("Save", self._do_save(path, False))
-
-    def _replace(self, path: str, work: Coroutine[Any, Any, None]) -> None:
-        """Ask before a file is lost."""
-        from explorer.tui.screens.dialogs import Confirm
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._start("Save", work)
-            else:
-                work.close()
-
-        self.app.push_screen(Confirm("Replace the file?", f"{path} exists. Replace it?"), answered)
+        self.ask_path("Save as ONNX", f"{stem}{tail}.onnx", "The current model, written to", self._do_save)
 
     async def _do_save(self, path: str, overwrite: bool) -> None:
         saved = await self.jobs.run("saving", "save", path, overwrite=overwrite)
@@ -421,26 +431,13 @@ class Changing(Screen[None]):
 
     def action_export(self) -> None:
         """Ask where, and write the layer table."""
-        from explorer.tui.screens.dialogs import AskPath
-
         if not self._ready():
             return
         stem = os.path.basename(self.source).removesuffix(".onnx").replace(":", "_")
         said = "All layers with their figures; the ending says the format, .csv or .json"
-        self.app.push_screen(
-            AskPath("Export the layers", f"{stem}_layers.csv", said, blink=not self.remote), self._export
-        )
+        self.ask_path("Export the layers", f"{stem}_layers.csv", said, self._do_export)
 
-    def _export(self, path: str | None) -> None:
-        if path is None:
-            return
-        work = self._do_export(path)
-        if os.path.isfile(path):
-            self._replace(path, work)
-        else:
-            self._start("Export", work)
-
-    async def _do_export(self, path: str) -> None:
+    async def _do_export(self, path: str, overwrite: bool) -> None:
         from explorer.tui.export import write_layers
 
         assert self.analysis is not None

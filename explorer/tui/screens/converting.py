@@ -32,30 +32,16 @@ class Converting(Tiles):
         self._start("Convert", self._ask_conversion())
 
     async def _ask_conversion(self) -> None:
-        from explorer.tui.screens.dialogs import AskPath
-
         kinds: Sequence[tuple[str, tuple[str, ...]]] = await self.jobs.ask("conversions")
         if not kinds:
             raise ExplorerError("a model of this format cannot be converted", where=self.source)
         stem = os.path.splitext(os.path.basename(self.source.rstrip(os.sep)))[0].replace(":", "_")
         said = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
         named = [stem + ending for _, endings in kinds for ending in endings]
-        dialog = AskPath(
-            "Convert",
-            # never the model itself, which Enter would offer to replace
-            next((name for name in named if name != os.path.basename(self.source)), named[0]),
-            f"The ending says what it becomes: {said}. Written to",
-            blink=not self.remote,
-        )
-        self.app.push_screen(dialog, self._convert)
-
-    def _convert(self, path: str | None) -> None:
-        if path is None:
-            return
-        if os.path.isfile(path):
-            self._replace(path, self._do_convert(path, True))
-        else:
-            self._start("Convert", self._do_convert(path, False))
+        # never the model itself, which Enter would offer to replace
+        path = next((name for name in named if name != os.path.basename(self.source)), named[0])
+        about = f"The ending says what it becomes: {said}. Written to"
+        self.ask_path("Convert", path, about, self._do_convert)
 
     async def _do_convert(self, path: str, overwrite: bool) -> None:
         from explorer.tui.screens.dialogs import Page

@@ -87,7 +87,10 @@ def text_input(
 class Dialog(ModalScreen[T], Generic[T]):
     """A box over the main screen; Esc closes it without an answer."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", show=False),
+        Binding("o", "reopen", show=False),
+    ]
     TITLE_TEXT = ""
     HINT = "Esc close"
 
@@ -105,6 +108,13 @@ class Dialog(ModalScreen[T], Generic[T]):
     def action_close(self) -> None:
         """Close without an answer."""
         self.dismiss(None)
+
+    async def action_reopen(self) -> None:
+        """Open a model that is not open, whatever this dialog said of it."""
+        main = self.app.screen_stack[0]
+        if getattr(main, "analysis", self) is None:
+            self.dismiss(None)
+            self.app.call_later(main.run_action, "reopen")
 
 
 class Page(Dialog[bool]):
@@ -155,12 +165,12 @@ class Page(Dialog[bool]):
 class Message(Page):
     """One line that went wrong, or a word that needs no answer."""
 
-    def __init__(self, title: str, said: str, *, tone: str = "bad") -> None:
+    def __init__(self, title: str, said: str, *, tone: str = "bad", hint: str = "") -> None:
         # an error is one line made of what the engine says; names in it are the model's
         super().__init__(
             title,
             lambda width: (BLANK, *wrap(((safe(said), "text"),), width), BLANK),
-            hint="y copy · Esc close",
+            hint=hint or "y copy · Esc close",
             tone=tone,
             copy=said,
         )

@@ -144,7 +144,7 @@ class MainScreen(Sweeps):
             self._note = "stopped · o opens it again"
         except ExplorerError as error:
             self._note = "could not be opened · o tries again"
-            self.fail("Cannot open this model", error)
+            self.fail("Cannot open this model", error, hint="o tries again · y copy · Esc close")
         self.show_heads()
 
     def action_reopen(self) -> None:

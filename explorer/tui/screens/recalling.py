@@ -112,20 +112,10 @@ class Recalling(Blaming):
         return os.path.basename(self.source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
 
     def _ask_file(self, title: str, path: str, said: str, method: str, **how: Any) -> None:
-        from explorer.tui.screens.dialogs import AskPath
-
         def write(chosen: str, overwrite: bool) -> Coroutine[Any, Any, None]:
             return self._do_write(method, chosen, overwrite=overwrite, **how)
 
-        def answered(chosen: str | None) -> None:
-            if chosen is None:
-                return
-            if os.path.isfile(chosen):
-                self._replace(chosen, write(chosen, True))
-            else:
-                self._start(title, write(chosen, False))
-
-        self.app.push_screen(AskPath(title, path, said, blink=not self.remote), answered)
+        self.ask_path(title, path, said, write)
 
     async def _do_write(self, method: str, path: str, **how: Any) -> None:
         written = await self.jobs.run("writing", method, path, **how)

@@ -383,9 +383,11 @@ class SweepScreen(Screen[TileSpec]):
             self.app.bell()
             return
         stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
+        self._ask_path(f"{stem}_sweep.csv")
+
+    def _ask_path(self, path: str) -> None:
         said = "All tilings with their figures; the ending says the format, .csv or .json"
-        dialog = AskPath("Write the tilings", f"{stem}_sweep.csv", said, blink=not self._remote)
-        self.app.push_screen(dialog, self._write)
+        self.app.push_screen(AskPath("Write the tilings", path, said, blink=not self._remote), self._write)
 
     def _write(self, path: str | None) -> None:
         if path is None:
@@ -394,6 +396,8 @@ class SweepScreen(Screen[TileSpec]):
         def go(yes: bool | None) -> None:
             if yes:
                 self.run_worker(self._do_write(path), exit_on_error=False)
+            else:
+                self._ask_path(path)
 
         if os.path.isfile(path):
             self.app.push_screen(Confirm("Replace the file?", f"{path} exists. Replace it?"), go)
@@ -409,7 +413,7 @@ class SweepScreen(Screen[TileSpec]):
         try:
             await asyncio.to_thread(write_sweep, Sweep(rows, hardware), path)
         except ExplorerError as error:
-            self.app.push_screen(Message("Write", str(error)))
+            self.app.push_screen(Message("Write", str(error)), lambda _: self._ask_path(path))
             return
         self._say(f"{len(rows):,} tilings written to {path}")
 

@@ -24,6 +24,7 @@ from explorer.engine.values.statistics import measure  # noqa: E402
 from explorer.engine.values.torch_activations import record  # noqa: E402
 from explorer.engine.values.torch_tensors import numbers_of, slabs  # noqa: E402
 from explorer.errors import BadModel, Cancelled, Misuse  # noqa: E402
+from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.values import Activations  # noqa: E402
 from explorer.session import Session  # noqa: E402
 
@@ -91,6 +92,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> str:
     made = types.ModuleType("stats_models")
     made.__dict__.update(
         tied=lambda: (Tied(), torch.zeros(2, 5, dtype=torch.int64)),
+        dense=lambda: (nn.Sequential(nn.Linear(8, 4)), torch.zeros(2, 8)),
         nested=lambda: (Nested(), torch.zeros(2, 4)),
         huge=lambda: nn.Linear(1 << 20, 1 << 22),
         shy=Shy,
@@ -115,6 +117,14 @@ def test_tied_parameters_copies_and_buffers_are_told_apart(module: str) -> None:
         assert [t.trainable for t in found.tensors] == [True, False, False]
         assert found.notes == ("random weights, seed 5",)
         assert [t.tensor.name for t in session.weights(["head"]).tensors] == ["head.weight"]
+
+
+def test_random_weights_are_said_to_be_random_wherever_their_numbers_are_shown(module: str) -> None:
+    random = ("random weights, seed 0",)
+    with Session(f"{module}:dense") as session:
+        assert session.weights().notes == session.activations().notes == random
+        session.tile(TileSpec((4, 4, 4)), verify=False)
+        assert session.weights().notes == session.activations().notes == random
 
 
 def test_weights_are_those_that_the_seed_makes() -> None:
