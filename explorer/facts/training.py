@@ -30,6 +30,8 @@ class LayerTraining(Struct, frozen=True):
         gradient_bytes: Gradients of its parameters, each stored parameter once over the model.
         optimizer_bytes: What the optimizer keeps for them.
         param_bytes: The parameters themselves, each stored parameter once over the model.
+        backward_elementwise_ops: As many elementwise operations as forward where the gradient of its input is
+            wanted, and as many again where that of a parameter is.
     """
 
     layer: int
@@ -44,6 +46,7 @@ class LayerTraining(Struct, frozen=True):
     param_bytes: int
     status: Status = "exact"
     reason: str = ""
+    backward_elementwise_ops: int | None = 0
 
 
 class Training(Struct, frozen=True):
@@ -57,6 +60,7 @@ class Training(Struct, frozen=True):
         sum_bytes: input + activations + parameters + gradients + optimizer.
         forward_macs, backward_macs: Sums over the layers; backward is the gradient of inputs and of weights.
         coverage: Share of layers whose figures are all known.
+        elementwise_ops, backward_elementwise_ops: Beside the multiply-accumulates, forward and backward.
     """
 
     batch: int | None
@@ -72,3 +76,5 @@ class Training(Struct, frozen=True):
     backward_macs: int | None
     coverage: float
     notes: tuple[str, ...] = ()
+    elementwise_ops: int | None = 0
+    backward_elementwise_ops: int | None = 0

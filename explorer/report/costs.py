@@ -219,6 +219,11 @@ def training(about: Info, fact: Training) -> list[Block]:
         count_row("MACs, forward", fact.forward_macs, sign),
         count_row("MACs, backward", fact.backward_macs, sign, "gradients of inputs and of weights"),
         count_row("MACs, step", step, sign),
+        count_row("Elementwise operations", fact.elementwise_ops, sign, "forward"),
+        count_row(
+            *("Elementwise, backward", fact.backward_elementwise_ops, sign),
+            "as many for inputs, again for parameters",
+        ),
         bytes_row("Input", fact.input_bytes, sign),
         bytes_row("Kept outputs", fact.activation_bytes, sign, "of every layer, for backward"),
         bytes_row("Weight bytes", fact.param_bytes, ""),

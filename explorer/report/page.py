@@ -305,7 +305,8 @@ def _training(fact: Training) -> _Section:
     )
     notes = [
         f"One step with batch {exact_text(fact.batch)} and {fact.optimizer}:"
-        f" forward {count_text(fact.forward_macs)} MACs, backward {count_text(fact.backward_macs)} MACs.",
+        f" forward {count_text(fact.forward_macs)} MACs, backward {count_text(fact.backward_macs)} MACs;"
+        f" elementwise {count_text(fact.elementwise_ops)} and {count_text(fact.backward_elementwise_ops)}.",
         f"Memory {bytes_text(fact.sum_bytes)}: input {bytes_text(fact.input_bytes)},"
         f" kept outputs {bytes_text(fact.activation_bytes)}, parameters {bytes_text(fact.param_bytes)},"
         f" gradients {bytes_text(fact.gradient_bytes)}, optimizer {bytes_text(fact.optimizer_bytes)}.",

@@ -11,27 +11,39 @@ Both sources of operators come here: ATen calls with their tensors, ONNX nodes w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from explorer.engine.analysis.macs import RECURRENT
 from explorer.facts import Shape
 
-__all__ = ["Gradient", "Want", "attention", "of_aten", "of_onnx", "pair", "recurrent"]
+__all__ = ["Gradient", "Want", "attention", "elementwise", "of_aten", "of_onnx", "pair", "recurrent"]
 
 Want = Literal["", "input", "weight"]
 """What an operand is: nobody wants its gradient; a value with a trained weight before it; a weight."""
 
 
 class Gradient(NamedTuple):
-    """Multiply-accumulates of the gradients of values and of weights."""
+    """Multiply-accumulates of the gradients of values and of weights, and elementwise operations of both."""
 
     input: int = 0
     weight: int = 0
+    elementwise: int | None = 0
 
     def __add__(self, other: object) -> Gradient:
         assert isinstance(other, Gradient)
-        return Gradient(self.input + other.input, self.weight + other.weight)
+        known = self.elementwise is not None and other.elementwise is not None
+        total = (self.elementwise or 0) + (other.elementwise or 0) if known else None
+        return Gradient(self.input + other.input, self.weight + other.weight, total)
+
+
+def elementwise(forward: int | None, wants: Iterable[Want]) -> int | None:
+    """Elementwise operations of the backward pass of an operator, by definition as many as forward has.
+
+    They count once if the gradient of a value is wanted, and once more if that of a trained parameter is: a
+    ReLU is backward one multiplication an element, a bias one addition, a scale and shift two of each.
+    """
+    return None if forward is None else forward * len({want for want in wants if want})
 
 
 def _one(macs: int, want: Want) -> Gradient:

@@ -344,7 +344,8 @@ class _Watch:
             gates = macs.RECURRENT[kind][0] * int(hidden) * directions
             into = int(length) * int(batch) * gates * int(source.shape[-1])
             start = int(layers) * gates * int(width) * (int(state.shape[-2]) if state.dim() == 3 else 1)
-            self.gradients.recurrent(row, made, cost.macs or 0, into, start, source, held, weights)
+            work = cost.macs or 0, cost.elementwise_ops
+            self.gradients.recurrent(row, made, *work, into, start, source, held, weights)
         if row is self.function_row:
             self.function_row = None
             self.finish(row, name, args, kwargs, tuple(made))
@@ -460,7 +461,8 @@ class _Watch:
             detail = detail_of(func, args, kwargs, given, made, known, self.stored)
             self.events[-1] = self.events[-1]._replace(detail=detail)
         if self.gradients is not None:
-            self.gradients.operator(row, operator.short, args, given, made, known.cost.macs)
+            cost = known.cost
+            self.gradients.operator(row, operator.short, args, given, made, cost.macs, cost.elementwise_ops)
         if row.module is None and not row.attributes:
             if known.attributes is None:
                 known.attributes = call_attributes(func, args, kwargs)

@@ -5,7 +5,9 @@ A format knows which gradients are wanted and which parameters are trained (`tra
 for all formats.
 
 The backward pass multiplies for the gradient of every value with a trained parameter before it, and for
-the gradient of every trained parameter (`gradients`). Memory is what a plain training loop holds at the
+the gradient of every trained parameter (`gradients`), and does the elementwise work of forward once for
+either (`gradients.elementwise`). Adding up the gradients of a value that several read, and what the
+optimizer does, are in neither. Memory is what a plain training loop holds at the
 end of the forward pass: the input, the outputs that backward will look at, parameters, their gradients,
 and what the optimizer keeps. Workspaces of kernels, and what they save beside their outputs, are not the
 model's and not counted.
@@ -41,6 +43,7 @@ class Part(Struct, frozen=True):
         layer: Id of its row.
         input_macs: Multiply-accumulates for the gradients of values.
         weight_macs: Multiply-accumulates for the gradients of weights.
+        elementwise: Elementwise operations for both.
         kept: Whether its outputs are looked at again by the backward pass.
         stored: The parameters that it uses.
         status: Of the two counts; `reason` says why when it is not exact.
@@ -49,6 +52,7 @@ class Part(Struct, frozen=True):
     layer: int
     input_macs: int | None = 0
     weight_macs: int | None = 0
+    elementwise: int | None = 0
     kept: bool = True
     stored: tuple[Kept, ...] = ()
     status: Status = "exact"
@@ -103,6 +107,7 @@ def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
             status, reason = layer.status, layer.reason
         # a branch that does not run beside the other keeps its parameters and costs nothing else
         figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
+        elementwise: int | None = 0
         if layer.counted:
             failed = layer.macs is None
             figures = (
@@ -111,6 +116,7 @@ def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
                 None if failed else part.weight_macs,
                 layer.activation_bytes if part.kept or layer.activation_bytes is None else 0,
             )
+            elementwise = None if failed or layer.elementwise_ops is None else part.elementwise
         if None in figures and status != "unknown":
             status, reason = "unknown", "the size of what it puts out is not known"
         rows.append(
@@ -124,6 +130,7 @@ def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
                 param_bytes=sum(s.bytes for s in own),
                 status=status,
                 reason=reason,
+                backward_elementwise_ops=elementwise,
             )
         )
     inputs = step.analysis.info.model.inputs
@@ -147,6 +154,8 @@ def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
         backward_macs=backward,
         coverage=1 - unknown_rows / len(rows) if rows else 1.0,
         notes=(*step.notes, *_optimizer_notes(optimizer)),
+        elementwise_ops=step.analysis.info.totals.elementwise_ops,
+        backward_elementwise_ops=summed(row.backward_elementwise_ops for row in rows),
     )
 
 
@@ -155,7 +164,7 @@ _STORED = ("param_bytes", "gradient_bytes", "optimizer_bytes")
 
 def _lacks(row: LayerTraining) -> bool:
     figures = row.forward_macs, row.backward_input_macs, row.backward_weight_macs, row.activation_bytes
-    return row.status == "unknown" or None in figures
+    return row.status == "unknown" or None in (*figures, row.backward_elementwise_ops)
 
 
 def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:

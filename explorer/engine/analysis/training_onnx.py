@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from explorer.engine.analysis import macs, onnx_model, rules
 from explorer.engine.analysis.frames import Frame
-from explorer.engine.analysis.gradients import Gradient, Want, of_onnx
+from explorer.engine.analysis.gradients import Gradient, Want, elementwise, of_onnx
 from explorer.engine.analysis.training import Kept, Part, Step
 from explorer.engine.analysis.tree import Leaf
 from explorer.engine.graph import Model, Node, subgraphs
@@ -225,6 +225,7 @@ def _parts(leaves: Sequence[Leaf], rows_of: Mapping[int, int], feeds: set[str], 
             row,
             None if gradient is None else gradient.input,
             None if gradient is None else gradient.weight,
+            None if gradient is None else gradient.elementwise,
             _kept(leaf, flow),
             tuple(Kept(identity, size, identity in flow.trained) for identity, _, size in leaf.stored),
             status,
@@ -262,8 +263,9 @@ def _backward(leaf: Leaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
     forward = leaf.figures.macs
     if forward is None:
         return None, "unknown", leaf.layer.reason
+    beside = elementwise(leaf.figures.elementwise_ops, ("input", "weight") if whole else wants)
     if not forward or not wanted:
-        return Gradient(), "exact", ""
+        return Gradient(elementwise=beside), "exact", ""
     shapes = [frame.info(name).shape if name else None for name in node.inputs]
     trips = frame.trips if isinstance(frame.trips, int) else 1
     gradient = (
@@ -273,11 +275,12 @@ def _backward(leaf: Leaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
         many = whole or node.op == "Einsum"
         if many:
             return (
-                Gradient(forward, forward),
+                Gradient(forward, forward, beside),
                 "bound",
                 "at most two gradients for each product",
             )
         return None, "unknown", f"there is no rule for the gradient of {node.op}"
+    gradient += Gradient(elementwise=beside)
     if carried:
         reason = "a value that a branch or loop hands on is taken to have trained weights before it"
         return gradient, "bound", reason

@@ -81,8 +81,9 @@ class Gradients:
         given: Sequence[torch.Tensor],
         made: Sequence[torch.Tensor],
         macs: int | None,
+        beside: int | None,
     ) -> None:
-        """Books the gradients of one ATen operator on its row."""
+        """Books the gradients of one ATen operator on its row; `beside` are its elementwise operations."""
         self._resolve()
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
             return
@@ -90,9 +91,13 @@ class Gradients:
         # what is made of weights alone is a weight in another guise: a cast, a normalised one
         if all(_storage(t) in self._weights or _storage(t) in self._constants for t in given):
             self._weights.update(_storage(t) for t in made)
-        if not macs:
+        if not macs and beside == 0:
             return
-        found = gradients.of_aten(name, args, made[0] if made else None, macs, self._want)
+        found: Gradient | None = Gradient()
+        if macs:
+            found = gradients.of_aten(name, args, made[0] if made else None, macs, self._want)
+        if found is not None:
+            found += Gradient(elementwise=gradients.elementwise(beside, map(self._want, given)))
         self._book(row, _Product(name, found, list(made)))
 
     def _book(self, row: Row, product: _Product) -> None:
@@ -111,6 +116,7 @@ class Gradients:
         row: Row,
         made: Sequence[torch.Tensor],
         macs: int,
+        beside: int | None,
         into: int,
         start: int,
         source: torch.Tensor,
@@ -122,6 +128,9 @@ class Gradients:
         wants = [self._want(t) for t in weights if t.dim() > 1]
         state: Want = next((w for w in map(self._want, states) if w), "")
         found = gradients.recurrent(macs, into, start, self._want(source), state, wants)
+        if found is not None:
+            asked = map(self._want, (source, *states, *weights))
+            found += Gradient(elementwise=gradients.elementwise(beside, asked))
         self._book(row, _Product("a recurrent layer", found, list(made)))
         self._read.update(_storage(t) for t in (source, *states))
 
@@ -175,6 +184,7 @@ class Gradients:
                     rows_of[at],
                     None if unknown else gradient.input,
                     None if unknown else gradient.weight,
+                    None if unknown else gradient.elementwise,
                     any(wanted or key in self._read for key, wanted in results),
                     tuple(Kept(identity, size, identity in trained) for identity, _, size in leaf.stored),
                     "unknown" if unknown else "exact",
@@ -285,4 +295,4 @@ def _unreached(analysis: Analysis, parts: Sequence[Part]) -> list[str]:
 def _unknown(analysis: Analysis, reason: str) -> list[Part]:
     """Parts of layers of whose gradients nothing is known."""
     rows = [layer.id for layer in analysis.layers if not layer.group]
-    return [Part(row, None, None, status="unknown", reason=reason) for row in rows]
+    return [Part(row, None, None, None, status="unknown", reason=reason) for row in rows]

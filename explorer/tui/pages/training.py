@@ -21,6 +21,7 @@ def model_training_lines(training: Training, width: int, exact: bool) -> list[Li
     rows = (
         ("forward", training.forward_macs, count_figure),
         ("backward", training.backward_macs, count_figure),
+        ("elemwise back", training.backward_elementwise_ops, count_figure),
         ("inputs", training.input_bytes, bytes_figure),
         ("kept outputs", training.activation_bytes, bytes_figure),
         ("params", training.param_bytes, bytes_figure),
@@ -31,7 +32,8 @@ def model_training_lines(training: Training, width: int, exact: bool) -> list[Li
     stored = ("inputs", "params", "gradients", "optimizer")
     for label, value, figure in rows:
         sign = least if label not in stored and value is not None else ""
-        unit = " MACs" if figure is count_figure and value is not None else ""
+        work = " operations" if label == "elemwise back" else " MACs"
+        unit = work if figure is count_figure and value is not None else ""
         share = "" if figure is count_figure else units.percent_text(value, training.sum_bytes)
         tail = f"  {share}" if share not in ("", "?", "-") and label != "memory" else ""
         role = "warn" if value is None or sign else "number" if value else "dim"
@@ -52,6 +54,7 @@ def layer_training_lines(training: Training, first: int, last: int, width: int, 
         ("forward", _sum(found, "forward_macs"), count_figure, " MACs"),
         ("weight grad", weight, count_figure, " MACs"),
         ("input grad", inward, count_figure, " MACs"),
+        ("elemwise back", _sum(found, "backward_elementwise_ops"), count_figure, " operations"),
         ("kept outputs", _sum(found, "activation_bytes"), bytes_figure, ""),
         ("params", _sum(found, "param_bytes"), bytes_figure, ""),
         ("gradients", _sum(found, "gradient_bytes"), bytes_figure, ""),

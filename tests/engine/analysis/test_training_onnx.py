@@ -276,3 +276,26 @@ def test_a_file_with_sizes_written_into_it_is_refused_for_another_batch(build: A
     weights["shape"] = np.array([-1, 6], np.int64)
     free = build(nodes, inputs={"x": (1, 2, 3)}, weights=weights, outputs=["y"])
     assert trained(free, batch=8).forward_macs == 8 * 24
+
+
+def test_elementwise_work_backward_by_hand(build: Any) -> None:
+    """2 rows: a bias of 4, a ReLU, a scale of 4 (one multiplication), a bias of 3; what is not trained."""
+    nodes = [
+        Node("Gemm", ["x", "w1", "b1"], ["a"], name="first"),
+        Node("Relu", ["a"], ["r"], name="act"),
+        Node("Mul", ["r", "s"], ["m"], name="scale"),
+        Node("Gemm", ["m", "w2", "b2"], ["y"], name="last"),
+        Node("Abs", ["x"], ["z"], name="aside"),
+    ]
+    weights = {"w1": (5, 4), "b1": (4,), "s": (4,), "w2": (4, 3), "b2": (3,)}
+    found = trained(build(nodes, inputs={"x": (2, 5)}, outputs=["y", "z"], weights=weights))
+    by_hand = {
+        "first": 2 * 4,  # the bias; nobody wants the gradient of x
+        "act": 2 * 4,
+        "scale": 2 * 4 + 2 * 4,  # of what comes in, and of the scale
+        "last": 2 * 3 + 2 * 3,
+        "aside": 0,
+    }
+    assert {path: x.backward_elementwise_ops for path, x in rows(found).items()} == by_hand
+    assert found.backward_elementwise_ops == sum(by_hand.values())
+    assert found.elementwise_ops == 2 * 4 + 2 * 4 + 2 * 4 + 2 * 3 + 2 * 5

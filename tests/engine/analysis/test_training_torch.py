@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from explorer.engine.analysis import training_torch  # noqa: E402
+from explorer.engine.analysis import macs, training_torch  # noqa: E402
 from explorer.engine.analysis.module import examine_module  # noqa: E402
 from explorer.engine.analysis.training import Step, training  # noqa: E402
 from explorer.engine.formats.torch_module import load  # noqa: E402
@@ -424,3 +424,27 @@ def test_a_module_and_its_export_are_trained_alike(tmp_path: Path) -> None:
         "sum_bytes", "forward_macs", "backward_macs", "coverage",
     ):  # fmt: skip
         assert getattr(a, name) == getattr(b, name), name
+
+
+def test_elementwise_work_backward_is_that_of_forward_for_each_gradient() -> None:
+    """A bias of 4, a ReLU, normalisation of 4 with scale and shift, a frozen bias of 3; a detached branch."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)
+            self.last.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norm(torch.relu(self.first(x)))
+            return self.last(y) + self.last(y.detach()).exp()
+
+    found = on_meta(Net, torch.empty(2, 5))
+    got = {x.path: x.backward_elementwise_ops for x in found.layers}
+    each = 8 * macs.ELEMENTWISE["layer_norm"][0]
+    assert got["first"] == 8, "the bias; nobody wants the gradient of x"
+    assert got["relu"] == 8
+    assert got["norm"] == 2 * each
+    # it runs twice, and only once with a gradient: of its input, its bias is frozen
+    assert got["last"] == 6
+    assert found.backward_elementwise_ops == sum(v or 0 for v in got.values())
