@@ -319,7 +319,10 @@ def archive(data: bytes, chance: random.Random, blind: Blind) -> bytes:
         other = entries[chance.randrange(len(entries))]
         entries[at] = (name, other[1])
     elif kind == 3:
-        entries[at] = (chance.choice((*_TEXTS, name + "x", name.rpartition("/")[2])), content)
+        entries[at] = (
+            chance.choice((*_TEXTS, name + "x", name.rpartition("/")[2], name.rpartition(".")[0])),
+            content,
+        )
     else:
         # what carries structure is worth more than weights
         weighed = [i for i, (n, _) in enumerate(entries) if n.endswith((".pkl", ".py", ".json", ".npy"))]

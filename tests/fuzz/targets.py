@@ -477,10 +477,20 @@ def _program() -> Callable[[str], None]:
 
 
 def _arrays() -> Callable[[str], None]:
-    from explorer.engine.values.activations import read_input
+    import onnx
+    from onnx import TensorProto, helper
+
+    from explorer.session import Session
+
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["a", "b"]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ports[:1], ports[1:])
+    model = f"{_scratch()}/m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
+    session = Session(model)
+    session.activations()
 
     def run(path: str) -> None:
-        read_input(path)
+        session.activations(input=path)
 
     return run
 
@@ -488,13 +498,22 @@ def _arrays() -> Callable[[str], None]:
 def _array_seeds() -> Iterator[bytes]:
     import numpy as np
 
-    for array in (np.zeros((2, 3), np.float32), np.arange(4), np.array(["a", "bc"]), np.zeros((0, 2))):
+    for array in (
+        np.zeros((2, 3), np.float32),
+        np.arange(4),
+        np.array(["a", "bc"]),
+        np.zeros((0, 2)),
+        np.array([[np.nan, np.inf]], np.float32),
+    ):
         buffer = io.BytesIO()
         np.save(buffer, array)
         yield buffer.getvalue()
     for save in (np.savez, np.savez_compressed):
         buffer = io.BytesIO()
         save(buffer, x=np.ones((2, 2)), y=np.arange(3))
+        yield buffer.getvalue()
+        buffer = io.BytesIO()
+        save(buffer, x=np.ones((2, 2), np.float32))
         yield buffer.getvalue()
 
 
@@ -551,7 +570,7 @@ def _scratch() -> str:
 
 
 def _folder() -> Callable[[str], None]:
-    """A Hugging Face folder: the index and the settings are what is fuzzed, the shards are sound."""
+    """A Hugging Face folder: the index, the settings and the header of a shard; the others are sound."""
     import json
 
     whole = _opened()
@@ -567,9 +586,12 @@ def _folder() -> Callable[[str], None]:
             parts = json.loads(content)
         except (ValueError, RecursionError):
             pass
-        index, config = content, b"{}"
-        if isinstance(parts, list) and len(parts) == 2:
-            index, config = (json.dumps(part).encode() for part in parts)
+        index, config, shard = content, b"{}", shards[0]
+        if isinstance(parts, list) and len(parts) in (2, 3):
+            index, config, *headers = (json.dumps(part).encode() for part in parts)
+            for header in headers:
+                shard = len(header).to_bytes(8, "little") + header + bytes(38)
+        (folder / f"model-00001-of-{len(shards):05}.safetensors").write_bytes(shard)
         (folder / "model.safetensors.index.json").write_bytes(index)
         (folder / "config.json").write_bytes(config)
         whole(str(folder))
@@ -594,6 +616,13 @@ def _folder_seeds() -> Iterator[bytes]:
         "quantization_config": {"bits": 4, "quant_method": "x"},
     }
     yield json.dumps([index, config]).encode()
+    header = {
+        "__metadata__": {"format": "pt"},
+        "layers.0.w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+        "layers.0.b": {"dtype": "F16", "shape": [3], "data_offsets": [24, 30]},
+        "n": {"dtype": "I64", "shape": [], "data_offsets": [30, 38]},
+    }
+    yield json.dumps([index, config, header]).encode()
 
 
 # the screen's own state
@@ -727,11 +756,11 @@ TARGETS: dict[str, Target] = {
         "torch",
     ),
     "arrays": Target(
-        ".npy and .npz files given as input",
+        ".npy and .npz files given as input, to the values of the layers",
         ".npz",
         _arrays,
         _array_seeds,
         mutators.archive,
-        "numpy",
+        "onnxruntime",
     ),
 }

@@ -304,12 +304,12 @@ def hand_on(frame: Frame, node: Node) -> None:
                 frame.looks[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), Span):
             stored[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
-    elif node.op in _ALIASES and all(n in stored for n in node.inputs if n):
+    elif node.op in _ALIASES and node.inputs and all(n in stored for n in node.inputs if n):
         if node.op == "DequantizeLinear":
             entries = [e for n in node.inputs for e in stored.get(n, ())]
             found = tuple([replace(e, quantized=True) for e in entries])
         else:
-            found = stored.get(node.inputs[0], ()) if node.inputs else ()
+            found = stored.get(node.inputs[0], ())
             if node.op == "Identity" and node.inputs[0] in frame.looks:
                 frame.looks[name] = frame.looks[node.inputs[0]]
         if found:
