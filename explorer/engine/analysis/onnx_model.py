@@ -99,8 +99,15 @@ def _examine(
             model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel
         )
         inference = Inference(model, dims, input_shapes, observed=types)
-        taken = sum(info.origin == "observed" for info in inference.main.values.values())
-        seen += (f"{taken:,} shapes that inference does not know were seen in a run on random inputs",)
+        found = inference.main.values.values()
+        taken = sum(info.origin == "observed" and "inference gives" not in info.conflict for info in found)
+        if taken:
+            what = (
+                "shape that inference does not know was"
+                if taken == 1
+                else "shapes that inference does not know were"
+            )
+            seen += (f"{taken:,} {what} seen in a run on random inputs",)
     walk = walker.walk(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
     inference.main.alike.clear()  # nobody else asks, and there is one for every node
     tiled = walk.tiled

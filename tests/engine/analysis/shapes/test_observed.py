@@ -53,6 +53,13 @@ def test_what_no_inference_knows_is_taken_from_a_run_if_asked_for(build: Build) 
     assert rows["behind"].elementwise_ops == 24
     assert seen.info.assumptions["observed"] == "random inputs, seed 0"
     assert "observed" not in analyse(model).info.assumptions
+    said = "1 shape that inference does not know was seen in a run on random inputs"
+    assert said in seen.info.model.notes
+
+
+def test_a_run_that_shows_nothing_new_is_no_note(build: Build) -> None:
+    model = build([Node("Relu", ["x"], ["y"])], inputs={"x": (2, 3)}, outputs=["y"])
+    assert analyse(model, observe=True).info.model.notes == ()
 
 
 def test_a_run_goes_before_a_declaration(build: Build) -> None:

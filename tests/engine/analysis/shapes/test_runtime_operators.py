@@ -242,7 +242,7 @@ WITHOUT_SHAPES = {
 
 
 def test_every_operator_that_has_a_cost_has_a_shape_or_a_reason() -> None:
-    """Shapes of TensorFlow Lite's operators have a table and a test of their own."""
+    """A file of TensorFlow Lite declares the shape of every tensor: its operators are not looked at."""
     from onnx import defs
 
     by_onnx = {
