@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -144,4 +144,21 @@ def compare_files(
         opened = [session._open(on_progress) for session in sessions]
         check_names(opened, OpenOptions(**sessions[0]._options))
         examined = [session._examine(0, on_progress, cancel) for session in sessions]
-        return compare([one.analysis for one in examined], [one.schedule for one in examined])
+        return compare(
+            [one.analysis for one in examined],
+            [one.schedule for one in examined],
+            [_zeros(one) for one in opened],
+        )
+
+
+def _zeros(opened: Any) -> Callable[[str], bool]:
+    """Whether a parameter of a module is all zeros; of other formats nothing is said."""
+    loaded: Any = getattr(opened, "loaded", None)
+    known: dict[str, Any] = {}
+
+    def zeros(name: str) -> bool:
+        if not known and hasattr(loaded, "materialise"):
+            known.update(loaded.materialise().named_parameters(remove_duplicate=False))
+        return name in known and not bool(known[name].any())
+
+    return zeros

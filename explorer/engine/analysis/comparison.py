@@ -19,7 +19,7 @@ from explorer.engine.analysis.comparison_rewrites import (
     sizes_computed,
     tile_sums,
 )
-from explorer.engine.analysis.comparison_weights import Causes, family, graphless, weight_causes
+from explorer.engine.analysis.comparison_weights import Causes, Zeros, family, graphless, weight_causes
 from explorer.engine.analysis.memory import Schedule
 from explorer.facts import Analysis
 from explorer.facts.comparison import Comparison, Difference
@@ -33,12 +33,15 @@ SHOWN = 4
 _SAME_KINDS = ("torch", "torchscript", "torch.export")
 
 
-def compare(analyses: Sequence[Analysis], schedules: Sequence[Schedule] = ()) -> Comparison:
+def compare(
+    analyses: Sequence[Analysis], schedules: Sequence[Schedule] = (), zeros: Sequence[Zeros] = ()
+) -> Comparison:
     """The totals of two or more analysed models, and every difference from the first.
 
     Args:
         analyses: Of the models.
         schedules: Their execution orders, which tell what no output needs.
+        zeros: Of each, whether a stored tensor is all zeros.
 
     `agree` says that parameters and MACs of each model are those of the first, or that the differences
     are explained in full.
@@ -47,18 +50,18 @@ def compare(analyses: Sequence[Analysis], schedules: Sequence[Schedule] = ()) ->
     differences: list[Difference] = []
     agree = True
     for at, other in enumerate(analyses[1:], start=1):
-        orders = (schedules[0], schedules[at]) if schedules else ()
-        found, same = _against(first, other, at, needless(first, other, orders) if orders else None)
+        idle = needless(first, other, (schedules[0], schedules[at])) if schedules else None
+        found, same = _against(first, other, at, idle, (zeros[0], zeros[at]) if zeros else ())
         differences += found
         agree = agree and same
     return Comparison(tuple(a.info for a in analyses), _operators(analyses), tuple(differences), agree)
 
 
 def _against(
-    first: Analysis, other: Analysis, at: int, idle: Needless | None
+    first: Analysis, other: Analysis, at: int, idle: Needless | None, zeros: Sequence[Zeros]
 ) -> tuple[list[Difference], bool]:
     """Differences of one model from the first, and whether parameters and MACs are settled."""
-    causes = weight_causes(first, other, idle.paths if idle is not None else frozenset())
+    causes = weight_causes(first, other, idle.paths if idle is not None else frozenset(), zeros)
     folds = causes is not None and causes.folds
     params = _weights(first, other, at, "params", causes)
     macs = _work(first, other, at, "macs", idle)

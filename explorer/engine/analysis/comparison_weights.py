@@ -17,7 +17,7 @@ from msgspec import Struct
 from explorer.facts import Analysis, Layer
 from explorer.units import printable, shape_text
 
-__all__ = ["Cause", "Causes", "Tensor", "family", "graphless", "stored", "weight_causes"]
+__all__ = ["Cause", "Causes", "Tensor", "Zeros", "family", "graphless", "stored", "weight_causes"]
 
 NAMED = 3
 """How many weights that only one model has are named."""
@@ -80,6 +80,10 @@ def family(kind: str) -> str:
 def graphless(analysis: Analysis) -> bool:
     """Whether a model is a file of tensors, of which nothing is known but what they are."""
     return not analysis.info.totals.nodes and not analysis.info.totals.coverage
+
+
+Zeros = Callable[[str], bool]
+"""Whether a stored tensor is known to be all zeros."""
 
 
 class Tensor(Struct):
@@ -274,13 +278,19 @@ def _stacked(left: list[Tensor], right: list[Tensor]) -> tuple[list[Tensor], lis
 # -- causes
 
 
-def weight_causes(first: Analysis, second: Analysis, needless: frozenset[str] = frozenset()) -> Causes | None:
+def weight_causes(
+    first: Analysis,
+    second: Analysis,
+    needless: frozenset[str] = frozenset(),
+    zeros: Sequence[Zeros] = (),
+) -> Causes | None:
     """Why the second model stores other parameters than the first; None if their tensors are not known.
 
     Args:
         first: A model.
         second: Another.
         needless: Paths of layers whose work no output needs.
+        zeros: Of either model, whether a tensor of this name is all zeros.
     """
     a, b = stored(first), stored(second)
     if a is None or b is None:
@@ -307,6 +317,9 @@ def weight_causes(first: Analysis, second: Analysis, needless: frozenset[str] = 
                 words = _FILLED
             elif words is None and needless.issuperset(owner.path for owner in tensor.owners):
                 words = _NEEDLESS
+            elif words in (None, _SHARED, _OWN) and len(tensor.shape) == 1 and zeros:
+                nothing = all(map(zeros[max(sign, 0)], tensor.names))
+                words = _ZEROS if nothing else words
             if words is None:
                 alone[sign].append(tensor)
             else:
@@ -400,6 +413,10 @@ _MADE = ("constant that an exporter made", "constants that an exporter made")
 _JOINED = (
     "bias that is put together with others, and with zeros between them: one constant in the graph",
     "biases that are put together, with zeros between them: one constant in the graph",
+)
+_ZEROS = (
+    "bias of zeros that the other has in common with more, or not at all",
+    "biases of zeros that the other has as one constant, or not at all",
 )
 _FILLED = ("weight filled up to whole tiles", "weights filled up to whole tiles")
 _NEEDLESS = (

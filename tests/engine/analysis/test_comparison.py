@@ -325,6 +325,16 @@ class Net(nn.Module):
         self.pooler(y[:, 0])
         return self.out(y)
 
+class Zeros(nn.Module):
+    # as transformers starts its models: every bias is zero, which an exporter stores once
+    def __init__(self, kind=0.0):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+        for layer in self.layers:
+            nn.init.constant_(layer.bias, kind)
+    def forward(self, x):
+        return self.layers(x)
+
 class Both(Net):
     def forward(self, x):
         y = super().forward(x)
@@ -337,6 +347,8 @@ class Deeper(Net):
     def forward(self, x):
         return self.needed(super().forward(x))
 
+def zeros(): return Zeros(), torch.rand(1, 5, 8)
+def ones(): return Zeros(1.0), torch.rand(1, 5, 8)
 def net(): return Net(), torch.rand(1, 5, 8)
 def both(): return Both(), torch.rand(1, 5, 8)
 def deeper(): return Deeper(), torch.rand(1, 5, 8)
@@ -394,3 +406,19 @@ def test_the_sums_of_tiles_are_the_products_own(
         assert found.agree
         assert not open_differences(found)
         assert any("on tiles: the sums of its tiles" in d.why for d in of(found, "elementwise_ops"))
+
+
+@pytest.mark.parametrize(("name", "agree"), [("zeros", True), ("ones", False)])
+def test_biases_of_zeros_may_be_one_or_left_out_and_others_may_not(
+    name: str, agree: bool, exported: tuple[str, str], tmp_path: Path
+) -> None:
+    source, _ = exported
+    weights = {f"layers.{i}.weight": (8, 8) for i in range(4)}
+    steps = [node("MatMul", f"{'x' if not i else f'v{i}'} layers.{i}.weight", f"p{i}") for i in range(4)]
+    # one bias for three layers, none for the last
+    steps += [node("Add", f"p{i} layers.0.bias", f"v{i + 1}") for i in range(3)]
+    steps = [step for pair in zip(steps[:4], [*steps[4:], None], strict=True) for step in pair if step]
+    path = written(tmp_path / "z.onnx", steps, {**weights, "layers.0.bias": (8,)}, (1, 5, 8), out="p3")
+    found = compare_files(f"{source}:{name}", path)
+    assert found.agree == agree
+    assert any("biases of zeros" in d.why for d in of(found, "params")) == agree
