@@ -79,7 +79,7 @@ def test_code_that_is_named_is_found_there_and_takes_no_librarys_place(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("my_net", "helping", "json of the user"):
+    for name in ("my_net", "helping", "json_of_the_user"):
         monkeypatch.setitem(sys.modules, name, None)  # so that it is forgotten at the end
         del sys.modules[name]
     net = "import torch, helping\n\ndef net():\n    return torch.nn.Linear(8, helping.SIZE)\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -256,3 +259,26 @@ def test_the_readme_names_what_can_be_made() -> None:
 def test_a_pair_that_does_not_exist_lists_those_that_do() -> None:
     with pytest.raises(Misuse, match=r"tflite cannot be converted to '\.pt'; it can become ONNX \(\.onnx\)"):
         find("tflite", "m.tflite", "m.pt", Asked(), module=None)
+
+
+@pytest.mark.parametrize("made", ["net.onnx", "net.pt", "net.pt2", "tiled.pt2", "lenet.pt"])
+def test_a_disk_that_is_full_is_a_line_and_leaves_nothing(
+    run: Run, sample: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "full.py").write_text(
+        "import torch\n\ndef net():\n    return torch.nn.Linear(8, 8), torch.zeros(1, 8)\n"
+    )
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=1 << 19))
+
+    def export(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch.onnx, "export", export)
+    source = str(sample("lenet")) if made == "lenet.pt" else "full.py:net"
+    typed = ["tile", source, "--to", "torch"] if made == "tiled.pt2" else ["convert", source]
+    before = sorted(os.listdir(tmp_path))
+    code, out, err = run(*typed, "-o", made, "--no-verify", "--quiet")
+    assert (code, out) == (2, "")
+    assert err == f"explorer: {made}: cannot be written: the disk is full; nothing was written\n"
+    assert sorted(os.listdir(tmp_path)) == before

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct, field
 
-from explorer.errors import Cancelled
+from explorer.engine.outsiders import said
+from explorer.errors import Cancelled, ExplorerError
 from explorer.facts import Progress, TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
 
 __all__ = ["Asked", "Job", "Made"]
+
+
+_BESIDE = 1 << 20
+"""Bytes of a file beside its weights."""
 
 
 class Asked(Struct, frozen=True):
@@ -77,6 +85,30 @@ class Job(Struct, frozen=True):
             raise Cancelled
         if self.on_progress is not None:
             self.on_progress(Progress(phase, done, total))
+
+    def write(self, model: Any, save: Callable[[], object]) -> None:
+        """Has torch write `path`.
+
+        Whether there is room is looked at first: where the disk fills up torch's writer ends the process.
+
+        Args:
+            model: A module, or an exported program.
+            save: Writes it.
+
+        Raises:
+            OSError: There is no room.
+            ExplorerError: torch cannot write it.
+        """
+        tensors = (*model.parameters(), *model.buffers(), *getattr(model, "constants", {}).values())
+        nbytes = sum(getattr(tensor, "nbytes", 0) for tensor in tensors)
+        if shutil.disk_usage(os.path.dirname(self.path)).free < nbytes + _BESIDE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        try:
+            save()
+        except OSError:
+            raise
+        except Exception as error:
+            raise ExplorerError(f"cannot be written ({said(error)})", where=self.target) from error
 
 
 class Made(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Job, Made
 from explorer.engine.outsiders import said
-from explorer.errors import BadModel, ExplorerError
+from explorer.errors import BadModel
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_inputs import Bound
@@ -42,11 +42,8 @@ def convert(job: Job) -> Made:
             )
     except Exception as error:
         raise BadModel(f"torch.export cannot write it ({said(error)})", where=loaded.source) from error
-    try:
-        with loaded.quiet():
-            torch.export.save(program, job.path)
-    except Exception as error:
-        raise ExplorerError(f"cannot be written ({said(error)})", where=job.target) from error
+    with loaded.quiet():
+        job.write(program, lambda: torch.export.save(program, job.path))
     evidence = None
     if job.verify:
         job.tell("reading what was written")

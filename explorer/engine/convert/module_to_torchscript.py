@@ -10,7 +10,7 @@ from explorer.engine.convert import running
 from explorer.engine.convert.job import Job, Made
 from explorer.engine.formats.torch_export import outputs_of
 from explorer.engine.outsiders import said
-from explorer.errors import BadModel, ExplorerError
+from explorer.errors import BadModel
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,10 +50,7 @@ def convert(job: Job) -> Made:
             where=loaded.source,
             hint=f"try --method {other}",
         ) from error
-    try:
-        _jit().save(made, job.path)
-    except Exception as error:
-        raise ExplorerError(f"cannot be written ({said(error)})", where=job.target) from error
+    job.write(made, lambda: _jit().save(made, job.path))
     evidence = None
     if job.verify:
         job.tell("reading what was written")

@@ -42,7 +42,7 @@ def torchscript(job: Job) -> Made:
         raise
     except Exception as error:
         raise BadModel(f"it cannot be traced ({said(error)})", where=job.source) from error
-    _written(job, lambda: jit.save(made, job.path))
+    job.write(made, lambda: jit.save(made, job.path))
     evidence = None
     if job.verify:
         evidence = _compared(job, model, "torchscript", [drawn])
@@ -79,11 +79,8 @@ def program(job: Job) -> Made:
     if exported is None:
         raise BadModel(f"torch.export cannot write it ({failed})", where=job.source)
 
-    def save() -> None:
-        with silence():
-            torch.export.save(exported, job.path)
-
-    _written(job, save)
+    with silence():
+        job.write(exported, lambda: torch.export.save(exported, job.path))
     evidence = None
     if job.verify:
         cases = [drawn]
@@ -148,13 +145,6 @@ def _exported(module: OnnxModule, drawn: Sequence[Drawn], shapes: Any, seed: int
             return torch.export.export(module, given, dynamic_shapes=shapes, strict=False), ""
     except Exception as error:
         return None, said(error)
-
-
-def _written(job: Job, save: Any) -> None:
-    try:
-        save()
-    except Exception as error:
-        raise ExplorerError(f"cannot be written ({said(error)})", where=job.target) from error
 
 
 def _compared(job: Job, model: Model, format: str, cases: Sequence[Sequence[Drawn]]) -> Verification:

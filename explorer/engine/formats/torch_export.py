@@ -13,6 +13,7 @@ Two things that happen to names on the way are undone here: parameters that mere
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,8 @@ def export(
         except ExplorerError:
             raise
         except Exception as error:
+            if isinstance(full := _cause(error), OSError) and full.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise full from None
             reasons.append(said(_cause(error)))
             with contextlib.suppress(OSError):
                 os.unlink(made)

@@ -324,7 +324,7 @@ def _imported(path: str, source: str) -> Any:
     keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # the user's folder stays as it is
     try:
         if path.endswith(".py"):
-            name = _own_name(os.path.basename(path)[:-3])
+            name = _own_name(os.path.basename(path)[:-3], path)
             search_here()
             spec = importlib.util.spec_from_file_location(name, path)
             if spec is None or spec.loader is None or not os.path.isfile(path):
@@ -352,10 +352,12 @@ def _imported(path: str, source: str) -> Any:
         sys.dont_write_bytecode = keeps_none
 
 
-def _own_name(name: str) -> str:
+def _own_name(name: str, path: str) -> str:
     """A name for the module in a file of the user's: the file's, if no other module is meant by that."""
-    known = name in sys.modules or (name.isidentifier() and importlib.util.find_spec(name) is not None)
-    return f"{name} of the user" if known else name
+    if name in sys.modules:
+        return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"
+    known = name.isidentifier() and importlib.util.find_spec(name) is not None
+    return f"{name}_of_the_user" if known else name
 
 
 def _uninitialised_on_meta() -> contextlib.AbstractContextManager[Any]:
