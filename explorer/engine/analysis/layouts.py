@@ -43,10 +43,10 @@ def is_last(key: tuple[str, str], attributes: Mapping[str, Any]) -> bool:
 
 
 def channels_first(shape: Shape | None) -> Shape | None:
-    """(N, *spatial, C) as (N, C, *spatial)."""
-    return None if shape is None else (*shape[:1], *shape[-1:], *shape[1:-1])
+    """(N, *spatial, C) as (N, C, *spatial); what has no channels stays."""
+    return shape if shape is None or len(shape) < 2 else (shape[0], shape[-1], *shape[1:-1])
 
 
 def channels_last(shape: Shape | None) -> Shape | None:
     """(N, C, *spatial) as (N, *spatial, C)."""
-    return None if shape is None else (*shape[:1], *shape[2:], *shape[1:2])
+    return shape if shape is None or len(shape) < 2 else (shape[0], *shape[2:], shape[1])

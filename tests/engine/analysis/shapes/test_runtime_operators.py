@@ -208,6 +208,11 @@ def test_the_channels_may_stand_last_and_everything_else_is_as_if_they_stood_sec
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("shape", [None, (), (5,), (5, 2), (2, 3, 4), IMAGE])
+def test_a_shape_turned_there_and_back_is_what_it_was(shape: Any) -> None:
+    assert channels_last(channels_first(shape)) == channels_first(channels_last(shape)) == shape
+
+
 #: operators that have a cost and no shape, and why; those of ONNX's standard that onnx infers are not here
 WITHOUT_SHAPES = {
     **{
