@@ -14,7 +14,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -44,6 +44,7 @@ __all__ = [
     "Tensor",
     "Value",
     "dtype_code",
+    "forget",
     "subgraphs",
     "int64_tensor",
     "tensor_from_array",
@@ -268,6 +269,12 @@ class Tensor(Struct, frozen=True):
 
             dtype = np.dtype(getattr(ml_dtypes, self.dtype))
         return np.frombuffer(self.payload.view(), dtype).reshape(self.shape)
+
+
+def forget(tensors: Iterable[Tensor]) -> None:
+    """Lets the kernel take back the pages of files that tensors lie in: mapped pages count as memory."""
+    for source in {id(p.source): p.source for t in tensors if isinstance(p := t.payload, Span)}.values():
+        source.forget()
 
 
 class Value(Struct, frozen=True):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from explorer.engine.analysis.shapes import Inference
 from explorer.engine.collecting import uncollected
-from explorer.engine.graph import Model
+from explorer.engine.graph import Model, forget
 from explorer.engine.verify import outputs
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
 from explorer.engine.verify.evidence import Grounds, verdict_of
@@ -117,9 +117,12 @@ def verify(
             drawn,
             plan,
             found,
-            lambda: sites.shapes(found),
+            sites.seen,
+            sites.outputs if halfway is before else None,
             _growth(plan),
         )
+        for model in (before, after):
+            forget(model.graph.initializers.values())  # the runtime maps the files once more
         grounds = Grounds(
             sites=proofs,
             draws=draws,

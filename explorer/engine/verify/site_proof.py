@@ -56,6 +56,8 @@ class SiteProof:
 
     Attributes:
         unresolved: Planned products whose weight the original does not give, and why.
+        outputs: Of the original on the first draw; None where no site stands in the main graph.
+        seen: Shapes of what goes into the sites of the main graph and comes out of them.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class SiteProof:
         self.drawn = tried[0]
         self.tell, self.cancel = tell, cancel
         self.unresolved: dict[str, str] = {}
+        self.outputs: dict[str, Array] | None = None
+        self.seen: dict[str, TensorInfo] = {}
         self._known_places: dict[int, list[Place]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Of sites of open sizes, which are run at several."""
@@ -120,6 +124,8 @@ class SiteProof:
                     # longer than a table of positions, say: the original does not take this size
                     self.tried.remove(drawn)
                     break
+                if drawn is self.drawn:
+                    self._note(values)
                 if any(site.place for site in group):
                     self._places(drawn)  # once for all of them
                 proved = side_by_side(
@@ -133,6 +139,9 @@ class SiteProof:
                     known = made.get(key_of(site))
                     made[key_of(site)] = evidence if known is None else both(known, evidence)
                 done += len(group)
+            if drawn is self.drawn and self.seen:
+                last = next(runs)
+                self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
         failed = (s for s in plan.sites if key_of(s) in self.unresolved)
         return (
             *made.values(),
@@ -144,7 +153,13 @@ class SiteProof:
     ) -> Iterator[dict[str, Array]]:
         """What goes into and comes out of the sites in one run of the original, portion by portion."""
         wanted = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in shown]
+        if drawn is self.drawn and any(wanted):
+            wanted.append([v.name for v in self.before.graph.outputs])
         return run_in_pieces(self.before, draw(drawn, self.seed), wanted, "the original")
+
+    def _note(self, values: Mapping[str, Array]) -> None:
+        for name, value in values.items():
+            self.seen[name] = TensorInfo(name, str(value.dtype), tuple(value.shape), "observed")
 
     def _site(
         self,
@@ -212,11 +227,6 @@ class SiteProof:
             inference = Inference(self.before, {}, shapes)
             self._known_places[id(drawn)] = list(places(self.before, inference))
         return self._known_places[id(drawn)]
-
-    def shapes(self, found: Mapping[str, Original]) -> dict[str, TensorInfo]:
-        """Shapes of what goes into and comes out of the sites of the main graph, as seen in a run."""
-        values = next(self._observed([[o for key, o in found.items() if key == o.output]], self.drawn))
-        return {n: TensorInfo(n, str(v.dtype), tuple(v.shape), "observed") for n, v in values.items()}
 
 
 def key_of(site: SitePlan) -> str:
