@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
@@ -209,16 +210,16 @@ def _laid(
         pad = Span(" " * (widths[i] - _width(found)))
         return [pad, *found] if columns[i].align == "right" else [*found, pad]
 
-    shown, widths = [], []
-    cells_of: list[set[Cell]] = [set() for _ in columns]
-    for row in table.rows:
-        for cells, cell in zip(cells_of, row, strict=False):
-            cells.add(cell)
-    for i, (column, cells) in enumerate(zip(columns, cells_of, strict=True)):
-        widest = max((_width(found) for cell in cells if (found := spans(cell, i))), default=None)
-        if widest is not None:
-            shown.append(i)
-        widths.append(max(widest or 0, _width(spans(column.title, i))))
+    widest: list[int | None] = [None for _ in columns]
+    rows = iter(table.rows)
+    while some := list(islice(rows, _MEMO)):
+        for i in range(len(columns)):
+            cells = {row[i] for row in some if i < len(row)}
+            found = [_width(text) for cell in cells if (text := spans(cell, i))]
+            if found:
+                widest[i] = max(widest[i] or 0, *found)
+    shown = [i for i, most in enumerate(widest) if most is not None]
+    widths = [max(most or 0, _width(spans(columns[i].title, i))) for i, most in enumerate(widest)]
     if width is not None:
         shown, widths = _fit(table, shown, widths, width)
     return shown, filled

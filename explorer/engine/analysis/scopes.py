@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Sequence
+from sys import intern
 from typing import Any, NamedTuple
 
 from explorer.engine.analysis.tree import Scope
@@ -151,7 +152,8 @@ def from_name(name: str, known: dict[str, tuple[Scope, ...] | None] | None = Non
         groups = _groups(front, sign) if known is None or sign == "." else _known_groups(front, known)
         if known is not None:
             known[key] = groups
-    return Place((), name) if groups is None else Place(groups, last)
+    # thousands of nodes are called Conv
+    return Place((), name) if groups is None else Place(groups, intern(last))
 
 
 def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
