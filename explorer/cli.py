@@ -130,15 +130,22 @@ def _supervised(work: Callable[[], int], given: Given, *, alone: bool = False) -
     return supervisor.run(lambda: _in_one_line(work, given.memory), memory=given.memory, where=where)
 
 
+_NEW = 10_000
+"""New objects at which Python looks for garbage: with its own 700 a tenth of a short command is this."""
+
+
 def _answer(verb: str, given: Given) -> int:
     from explorer import guard
     from explorer.progress_line import ProgressLine
 
+    usual = gc.get_threshold()
     with guard.answer_only(given.quiet):
         line = ProgressLine(quiet=given.quiet)
+        gc.set_threshold(_NEW, *usual[1:])
         try:
             answer = verbs.run(verb, given, line)
         finally:
+            gc.set_threshold(*usual)
             line.clear()
     if answer.warning:
         _fail(answer.warning, answer.code)

@@ -104,7 +104,7 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
                 if given.no_verify or error.hint:
                     raise
                 raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
-            if result.output and not given.json:
+            if result.output and not given.json and not given.no_verify:
                 change, warning = _change(session, line)
     return Answer(
         DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
