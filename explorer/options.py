@@ -293,7 +293,7 @@ OPTIONS: dict[str, Option] = {
             "N",
             read=_count("--workers", 1),
         ),
-        Option("--scheduler", "a Dask cluster that does it, such as tcp://host:8786", "ADDRESS"),
+        Option("--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"),
         Option("--scalesim", "also write the products for SCALE-Sim (-i gemm)", "FILE"),
         Option(
             "--limit",

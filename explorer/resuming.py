@@ -126,6 +126,7 @@ class Kept:
         try:
             data = msgspec.msgpack.encode(replace(saved, view=view, history=history))
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.fchmod(descriptor, 0o600)
             with open(descriptor, "wb") as file:
                 file.write(data)
             os.replace(new, path)
@@ -158,7 +159,9 @@ def begin(environment: Mapping[str, str]) -> Kept | None:
     base = home(environment)
     try:
         os.makedirs(base, mode=0o700, exist_ok=True)
+        os.chmod(base, 0o700)
         folder = tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base)
+        os.chmod(folder, 0o700)
         lock = _take(folder)
     except OSError:
         return None
@@ -264,6 +267,7 @@ def _take(folder: str) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(lock, 0o600)
     except OSError:
         os.close(lock)
         return None

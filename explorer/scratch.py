@@ -29,6 +29,7 @@ __all__ = [
     "clear_temporary",
     "folder",
     "is_ours",
+    "made_private",
     "ours",
     "private",
 ]
@@ -106,6 +107,16 @@ def private(path: str) -> IO[bytes]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE)
     os.fchmod(descriptor, PRIVATE)
     return open(descriptor, "ab")
+
+
+@contextlib.contextmanager
+def made_private(folder: str) -> Iterator[str]:
+    """Has only the user read the files that are made in a folder while the block lasts."""
+    before = set(os.listdir(folder))
+    yield folder
+    for entry in os.scandir(folder):
+        if entry.name not in before and entry.is_file(follow_symlinks=False):
+            os.chmod(entry.path, PRIVATE)
 
 
 def claim(path: str) -> int:

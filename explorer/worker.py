@@ -273,7 +273,8 @@ class Engine:
                 self._workdir = self._own_workdir.path
         temporary = os.path.join(self._workdir, _TEMPORARY)
         shutil.rmtree(temporary, ignore_errors=True)  # of an engine that was killed
-        os.mkdir(temporary, 0o700)
+        os.mkdir(temporary)
+        os.chmod(temporary, 0o700)
         child_in, requests = os.pipe()
         answers, child_out = os.pipe()
         seen, child_seen = os.pipe()

@@ -249,7 +249,8 @@ class States:
         """The ONNX graph at a place of the history; the original is exported if it is none."""
         if at not in self._models:
             if at == 0:
-                self._models[0] = self._open(on_progress).graph(self.workdir, on_progress=on_progress)
+                with scratch.made_private(self.workdir) as folder:
+                    self._models[0] = self._open(on_progress).graph(folder, on_progress=on_progress)
             else:
                 from explorer.engine.formats import onnx_reader
                 from explorer.engine.validate import validate

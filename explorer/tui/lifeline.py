@@ -76,7 +76,7 @@ class Lifeline:
         if self._kept is None:
             self._kept = resuming.begin(os.environ)
             self.keep(None)
-            threading.Thread(target=resuming.clear_old, args=(os.environ,), daemon=True).start()
+            threading.Thread(target=_clear_left, daemon=True).start()
         return self._kept.folder if self._kept is not None else ""
 
     def keep(self, view: View | None) -> None:
@@ -127,6 +127,14 @@ class Lifeline:
         self.engine.close()
         if self._kept is not None:
             (self._kept.remove if properly else self._kept.release)()
+
+
+def _clear_left() -> None:
+    """Removes what nobody resumes, and what killed processes left among the temporary files."""
+    from explorer import resuming, scratch
+
+    resuming.clear_old(os.environ)
+    scratch.clear_temporary()
 
 
 def _await_hangup(terminal: int) -> None:
