@@ -37,6 +37,7 @@ from explorer.facts.roofline import Machine
 
 __all__ = [
     "Unit",
+    "as_hardware",
     "completed",
     "config_path",
     "find",
@@ -284,6 +285,19 @@ def profiles(config: str | None = None) -> dict[str, Machine]:
     """
     found = hardware_profiles(config).items()
     return {name: _machine(each) for name, each in found if _has_rates(each) or not _has_cycles(each)}
+
+
+def as_hardware(machine: Machine) -> Hardware:
+    """All that is known of a machine of which a roofline knows its rates."""
+    try:
+        known = hardware_profiles().get(machine.name)
+    except Misuse:
+        known = None
+    if known is not None and (known.peak_macs, known.bandwidth) == (machine.peak_macs, machine.bandwidth):
+        return known
+    return Hardware(
+        machine.name, peak_macs=machine.peak_macs, bandwidth=machine.bandwidth, origin=machine.origin
+    )
 
 
 def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from textual.widgets import Input
 
 from explorer.engine.transforms.cost import plan_cost
 from explorer.engine.transforms.formulas import explained
@@ -102,15 +104,32 @@ def test_without_a_machine_time_is_unknown_and_the_rest_is_there() -> None:
     assert "KiB" in figure(rows, "buffer, single")
 
 
-def test_a_figure_is_explained_with_the_numbers_of_its_largest_site() -> None:
-    rows = rows_of(plan(TileSpec()), NPU)
-    row = next(row for row in rows if "used of" in line_text(row.head(80)))
-    text = "\n".join(map(line_text, row.about(80)))
-    assert "MACs / (products TM TK TN)" in text
-    assert "37,748,736 / (9,216 x 64 x 64 x 64) = 1.6 %" in text
-    assert "with the numbers of classifier.1, its largest" in text
+def test_the_formula_beside_a_figure_is_that_of_the_figure() -> None:
+    def about(rows: list[CostRow], label: str) -> str:
+        row = next(row for row in rows if line_text(row.head(90)).strip().startswith(label))
+        return "\n".join(map(line_text, row.about(110)))
+
     one = rows_of(plan(TileSpec(sites=("classifier.6",))))
-    assert "its largest" not in "\n".join(line_text(x) for row in one for x in row.about(80))
+    assert "4,096,000 / (1,024 x 64 x 64 x 64) = 1.5 %" in about(one, "used of")
+    assert "1.5 %" in figure(one, "used of")
+    many = rows_of(plan(TileSpec()), NPU)
+    assert "MACs of all sites / TM TK TN of all their products" in about(many, "used of")
+    assert "sum over 3 sites, every call" in about(many, "traffic, no reuse")
+    assert "the most that a site needs" in about(many, "buffer, single")
+    assert "f has the numbers of classifier.1, the largest" in about(many, "used of")
+    labels = [line_text(row.head(90)).strip() for row in many if not row.site]
+    for label in (text.split("  ")[0] for text in labels):
+        assert not re.search(r" = [\d,.]+", about(many, label)), f"{label}: a number of one site"
+    often = replace(plan(TileSpec(sites=("classifier.6",))).sites[0], calls=12)
+    rows = rows_of(replace(plan(TileSpec()), sites=(often,)))
+    assert "sum over 1 site, every call" in about(rows, "traffic, no reuse")
+
+
+def test_cycles_say_of_which_model_of_the_machine_they_are() -> None:
+    rows = rows_of(plan(TileSpec()), NPU)
+    assert "cycles" in figure(rows, "time at full rate")
+    heads = [line_text(row.head(90)) for row in rows]
+    assert "A systolic array of 64×64: filling and draining it counted" in heads
 
 
 def test_sites_and_what_is_left_are_rows_with_their_reasons() -> None:
@@ -232,6 +251,36 @@ async def test_rates_that_were_typed_for_the_roofline_are_a_machine_too() -> Non
         await hands.press("1", "t")
         assert option(hands, "machine").value == "as typed", "it is the only one"
         assert any(line.strip().startswith("time") and " ms" in line for line in figures(hands))
+
+
+async def test_where_there_is_no_machine_to_choose_a_key_types_one_and_it_holds_everywhere() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("t")
+        assert any("m types a machine" in line for line in figures(hands))
+        await hands.press("m", *"4T", "down", *"100GB", "enter")
+        assert option(hands, "machine").value == "as typed"
+        assert any(line.strip().startswith("time") and " ms" in line for line in figures(hands))
+        await hands.press("escape", "6")
+        assert "4.00 TMAC/s" in hands.text("#roofline")
+        await hands.press("S")
+        assert hands.pilot.app.screen.query_one("#sweep-machine", Input).value == "as typed"
+        await hands.press("escape", "m", *["backspace"] * 20, *"8T", "enter", "1", "t")
+        assert option(hands, "machine").value == "as typed"
+        top = hands.pilot.app.screen
+        assert isinstance(top, TileDialog)
+        assert top.hardware is not None
+        assert top.hardware.peak_macs == 8e12, "what was typed last"
+
+
+async def test_a_machine_that_was_chosen_for_tiles_is_that_of_the_roofline(profiles: Path) -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("t")
+        assert any("choose a machine above" in line for line in figures(hands))
+        await to(hands, "machine")
+        await hands.press("right", "escape", "6")
+        assert "npu: 4.10 TMAC/s" in hands.text("#roofline")
+        await hands.press("S")
+        assert hands.pilot.app.screen.query_one("#sweep-machine", Input).value == "npu"
 
 
 async def test_a_broken_configuration_file_is_told_and_the_dialog_works(profiles: Path) -> None:

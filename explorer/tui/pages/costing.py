@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer import units
-from explorer.facts.cost import ORDERS
+from explorer.facts.cost import ORDERS, Hardware
 from explorer.report.planning import formula_value
 from explorer.tui.lines import BLANK, Line, Span, cut, ending, fit, flow, line_width, middle, safe, wrap
 
@@ -51,16 +51,19 @@ def headline(plan: Plan, width: int) -> Line:
     return cut((*said, *where), width)
 
 
-def cost_rows(plan: Plan, cost: PlanCost | None, example: SiteCost | None) -> list[CostRow]:
+def cost_rows(
+    plan: Plan, cost: PlanCost | None, example: SiteCost | None, missing: str = "choose a machine above"
+) -> list[CostRow]:
     """Everything that is known of a plan.
 
     Args:
         plan: What would be done.
         cost: What that costs; None leaves the figures out.
         example: One of its sites with formulas, to show how figures come about.
+        missing: What to do where no machine is known.
     """
     rows = [_counted_for(plan)] if plan.dims and plan.sites else []
-    rows += _figures(cost, example) if cost is not None and plan.sites else []
+    rows += _figures(cost, example, missing) if cost is not None and plan.sites else []
     if plan.sites:
         rows += [_head(f"Sites: {len(plan.sites):,}"), *_sites(plan.sites, cost)]
     if plan.skipped:
@@ -89,7 +92,7 @@ def _counted_for(plan: Plan) -> CostRow:
 # figures
 
 
-def _figures(cost: PlanCost, example: SiteCost | None) -> list[CostRow]:
+def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[CostRow]:
     machine, total = cost.hardware, cost.total
     explain = _Explained(cost, example)
     timed = total.cycles is not None or total.seconds is not None
@@ -102,9 +105,9 @@ def _figures(cost: PlanCost, example: SiteCost | None) -> list[CostRow]:
         ),
     ]
     if timed:
-        rows.append(explain.row("time", ("cycles", "time"), _timing(total, len(cost.sites))))
+        rows.append(explain.row("time at full rate", ("cycles", "time"), _timing(total, len(cost.sites))))
     else:
-        why = "choose a machine above"
+        why = missing if machine == Hardware() else "its MACs and bytes a cycle are not known"
         rows.append(
             CostRow(
                 lambda width: _entry("time", ((("?", "warn"),), ((why, "dim"),)), width),
@@ -134,7 +137,8 @@ def _figures(cost: PlanCost, example: SiteCost | None) -> list[CostRow]:
             title = f"{one.order} {ORDERS[one.order].removesuffix('-stationary')} stays"
             rows.append(explain.row(title, formula, _in_order(one, best)))
     if cost.systolic:
-        rows.append(_head("A systolic array"))
+        sides = "" if machine.array is None else " of {}×{}".format(*machine.array)
+        rows.append(_head(f"A systolic array{sides}: filling and draining it counted"))
         for timing in cost.systolic:
             said: list[Line] = [((f"{units.count_text(timing.cycles)} cycles", "number"),)]
             if timing.total is not None:
@@ -167,15 +171,35 @@ class _Explained:
     def _about(self, found: Sequence[Formula], width: int) -> list[Line]:
         if not found or self._example is None:
             return [line for said in self._cost.assumptions for line in wrap(((said, "dim"),), width)]
+        sites = self._cost.sites
+        if len(sites) == 1 and sites[0].calls == 1:
+            return [line for formula in found for line in formula_lines(formula, width)]
+        # the figure is that of all sites: the numbers of one would give another
         lines: list[Line] = []
         for formula in found:
-            lines += formula_lines(formula, width)
-        if len(self._cost.sites) > 1:
-            name = ending(safe(self._example.name), max(8, width - 34))
-            lines.append(
-                cut((("with the numbers of ", "dim"), (name, "text"), (", its largest", "dim")), width)
-            )
-        return lines
+            said = _of_all(formula, f"{len(sites):,} {_many(len(sites), 'site')}, every call")
+            lines += wrap(((f"{formula.name} = ", "dim"), (said, "accent")), width, 2)
+        name = ending(safe(self._example.name), max(8, width - 34))
+        return [
+            *lines,
+            cut((("f has the numbers of ", "dim"), (name, "text"), (", the largest", "dim")), width),
+        ]
+
+
+_RATIOS = {
+    "utilisation": "MACs of all sites / TM TK TN of all their products",
+    "padded share": "filling of all sites / all their bytes with it",
+    "intensity": "FLOPs of all sites / all their traffic",
+    "distance from it": "traffic of all sites / all their lower bounds",
+}
+"""What is no sum over sites."""
+
+
+def _of_all(formula: Formula, sites: str) -> str:
+    """How a figure of all sites comes about from the formula of one."""
+    if formula.name.startswith("buffer"):
+        return f"the most that a site needs, of {formula.rule}"
+    return _RATIOS.get(formula.name) or f"sum over {sites}: {formula.rule}"
 
 
 def formula_page(site: SiteCost, width: int) -> list[Line]:

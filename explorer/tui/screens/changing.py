@@ -55,6 +55,30 @@ class Changing(Screen[None]):
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None
 
+    @property
+    def hardware_in_use(self) -> Hardware | None:
+        """The machine that was chosen or typed last."""
+        from explorer import machines
+
+        known = self.hardware
+        return machines.as_hardware(self.machine) if known is None and self.machine is not None else known
+
+    def use_machine(self, hardware: Hardware | None) -> None:
+        """A machine that was chosen or typed in one place holds in all; of one without rates the tilings."""
+        from explorer.facts.roofline import Machine
+
+        self.hardware = hardware
+        if hardware is None or hardware.peak_macs is None or hardware.bandwidth is None:
+            return
+        machine = Machine(hardware.name, hardware.peak_macs, hardware.bandwidth, hardware.origin)
+        if machine != self.machine:
+            self.machine = machine
+            self.machine_changed()
+
+    def machine_changed(self) -> None:
+        """What was found for another machine holds no more."""
+        raise NotImplementedError
+
     # what the other half does
 
     def show_status(self) -> None:
@@ -262,12 +286,11 @@ class Changing(Screen[None]):
                 blink=not self.remote,
                 layers=layers if len(layers) <= _AT_ONCE else chosen,
                 spec=self.tile_spec,
-                hardware=self.hardware,
-                typed=self.machine,
+                hardware=self.hardware_in_use,
             )
 
             def answered(spec: TileSpec | None) -> None:
-                self.hardware = dialog.hardware
+                self.use_machine(dialog.hardware)
                 self._tile(spec)
 
             self.app.push_screen(dialog, answered)

@@ -147,10 +147,14 @@ class Examining(Filtering):
     def _take_machine(self, machine: Machine | None) -> None:
         if machine is None:
             return
-        self.machine = machine
+        self.machine, self.hardware = machine, None
+        self.machine_changed()
+        self.open_tab("roofline")
+
+    def machine_changed(self) -> None:
+        """What was found for another machine holds no more."""
         self.seen.roofline = None
         self.seen.refused.pop("roofline", None)
-        self.open_tab("roofline")
 
     # sizes
 

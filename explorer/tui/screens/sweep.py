@@ -111,6 +111,7 @@ class SweepScreen(Screen[TileSpec]):
         door: The engine.
         found: What was shown before; what is found is written into it.
         base: Sites and rules that all tilings have in common.
+        hardware: The machine that was chosen or typed last, wherever that was.
         remote: Over SSH.
     """
 
@@ -127,10 +128,18 @@ class SweepScreen(Screen[TileSpec]):
     ]
 
     def __init__(
-        self, source: str, door: Door, found: Found, base: TileSpec, *, remote: bool = False
+        self,
+        source: str,
+        door: Door,
+        found: Found,
+        base: TileSpec,
+        *,
+        hardware: Hardware | None = None,
+        remote: bool = False,
     ) -> None:
         super().__init__()
         self._source, self._found, self._base, self._remote = source, found, base, remote
+        self._hardware = hardware
         self._jobs = Jobs(door, self._show_status)
         self._open: list[tuple[int, int, int]] = []
         self._said = ""
@@ -261,11 +270,12 @@ class SweepScreen(Screen[TileSpec]):
         if self._jobs.current is not None:
             self.app.bell()
             return
-        dialog = SweepDialog(self._found.asked, self._base, blink=not self._remote)
+        dialog = SweepDialog(self._found.asked, self._base, hardware=self._hardware, blink=not self._remote)
         self.app.push_screen(dialog, self._begin)
 
     def _begin(self, asked: Asked | None) -> None:
         if asked is not None:
+            self._hardware = asked.hardware
             self.run_worker(self._sweep(asked), group="sweep", exclusive=True, exit_on_error=False)
         elif self._found.asked is None:
             self.dismiss(None)

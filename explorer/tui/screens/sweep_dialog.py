@@ -49,6 +49,7 @@ class SweepDialog(Dialog[Asked]):
     Args:
         asked: What was asked for last; None for the first time.
         base: Sites and rules that all tilings have in common.
+        hardware: The machine that was chosen or typed last, wherever that was.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -59,13 +60,23 @@ class SweepDialog(Dialog[Asked]):
     TITLE_TEXT = "Sweep over tilings"
     HINT = "↑↓←→ choose · Enter begins · Esc cancel"
 
-    def __init__(self, asked: Asked | None, base: TileSpec, *, blink: bool = False) -> None:
+    def __init__(
+        self,
+        asked: Asked | None,
+        base: TileSpec,
+        *,
+        hardware: Hardware | None = None,
+        blink: bool = False,
+    ) -> None:
         super().__init__()
+        self._hardware = hardware
         self._asked, self._base, self._blink = asked, base, blink
 
     def body(self) -> ComposeResult:
         """What is in the box."""
-        typed = self._asked.typed if self._asked is not None else ("16,32,64,128", "", "", "", _machine(), "")
+        typed = self._asked.typed if self._asked is not None else ("16,32,64,128", "", "", "", "", "")
+        if self._asked is None or self._asked.hardware != self._hardware:
+            typed = (*typed[:4], _machine(self._hardware), *typed[5:])
         for name, label, value, hint in zip(
             ("tiles", "rows", "depths", "columns", "machine", "kept"),
             ("tiles", "rows", "depths", "columns", "machine", "keep in"),
@@ -125,11 +136,16 @@ class SweepDialog(Dialog[Asked]):
         edges = _EDGES[self.query_one("#sweep-edges", Options).index]
         return Asked(
             spec=SweepSpec(tiles, edges, base=self._base),
-            hardware=machines.hardware(machine, where="machine") if machine else None,
+            hardware=self._machine(machine),
             verify=self.query_one("#sweep-prove", Options).index == 1,
             output=os.path.expanduser(kept),
             typed=typed,
         )
+
+    def _machine(self, text: str) -> Hardware | None:
+        if text == _TYPED and self._hardware is not None:
+            return machines.completed(self._hardware)
+        return machines.hardware(text, where="machine") if text else None
 
     def action_apply(self) -> None:
         """Begin."""
@@ -139,10 +155,16 @@ class SweepDialog(Dialog[Asked]):
             self.app.bell()
 
 
-def _machine() -> str:
-    """The machine of the configuration file, if it has one and no other."""
+_TYPED = "as typed"
+"""The machine that was typed elsewhere, by rates or as a file."""
+
+
+def _machine(used: Hardware | None) -> str:
+    """What the field says of the machine in use; else that of the configuration file, if it has but one."""
     try:
-        known = list(machines.hardware_profiles())
+        known = machines.hardware_profiles()
     except ExplorerError:
-        return ""
-    return known[0] if len(known) == 1 else ""
+        known = {}
+    if used is not None:
+        return used.name if known.get(used.name) == used else _TYPED
+    return next(iter(known)) if len(known) == 1 else ""

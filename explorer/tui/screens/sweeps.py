@@ -24,9 +24,15 @@ class Sweeps(Recalling):
             return
         if self.seen.sweep is None:
             self.seen.sweep = Found()
-        screen = SweepScreen(self.source, self.jobs.door, self.seen.sweep, TileSpec(), remote=self.remote)
+        hardware, found = self.hardware_in_use, self.seen.sweep
+        screen = SweepScreen(
+            self.source, self.jobs.door, found, TileSpec(), hardware=hardware, remote=self.remote
+        )
         self.app.push_screen(screen, self._swept)
 
     def _swept(self, spec: TileSpec | None) -> None:
+        asked = self.seen.sweep.asked if self.seen.sweep is not None else None
+        if asked is not None and asked.hardware is not None:
+            self.use_machine(asked.hardware)
         if spec is not None:
             self._tile(spec)

@@ -106,21 +106,21 @@ class TileDialog(Dialog[TileSpec]):
         by_value: See `sites_of`.
         layers: Those that the tiles are shown with: their operands' names.
         spec: What was asked for last, to begin with.
-        hardware: The machine that was chosen last.
-        typed: The rates of a machine that the user typed for something else.
+        hardware: The machine that was chosen or typed last, wherever that was.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", show=False, priority=True),
         Binding("f", "formulas", show=False, priority=True),
         Binding("i", "blocks", show=False, priority=True),
+        Binding("m", "machine", show=False, priority=True),
         Binding("up", "focus_step(-1)", show=False),
         Binding("down", "focus_step(1)", show=False),
         Binding("pageup", "plan_page(-1)", show=False),
         Binding("pagedown", "plan_page(1)", show=False),
     ]
     TITLE_TEXT = "Tile matrix products"
-    HINT = "f formulas · i tiles · Enter apply · Esc cancel"
+    HINT = "f formulas · i tiles · m machine · Enter apply · Esc"
 
     def __init__(
         self,
@@ -133,7 +133,6 @@ class TileDialog(Dialog[TileSpec]):
         layers: Sequence[Layer] = (),
         spec: TileSpec | None = None,
         hardware: Hardware | None = None,
-        typed: Machine | None = None,
     ) -> None:
         super().__init__()
         self._by_value = by_value
@@ -146,13 +145,12 @@ class TileDialog(Dialog[TileSpec]):
         self._example: SiteCost | None = None
         self._complaint = ""
         self._machines: dict[str, Hardware | None] = {"none": None}
-        if typed is not None and not typed.name:
-            rates = Hardware(peak_macs=typed.peak_macs, bandwidth=typed.bandwidth, origin=typed.origin)
-            self._machines["as typed"] = rates
         try:
             self._machines.update(machines.hardware_profiles())
         except ExplorerError as error:
             self._complaint = str(error)
+        if hardware is not None and hardware not in self._machines.values():
+            self._machines["as typed"] = hardware
         known = list(self._machines.values())
         one = known[-1] if hardware is None and len(known) == 2 else hardware
         self._first_machine = known.index(one) if one in known else 0
@@ -235,7 +233,8 @@ class TileDialog(Dialog[TileSpec]):
         self.query_one("#plan", LineView).show(
             lambda width: [headline(plan, width), *(x for line in lines for x in wrap(line, width))]
         )
-        self._show_rows(cost_rows(plan, cost, self._example))
+        missing = "choose a machine above" if len(self._machines) > 1 else "m types a machine"
+        self._show_rows(cost_rows(plan, cost, self._example, missing))
 
     async def _explained(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
         """The largest site with its formulas: those of all would be thousands."""
@@ -331,6 +330,22 @@ class TileDialog(Dialog[TileSpec]):
         named = [site for site in sites if row is not None and site.name == row.site]
         first = (named or self._here(sites) or list(sites))[0]
         self.app.push_screen(TileView(sites, sites.index(first), given=operands_of(self._layers)))
+
+    def action_machine(self) -> None:
+        """Ask for a machine; it holds wherever one is needed."""
+        from explorer.tui.screens.machine import MachineDialog
+
+        def answered(machine: Machine | None) -> None:
+            if machine is None:
+                return
+            options, hardware = self.query_one("#machine", Options), machines.as_hardware(machine)
+            if hardware not in self._machines.values():
+                self._machines["as typed"] = hardware
+            options.set_words([safe(name) for name in self._machines])
+            options.index = list(self._machines.values()).index(hardware)
+            self._ask()
+
+        self.app.push_screen(MachineDialog(None, blink=self._blink), answered)
 
     def action_apply(self) -> None:
         """Do it, if the plan on show is the plan of what the fields say."""
