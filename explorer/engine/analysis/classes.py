@@ -52,6 +52,7 @@ WATCHED = (
         (
             "aten::topk",
             "aten::sort",
+            "aten::mul",
             "aten::max",
             "aten::argmax",
             "aten::multinomial",
@@ -66,18 +67,20 @@ WATCHED = (
 
 
 class _Division:
-    """As many places as `total`, shared out to `count` classes."""
+    """As many places as `total`, shared out to `count` classes; no more than one to each if `scant`."""
 
-    def __init__(self, total: int, count: int, uneven: bool) -> None:
+    def __init__(self, total: int, count: int, uneven: bool, scant: bool = False) -> None:
         self.total = total
         self.count = count
         self.uneven = uneven
+        self.scant = scant
         self.places: dict[Hashable, int] = {}
 
     def share(self, key: Hashable) -> int:
         """What falls to one class, in the order in which they were asked for."""
         at = self.places.setdefault(key, len(self.places)) % self.count
-        return self._until(at + 1) - self._until(at)
+        share = self._until(at + 1) - self._until(at)
+        return min(share, 1) if self.scant else share
 
     def _until(self, at: int) -> int:
         if self.uneven:
@@ -96,8 +99,9 @@ class Classes:
         used: Whether something was shared out.
     """
 
-    def __init__(self, uneven: bool) -> None:
+    def __init__(self, uneven: bool, least: bool = False) -> None:
         self.uneven = uneven
+        self.least = least
         self.used = False
         self._counts: dict[int, int] = {}
         self._roots: dict[int, int] = {}
@@ -187,6 +191,8 @@ class Classes:
                     self._masks[_key(out)] = division, None, out.numel()
         elif name in _KEPT and isinstance(out, torch.Tensor) and args:
             self._kept(args, out)
+        elif name == "aten::mul":
+            self._thinned(args, out)
 
     def _kept(self, args: Sequence[Any], out: Any) -> None:
         source = args[0]
@@ -208,6 +214,15 @@ class Classes:
                 return
             elements = out.numel()
         self._masks[made] = division, key, elements
+
+    def _thinned(self, args: Sequence[Any], out: Any) -> None:
+        """A mask of all classes of which another mask leaves some: what is beyond the room of an expert."""
+        for source in args[:2]:
+            found = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
+            if found is not None and found[1] is None and out.numel() == found[2]:
+                whole = found[0]
+                fewer = _Division(whole.total, whole.count, self.uneven, self.least)
+                self._masks[_key(out)] = fewer, None, out.numel()
 
     def _compared(self, classes: Any, other: Any, out: Any) -> None:
         """A mask of one class (a number to compare with), or of all (a list of different numbers)."""

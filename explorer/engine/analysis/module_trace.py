@@ -119,7 +119,7 @@ class _Watch:
         self.assumed: Counter[str] = Counter()
         self.way = way
         self.questions = Questions(way)
-        self.classes = Classes(way.uneven)
+        self.classes = Classes(way.uneven, way.least)
         self.stale: set[int] = set()
         self.asked = ""
         self.sized = self.cut = False

@@ -363,6 +363,19 @@ class UniqueHit(Moe):
         return out
 
 
+class Capacity(Moe):
+    """As Switch Transformers: no expert takes more than it has room for."""
+
+    def forward(self, x: Any) -> Any:
+        mask = F.one_hot(self.router(x).argmax(-1), num_classes=E)
+        mask = mask * (torch.cumsum(mask, dim=-2) <= 3)
+        out = torch.zeros_like(x)
+        for e in torch.greater(mask.sum(0), 0).nonzero():
+            (rows,) = torch.where(mask[:, int(e)])
+            out.index_add_(0, rows, self.experts[int(e)](x[rows]))
+        return out
+
+
 class Unlike(Moe):
     def __init__(self) -> None:
         super().__init__()
@@ -432,6 +445,11 @@ def test_experts_that_cost_differently_are_counted_under_an_assumption_that_is_s
     for info in both(Unlike, TOKENS):
         assert info.totals.status == "assumed"
         assert any("gets the same share" in note for note in info.model.notes)
+
+
+def test_experts_with_room_for_a_few_get_no_more_than_there_is() -> None:
+    for info in both(Capacity, TOKENS):
+        assert (info.totals.macs, info.totals.status) == (TOKENS * (W * E + 2 * W * 2 * W), "assumed")
 
 
 def test_a_branch_that_was_not_counted_says_that_it_may_run() -> None:
