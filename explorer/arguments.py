@@ -28,6 +28,7 @@ __all__ = [
     "parse_dims",
     "parse_dynamic",
     "parse_input_shapes",
+    "parse_limit",
     "parse_memory",
     "parse_names",
     "parse_sizes",
@@ -158,6 +159,21 @@ def parse_count(text: str, where: str, least: int) -> int:
     if not _INTEGER.fullmatch(text.strip()) or int(text) < least:
         raise Misuse(f"'{text}' is not a whole number of {least} or more", where=where)
     return int(text)
+
+
+def parse_limit(text: str | None, where: str) -> float | None:
+    """A number of 0 or more; None for nothing.
+
+    Raises:
+        Misuse: It is not one.
+    """
+    try:
+        number = float(text) if text is not None else None
+    except ValueError:
+        number = -1.0
+    if number is not None and not 0 <= number < float("inf"):
+        raise Misuse(f"'{text}' is not a number of 0 or more", where=where)
+    return number
 
 
 def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:

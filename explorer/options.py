@@ -208,6 +208,18 @@ OPTIONS: dict[str, Option] = {
             "--layer", "only layers or tensors whose path matches; repeatable", "GLOB", many=True, read=tuple
         ),
         Option("--input", "a .npy or .npz file with the input; random otherwise", "FILE"),
+        *(
+            Option(flag, said, metavar, read=_by("parse_limit", where=flag))
+            for flag, metavar, said in (
+                (
+                    "--atol",
+                    "X",
+                    "outputs may differ by X, of quantized models say; then only they are compared",
+                ),
+                ("--rtol", "X", "outputs may differ by X times the original's value, beside --atol"),
+                ("--snr", "DB", "outputs need a signal to noise ratio of DB decibels or more"),
+            )
+        ),
         Option(
             "--bins",
             "intervals of a histogram (default 32)",

@@ -196,7 +196,7 @@ VERBS: dict[str, Verb] = {
         (
             "--output",
             *_TILING,
-            *("--to", "--dynamic", "--force", "--no-verify", "--draws", "--seed"),
+            *("--to", "--dynamic", "--force", "--no-verify", "--draws", "--seed", "--input"),
             *_OPENING,
             *_PRINTING,
         ),
@@ -273,11 +273,12 @@ VERBS: dict[str, Verb] = {
     "verify": Verb(
         "evidence that two models compute the same",
         ("A", "B"),
-        ("--draws", "--seed", *_OPENING, *_PRINTING),
+        ("--draws", "--seed", "--input", "--atol", "--rtol", "--snr", *_OPENING, *_PRINTING),
         (
             "explorer verify alexnet alexnet_tiled.onnx",
             "explorer verify a.onnx b.onnx --draws 10 --seed 7 --json",
             "explorer verify a.onnx b.onnx --dim seq=5,16,64",
+            "explorer verify model.onnx quantized.onnx --input photos.npz --snr 30",
         ),
         own=(SEVERAL_SIZES,),
     ),

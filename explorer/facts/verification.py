@@ -11,7 +11,20 @@ from msgspec import Struct
 
 from explorer.verdicts import VerdictKind
 
-__all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "VerdictKind", "Verification"]
+__all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "Tolerance", "VerdictKind", "Verification"]
+
+
+class Tolerance(Struct, frozen=True):
+    """By how much two models may differ, quantized ones say; None asks for nothing.
+
+    Attributes:
+        atol, rtol: |after - before| <= atol + rtol |before|, for every element of every output.
+        snr: In dB, at most 10 log10(sum before**2 / sum (after - before)**2) of each output and draw.
+    """
+
+    atol: float | None = None
+    rtol: float | None = None
+    snr: float | None = None
 
 
 class OutputEvidence(Struct, frozen=True):
@@ -126,6 +139,7 @@ class Verification(Struct, frozen=True):
             share the name ''.
         regions: What is changed and no site of a plan, run alone.
         nodes: Of the first graph, those that are equal by construction; None where no graphs were compared.
+        tolerance: Within what the models may differ; None where they may not. Then only outputs are compared.
         torch: The torch model's own outputs against `after`, for an nn.Module.
     """
 
@@ -143,3 +157,4 @@ class Verification(Struct, frozen=True):
     regions: tuple[RegionEvidence, ...] = ()
     sizes: tuple[Mapping[str, int], ...] = ()
     nodes: int | None = None
+    tolerance: Tolerance | None = None

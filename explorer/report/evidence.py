@@ -11,7 +11,7 @@ from explorer.facts import RegionEvidence, SiteEvidence, Verification
 from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.model import Block
-from explorer.units import exact_text, seconds_text, shape_text
+from explorer.units import dims_text, exact_text, seconds_text, shape_text
 from explorer.verdicts import NOT_NEEDED, VERDICTS
 
 _CAP = 40
@@ -93,6 +93,8 @@ def _how(fact: Verification) -> list[str]:
     if fact.seeds:
         many = "" if len(fact.seeds) == 1 else "s"
         parts.append(f"{len(fact.seeds)} draw{many}, seed{many} {', '.join(map(str, fact.seeds))}")
+    if fact.sizes:
+        parts.append(f"sizes: {'; '.join(dims_text(sizes) for sizes in fact.sizes)}")
     parts += fact.inputs
     measured = [site.rms_before for site in fact.sites] + [out.rms_before for out in fact.outputs]
     if any(rms is not None for rms in measured):

@@ -63,6 +63,7 @@ class Session(Keeping):
         verify: bool = True,
         draws: int = 1,
         seed: int = 0,
+        input: str | None = None,
         discard: bool = False,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
@@ -77,6 +78,7 @@ class Session(Keeping):
                 `TileResult.output` is empty and the history unchanged.
             draws: Random inputs for the proof.
             seed: Of the first draw.
+            input: An .npy or .npz file with the inputs for the proof, in place of random ones.
             discard: Whether states that were undone and never saved may go: the result takes their place.
             on_progress: Told where the job stands.
             cancel: Asked now and then; True stops the job and leaves nothing behind.
@@ -108,7 +110,9 @@ class Session(Keeping):
             onnx_writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
             if verify:
                 after = validate(onnx_reader.read(temporary))
-                evidence = self._verify(found.whole, after, plan, draws, seed, on_progress, cancel)
+                evidence = self._verify(
+                    found.whole, after, plan, draws, seed, on_progress, cancel, None, input
+                )
                 evidence = replace(evidence, before=self._label(self._history.current), after=target)
                 if not evidence.passed:
                     raise _Disproved

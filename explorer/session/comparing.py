@@ -16,6 +16,7 @@ from explorer.session.states import Cancel, Dims, OnProgress
 if TYPE_CHECKING:
     from explorer.engine.graph import Model
     from explorer.facts.blame import Blame
+    from explorer.facts.verification import Tolerance
 
 __all__ = ["Comparing", "without_origins"]
 
@@ -31,10 +32,29 @@ class Comparing(Planning):
         draws: int = 1,
         seed: int = 0,
         dims: Dims | None = None,
+        input: str | None = None,
+        tolerance: Tolerance | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Verification:
-        """Evidence that two models of the history compute the same; `dims` are sizes, or several, to try."""
+        """Evidence that two models of the history compute the same.
+
+        Args:
+            before: The original.
+            after: The other model; None is the current one.
+            draws: Random inputs to run both on.
+            seed: Of the first draw.
+            dims: Sizes of open dimensions, or several of each, in place of those of the session.
+            input: An .npy or .npz file with the inputs, in place of random ones.
+            tolerance: By how much the outputs may differ: then only they are compared.
+            on_progress: Told where the proof stands.
+            cancel: Asked now and then; True stops.
+
+        Raises:
+            Misuse: A size or the input does not fit the model.
+            BadModel: onnxruntime cannot run one of them.
+            Cancelled: `cancel` said so.
+        """
         a, b = self._at(before), self._at(after)
         evidence = self._verify(
             self._model(a, on_progress),
@@ -45,6 +65,8 @@ class Comparing(Planning):
             on_progress,
             cancel,
             dims,
+            input,
+            tolerance,
         )
         return replace(evidence, before=self._label(a), after=self._label(b))
 

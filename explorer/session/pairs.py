@@ -19,6 +19,7 @@ from explorer.session.states import Cancel, Dims, OnProgress, States
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import Comparison
+    from explorer.facts.verification import Tolerance
 
 __all__ = ["blame_files", "compare_files", "diff_files", "verify_files"]
 
@@ -48,13 +49,16 @@ def verify_files(
     *,
     draws: int = 1,
     seed: int = 0,
+    input: str | None = None,
+    tolerance: Tolerance | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
     **options: Any,
 ) -> Verification:
-    """Evidence that the models `a` and `b` compute the same.
+    """Evidence that the models `a` and `b` compute the same, or differ by no more than `tolerance`.
 
-    `options` as for `explorer.session.Session`; in `dims` a name may have several sizes.
+    `options` as for `explorer.session.Session`; in `dims` a name may have several sizes. `input` is an .npy
+    or .npz file with the inputs, in place of random ones.
     """
     with _pair(a, b, options) as (first, second):
         evidence = first._verify(
@@ -66,6 +70,8 @@ def verify_files(
             on_progress,
             cancel,
             options.get("dims"),
+            input,
+            tolerance,
         )
         return replace(evidence, before=first.source, after=second.source)
 

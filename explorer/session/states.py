@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from explorer.engine.transforms.products import Products
     from explorer.facts import TileSpec
     from explorer.facts.blame import Blame
+    from explorer.facts.verification import Tolerance
 
 __all__ = ["Cancel", "Dims", "InputShapes", "OnProgress", "States", "stem"]
 
@@ -390,10 +391,15 @@ class States:
         on_progress: OnProgress,
         cancel: Cancel,
         dims: Dims | None = None,
+        input: str | None = None,
+        tolerance: Tolerance | None = None,
     ) -> Verification:
         from explorer.engine.formats.opening import dims_of
+        from explorer.engine.values.activations import read_input
         from explorer.engine.verify import verify
 
+        if input is not None and dims:
+            raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
         bound: Dims = {**(_fixed(plan) if plan is not None else self._options["dims"]), **(dims or {})}
         return verify(
             before,
@@ -404,6 +410,8 @@ class States:
             dims=dims_of(before, bound),
             input_shapes=self._options["input_shapes"],
             torch_run=self._open(on_progress).runner(),
+            given=read_input(input) if input is not None else None,
+            tolerance=tolerance,
             on_progress=on_progress,
             cancel=cancel,
         )

@@ -42,11 +42,20 @@ def _convert(given: Given, line: ProgressLine) -> Answer:
 
 def _verify(given: Given, line: ProgressLine) -> Answer:
     from explorer.arguments import opening_words
+    from explorer.facts.verification import Tolerance
     from explorer.session import verify_files
 
     a, b = given.models
+    asked = (given.atol, given.rtol, given.snr)
     fact = verify_files(
-        a, b, draws=given.draws or 1, seed=given.seed, on_progress=line, **session_options(given)
+        a,
+        b,
+        draws=given.draws or 1,
+        seed=given.seed,
+        input=given.input,
+        tolerance=Tolerance(*asked) if any(limit is not None for limit in asked) else None,
+        on_progress=line,
+        **session_options(given),
     )
     return Answer(
         EXIT_CODES[fact.verdict_kind],

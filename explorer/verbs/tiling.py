@@ -97,6 +97,7 @@ def _tile(given: Given, line: ProgressLine) -> Answer:
                     verify=not given.no_verify,
                     draws=given.draws or 1,
                     seed=given.seed,
+                    input=given.input,
                     on_progress=line,
                 )
             except BadModel as error:

@@ -14,10 +14,12 @@ from msgspec.structs import replace
 from explorer.engine.verify.compare import Comparison
 from explorer.engine.verify.exact import SATURATES
 from explorer.engine.verify.sites import LIMIT, SiteRun
+from explorer.engine.verify.tolerance import tolerance_text
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, SitePlan, VerdictKind
+from explorer.facts.verification import Tolerance
 from explorer.units import printable
 
-__all__ = ["Grounds", "both", "site_evidence", "verdict_of"]
+__all__ = ["Grounds", "both", "site_evidence", "verdict_of", "verdict_within"]
 
 
 def site_evidence(
@@ -106,6 +108,24 @@ def verdict_of(grounds: Grounds) -> dict[str, Any]:
     """
     kind, verdict = _fault(grounds) or _shown(grounds)
     return {"passed": kind in ("equal", "evidence"), "verdict_kind": kind, "verdict": verdict}
+
+
+def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draws: int) -> dict[str, Any]:
+    """As `verdict_of`, of models that may differ by as much as was asked."""
+    worst = next((o for o in outputs if not o.passed), None)
+    asked = tolerance_text(tolerance)
+    kind: VerdictKind = "evidence"
+    if worst is not None:
+        kind = "different"
+        verdict = f"different: output '{printable(worst.name)}': {worst.reason}; asked: {asked}"
+    elif outputs and all(o.constant for o in outputs):
+        kind = "unproven"
+        names = _listed([f"'{printable(o.name)}'" for o in outputs])
+        verdict = f"not proved: {names} the same whatever goes in, which shows nothing"
+    else:
+        count = f"{_count(len(outputs), 'output')} over {_count(draws, 'draw')}"
+        verdict = f"within what was asked: {asked}; {count}, nothing else compared"
+    return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
 
 
 def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:

@@ -28,6 +28,7 @@ __all__ = [
     "fixed_shapes",
     "given_inputs",
     "plan_inputs",
+    "sizes_of",
 ]
 
 InputShapes = Mapping[str, tuple[str | None, Shape]]
@@ -91,18 +92,41 @@ def plan_inputs(
     return tuple(_planned(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
 
 
-def given_inputs(model: Model, given: Given) -> tuple[Drawn, ...]:
+def given_inputs(model: Model, given: Given, input_shapes: InputShapes | None = None) -> tuple[Drawn, ...]:
     """The inputs of the model as a file has them.
+
+    Args:
+        model: The model.
+        given: What the file has.
+        input_shapes: Shapes, and types if not None, in place of the declared ones.
 
     Raises:
         Misuse: One is missing or unknown, or has another type or shape.
     """
-    arrays = given.fit([Wanted(v.name, v.dtype, v.shape) for v in model.graph.feeds])
+    known = input_shapes or {}
+    arrays = given.fit(
+        [
+            Wanted(v.name, dtype or v.dtype, shape)
+            for v in model.graph.feeds
+            for dtype, shape in (known.get(v.name, (None, v.shape)),)
+        ]
+    )
     return tuple(
         Drawn(v.name, str(a.dtype), a.shape, why=f"from {given.path}", values=a)
         for v in model.graph.feeds
         for a in (arrays[v.name],)
     )
+
+
+def sizes_of(model: Model, drawn: tuple[Drawn, ...]) -> dict[str, int]:
+    """The sizes that symbolic dimensions of the model have with these inputs."""
+    shapes = {d.name: d.shape for d in drawn}
+    return {
+        dim: size
+        for v in model.graph.feeds
+        for dim, size in zip(v.shape or (), shapes[v.name], strict=False)
+        if isinstance(dim, str)
+    }
 
 
 def fixed_shapes(

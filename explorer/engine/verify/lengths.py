@@ -22,7 +22,7 @@ from explorer.errors import BadModel, Misuse
 from explorer.facts import Plan, SitePlan
 from explorer.units import dims_text
 
-__all__ = ["Dims", "Sizes", "bindings", "choose"]
+__all__ = ["Dims", "Sizes", "choose"]
 
 Dims = Mapping[str, int | Sequence[int]]
 """Sizes by the name of a dimension, one or several."""
@@ -57,12 +57,14 @@ class Sizes(Struct, frozen=True):
     refused: tuple[dict[str, int], ...] = ()
     costly: tuple[dict[str, int], ...] = ()
 
-
-def bindings(
-    model: Model, plan: Plan | None, dims: Dims, input_shapes: InputShapes | None = None
-) -> list[dict[str, int]]:
-    """The sizes that `choose` has tried."""
-    return list(choose(model, plan, dims, input_shapes).tried)
+    def remarks(self) -> Iterator[str]:
+        """What is to be said of sizes that were not tried."""
+        for sizes, why in (
+            (self.refused, "the original does not run"),
+            (self.costly, "it was not tried: too large"),
+        ):
+            if sizes:
+                yield f"at {' and '.join(map(dims_text, sizes))} {why}"
 
 
 def choose(model: Model, plan: Plan | None, dims: Dims, input_shapes: InputShapes | None = None) -> Sizes:

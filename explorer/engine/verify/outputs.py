@@ -18,8 +18,10 @@ from explorer.engine.verify import float64
 from explorer.engine.verify.compare import Comparison, unit_roundoff
 from explorer.engine.verify.probes import Pair
 from explorer.engine.verify.runtime import Array, Session
+from explorer.engine.verify.tolerance import within
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import OutputEvidence
+from explorer.facts.verification import Tolerance
 from explorer.units import printable, shape_text
 
 __all__ = [
@@ -83,6 +85,7 @@ class Noise(Struct, frozen=True):
         sensitivity: See `Run`.
         independent: See `independence`, by the original's names of outputs.
         both: Neither model is the original of the other: each must be as accurate.
+        tolerance: By how much they may differ; then nothing else counts.
         proved: What lies behind the outputs is proved: only what no rounding can do fails.
     """
 
@@ -93,6 +96,7 @@ class Noise(Struct, frozen=True):
     independent: Mapping[str, int] = {}
     both: bool = False
     proved: bool = False
+    tolerance: Tolerance | None = None
 
 
 def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dict[str, str]:
@@ -310,7 +314,8 @@ def compare(
         new = [draw[order[at]] for draw in after.draws]
         true = [r.get(name) for r in references] + [None] * (len(old) - len(references))
         sensitivity = before.sensitivity[at] if before.sensitivity else 0.0
-        made.append(_evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note))
+        one = _evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note)
+        made.append(one if noise.tolerance is None else within(one, old, new, noise.tolerance))
     return tuple(made)
 
 

@@ -18,19 +18,29 @@ from msgspec.structs import replace
 from explorer.engine.analysis.shapes import Inference
 from explorer.engine.collecting import uncollected
 from explorer.engine.graph import Model, forget
+from explorer.engine.values.activations import Given
 from explorer.engine.verify import outputs
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
-from explorer.engine.verify.evidence import Grounds, verdict_of
-from explorer.engine.verify.inputs import InputShapes, check_names, draw, plan_inputs
-from explorer.engine.verify.lengths import Dims, bindings
+from explorer.engine.verify.evidence import Grounds, verdict_of, verdict_within
+from explorer.engine.verify.inputs import (
+    InputShapes,
+    check_names,
+    draw,
+    fixed_shapes,
+    given_inputs,
+    plan_inputs,
+    sizes_of,
+)
+from explorer.engine.verify.lengths import Dims, Sizes, choose
 from explorer.engine.verify.recovery import recover_plan
 from explorer.engine.verify.region_runs import Try, settle
 from explorer.engine.verify.regions import Correspondence
 from explorer.engine.verify.site_proof import SiteProof, key_of
 from explorer.engine.verify.sites import chain_length
-from explorer.engine.verify.whole_run import Pairing, TorchRun, compare_torch, compare_whole
+from explorer.engine.verify.whole_run import Pairing, TorchRun, compare_torch, compare_whole, compare_within
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import Plan, Progress, TensorInfo, Verification
+from explorer.facts.verification import Tolerance
 
 __all__ = ["verify"]
 
@@ -48,6 +58,8 @@ def verify(
     dims: Dims | None = None,
     input_shapes: InputShapes | None = None,
     torch_run: TorchRun | None = None,
+    given: Given | None = None,
+    tolerance: Tolerance | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Verification:
@@ -63,6 +75,8 @@ def verify(
         input_shapes: Shapes and types in place of the declared ones.
         torch_run: The torch model that `before` was exported from: inputs to outputs, both in the order of
             the graph.
+        given: Inputs from a file; then nothing is drawn but what regions and sites see besides.
+        tolerance: By how much the outputs may differ: then the models are run, and nothing is proved.
         on_progress: Told where the proof stands.
         cancel: Asked now and then.
 
@@ -85,12 +99,35 @@ def verify(
     except outputs.Mismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
     plan = plan if plan is not None else recover_plan(after)
-    declared = _sizes(before, after, names, input_shapes)
-    each = bindings(before, plan, dims, declared)
-    tried = [plan_inputs(before, sizes, declared) for sizes in each]
-    drawn = tried[0]
+    declared = fixed_shapes(before, after, names, input_shapes)
+    if given is not None:
+        tried = [given_inputs(before, given, declared)]
+        each = [sizes_of(before, tried[0])]
+        sizes = Sizes(tuple(each))
+    else:
+        sizes = choose(before, plan, dims, declared)
+        each = list(sizes.tried)
+        tried = [plan_inputs(before, size, declared) for size in each]
+    drawn, all_tried = tried[0], list(tried)
     tell = _teller(on_progress, cancel)
-    seeds = tuple(seed + i for i in range(draws))
+    seeds = tuple(seed + i for i in range(draws if given is None else 1))
+    if tolerance is not None:
+        count = max(draws, len(tried)) if given is None else 1
+        feeds = [draw(tried[i % len(tried)], seed + i) for i in range(count)]
+        pairing = Pairing(before, before, after, names, feeds, drawn, None, {}, {}, None, 1.0)
+        outs = compare_within(pairing, tolerance, tell=tell, cancel=cancel)
+        return Verification(
+            **verdict_within(outs, tolerance, count),
+            before=before.path,
+            after=after.path,
+            seeds=tuple(seed + i for i in range(count)) if given is None else (),
+            inputs=tuple(d.text() for d in drawn),
+            sites=(),
+            sizes=tuple(each) if len(each) > 1 else (),
+            outputs=outs,
+            tolerance=tolerance,
+            seconds=time.perf_counter() - started,
+        )
     halfway = _taken_apart(before, plan, each[0], declared)
     sites = SiteProof(halfway, after, tried, seed, tell, cancel)
     with uncollected():  # a walk makes a hundred thousand objects without a circle
@@ -136,14 +173,19 @@ def verify(
             grounds = replace(
                 grounds, torch=compare_torch(pairing, torch_run, inputs, tell=tell, cancel=cancel)
             )
+    refused = [size for size, d in zip(sizes.tried, all_tried, strict=True) if all(d is not t for t in tried)]
+    each = [size for size in each if size not in refused]
     said = verdict_of(grounds)
+    if said["passed"]:
+        more = replace(sizes, refused=(*sizes.refused, *refused)).remarks()
+        said["verdict"] = "; ".join((said["verdict"], *more))
     if has_bfloat16(before):
         said["verdict"] += f"; {NOTE}"
     return Verification(
         **said,
         before=before.path,
         after=after.path,
-        seeds=seeds,
+        seeds=seeds if given is None else (),
         inputs=tuple(d.text() for d in drawn),
         sites=proofs,
         regions=grounds.regions,
@@ -212,25 +254,6 @@ def _unlike(before: Model, after: Model, why: str, seconds: float) -> Verificati
         outputs=(),
         seconds=seconds,
     )
-
-
-def _sizes(
-    before: Model, after: Model, names: Mapping[str, str], given: InputShapes
-) -> dict[str, tuple[str | None, tuple[int | str | None, ...]]]:
-    """Input shapes: as given, else as declared, with sizes that only the tiled model has fixed."""
-    other = {v.name: v for v in after.graph.feeds}
-    sizes = dict(given)
-    for value in before.graph.feeds:
-        twin = other[names[value.name]]
-        if value.name in sizes or value.shape is None or twin.shape is None:
-            continue
-        if len(value.shape) == len(twin.shape):
-            merged = tuple(
-                b if isinstance(b, int) and not isinstance(a, int) else a
-                for a, b in zip(value.shape, twin.shape, strict=True)
-            )
-            sizes[value.name] = (None, merged)
-    return sizes
 
 
 def _taken_apart(before: Model, plan: Plan | None, sizes: Mapping[str, int], given: InputShapes) -> Model:

@@ -30,10 +30,11 @@ from explorer.engine.verify.outputs import Noise, Run
 from explorer.engine.verify.runtime import Array
 from explorer.errors import Cancelled
 from explorer.facts import OutputEvidence, Plan, TensorInfo
+from explorer.facts.verification import Tolerance
 from explorer.units import exact_text
 from explorer.verdicts import NOT_NEEDED
 
-__all__ = ["Pairing", "TorchRun", "compare_torch", "compare_whole"]
+__all__ = ["Pairing", "TorchRun", "compare_torch", "compare_whole", "compare_within"]
 
 Tell = Callable[[str, int, int], None]
 TorchRun = Callable[[Sequence[Array]], Sequence[Array]]
@@ -162,6 +163,17 @@ def compare_whole(
         if run.level
     )
     return _judged(before, after, noise, note, runs), remarks
+
+
+def compare_within(
+    pairing: Pairing, tolerance: Tolerance, *, tell: Tell, cancel: Callable[[], bool] | None
+) -> Evidence:
+    """Evidence that the outputs of the two models differ by no more than was asked; as `compare_whole`."""
+    runs = _Runs(pairing, tell, cancel)
+    tell("loading the models", 0, 2 * len(pairing.feeds))
+    before, (after, note) = runs.together(runs.original, runs.other)
+    noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
+    return outputs.compare(before, after, [], noise, note)
 
 
 def compare_torch(
