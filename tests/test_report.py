@@ -426,7 +426,7 @@ def test_a_difference_is_named_with_its_place_and_its_reason() -> None:
 def test_what_could_not_be_compared_is_a_question_mark() -> None:
     unknown = replace(OUTPUT_PROOF, rms_before=None, rms_after=None, mse=None, reference="the run failed")
     report = text(evidence.verification(replace(PROOF, outputs=(unknown,))))
-    assert "? -> ?" in row_with("float32 [1, 1000]", report)
+    assert "?" in row_with("float32 [1, 1000]", report).split()
 
 
 def test_a_diff_counts_by_operator_and_explains_every_row() -> None:

@@ -39,6 +39,7 @@ class OutputEvidence(Struct, frozen=True):
         equal: Bit for bit the same.
         passed: `after` is no less accurate than `before`; `reason` says in words why or why not.
         undefined: NaN or Inf that both have, counted: they compare nothing.
+        relative_rms: RMS difference, of the RMS of `before`; None if not comparable.
         constant: Whether it was the same whatever went in, so that it shows nothing of what lies before it.
     """
 
@@ -60,6 +61,7 @@ class OutputEvidence(Struct, frozen=True):
     reason: str
     undefined: int = 0
     constant: bool = False
+    relative_rms: float | None = None
 
 
 class SiteEvidence(Struct, frozen=True):

@@ -167,6 +167,7 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
 
 def _output_table(fact: Verification) -> Table:
     found = [("before", out) for out in fact.outputs] + [("PyTorch", out) for out in fact.torch]
+    measured = any(out.rms_before is not None for _, out in found)
     rows: list[tuple[Cell, ...]] = [
         (
             out.name,
@@ -176,7 +177,7 @@ def _output_table(fact: Verification) -> Table:
             _float_text(out.max_rel),
             _float_text(out.mse),
             _cosine_text(out.cosine),
-            _pair(out.rms_before, out.rms_after),
+            *([_pair(out.rms_before, out.rms_after)] if measured else []),
             Span("nothing shown", BAD)
             if out.equal and not out.passed
             else _verdict(out.passed, out.nonfinite),
@@ -191,7 +192,7 @@ def _output_table(fact: Verification) -> Table:
         Column("relative", "right", drop=3),
         Column("MSE", "right", drop=2),
         Column("cosine", "right", drop=5),
-        Column("RMS error, was -> is", "right", drop=1),
+        *([Column("RMS error, was -> is", "right", drop=1)] if measured else []),
         Column(""),
     )
     return Table(columns, rows)

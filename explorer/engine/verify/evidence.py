@@ -235,9 +235,14 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def _largest(whole: Sequence[OutputEvidence]) -> float:
+    return max(e.max_abs or 0.0 for e in whole)
+
+
 def _accuracy(whole: Sequence[OutputEvidence]) -> str:
     measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
     if not measured:
-        return f"largest difference {max(e.max_abs or 0.0 for e in whole):.1e}"
+        grown = max(e.relative_rms or 0.0 for e in whole)
+        return f"rounding grows to {grown:.1e} of its size (largest difference {_largest(whole):.1e})"
     worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
     return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"

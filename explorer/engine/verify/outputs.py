@@ -397,6 +397,7 @@ def _floats(
         judged, reference_text = False, "none: the output is float64 itself"
     elif comparison.judged and not judged:
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
+    apart = None if comparison.mse is None else comparison.mse**0.5 / (comparison.scale or 1.0)
     if noise.proved:
         fault = comparison.broken() or _astray(comparison)
     else:
@@ -412,10 +413,8 @@ def _floats(
         others = " in the first draw, which explains the others" if comparison.others is not None else ""
         reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose, others)
     else:
-        apart = (comparison.mse or 0.0) ** 0.5 / (comparison.scale or 1.0)
-        reason = (
-            f"apart by {apart:.1e} of its size, by rounding (largest difference {comparison.max_abs:.2e})"
-        )
+        largest = f"largest difference {comparison.max_abs:.2e}"
+        reason = f"apart by {apart or 0.0:.1e} of its size, by rounding ({largest})"
         if not noise.proved:
             reason += f"; float64 {reference_text}"
     if comparison.shared and not fault:
@@ -435,6 +434,7 @@ def _floats(
         passed=not fault,
         reason=note + reason,
         undefined=comparison.shared,
+        relative_rms=apart,
     )
 
 

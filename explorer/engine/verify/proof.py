@@ -164,7 +164,7 @@ def verify(
             sites=proofs,
             draws=draws,
             planned=len(planned),
-            nodes=matched.nodes - len(matched.met),
+            nodes=matched.nodes - sum(key == found[key].output for key in matched.met),
             structural=not matched.unequal,
         )
         grounds = _ran(grounds, matched, pairing, [Try(d) for d in tried], seed, tell, cancel)

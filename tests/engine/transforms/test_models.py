@@ -278,10 +278,9 @@ def test_a_long_stack_unrolled_is_proved_in_columns(tmp_path: Path) -> None:
     proved(source, TileSpec(tile=(1, 1, 1), form="lab"), evaluator=False)
 
 
-BRANCHES: list[tuple[str, Callable[[Any], None], str]] = [
-    ("condition", lambda m: m.graph.node[0].input.__setitem__(0, "other"), "If 'branch'"),
-    ("branch", lambda m: setattr(body(m, "else_branch").node[0], "op_type", "Neg"), "Relu 'not taken'"),
-    ("its output", lambda m: setattr(body(m, "else_branch").output[0], "name", "s"), "If 'branch'"),
+BRANCHES: list[tuple[str, Callable[[Any], None]]] = [
+    ("branch", lambda m: setattr(body(m, "else_branch").node[0], "op_type", "Neg")),
+    ("its output", lambda m: setattr(body(m, "else_branch").output[0], "name", "s")),
 ]
 
 
@@ -289,9 +288,9 @@ def body(made: Any, name: str) -> Any:
     return next(a.g for a in made.graph.node[0].attribute if a.name == name)
 
 
-@pytest.mark.parametrize(("fault", "spoil", "words"), BRANCHES, ids=[b[0] for b in BRANCHES])
+@pytest.mark.parametrize(("fault", "spoil"), BRANCHES, ids=[b[0] for b in BRANCHES])
 def test_a_fault_in_a_branch_that_no_draw_takes_is_found(
-    tmp_path: Path, fault: str, spoil: Callable[[Any], None], words: str
+    tmp_path: Path, fault: str, spoil: Callable[[Any], None]
 ) -> None:
     taken = helper.make_graph(
         [node("MatMul", ["x", "w"], ["t"], name="fc")], "then", [], [value("t", [3, 7])]
@@ -308,7 +307,6 @@ def test_a_fault_in_a_branch_that_no_draw_takes_is_found(
             [
                 numpy_helper.from_array(numbers(7, 7), "w"),
                 numpy_helper.from_array(np.asarray(True), "always"),
-                numpy_helper.from_array(np.asarray(True), "other"),
             ],
         ),
         opset_imports=[helper.make_opsetid("", 17)],
@@ -317,16 +315,13 @@ def test_a_fault_in_a_branch_that_no_draw_takes_is_found(
     source = str(tmp_path / "a.onnx")
     onnx.save(made, source)
     after = proved(source, TileSpec(tile=SMALL))
-    if not any(t.name == "other" for t in after.graph.initializer):
-        after.graph.initializer.append(numpy_helper.from_array(np.asarray(True), "other"))
     spoil(after)
     onnx.save(after, tmp_path / "b.onnx")
     from explorer import verify_files
 
     evidence = verify_files(source, str(tmp_path / "b.onnx"))
     assert not evidence.passed
-    assert evidence.verdict.startswith("not proved: outside of the sites ")
-    assert words in evidence.verdict
+    assert evidence.verdict == "not proved: If that makes 'y': not every branch in it was taken"
 
 
 @pytest.mark.parametrize("form", FORMS)
