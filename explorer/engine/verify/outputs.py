@@ -33,6 +33,7 @@ __all__ = [
     "check_torch",
     "compare",
     "depth_of",
+    "identical",
     "pair_inputs",
     "pair_outputs",
     "quantises",
@@ -352,7 +353,7 @@ def _evidence(
     note: str,
 ) -> OutputEvidence:
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
-        same = all(_identical(a, b) for a, b in zip(old, new, strict=True))
+        same = all(identical(a, b) for a, b in zip(old, new, strict=True))
         return _nothing(name, "", (), note + ("equal" if same else "values differ"), passed=same)
     constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
     kind, shape = str(old[0].dtype), tuple(old[0].shape)
@@ -453,14 +454,16 @@ def _accuracy(before: float, after: float, whose: str, others: str) -> str:
     return f"{figures}: within what rounding explains"
 
 
-def _identical(a: Any, b: Any) -> bool:
+def identical(a: Any, b: Any) -> bool:
     """Sequences, maps and absent optionals: equal in structure and bit for bit."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(_identical(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(identical(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_identical(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(identical(a[k], b[k]) for k in a)
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return bool((a == b).all()) if a.dtype == object else a.tobytes() == b.tobytes()
     return bool(a == b)
 
 

@@ -10,24 +10,24 @@ does): then it is looked at together with what makes its inputs, and believed if
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph import Model, Node, subgraphs
+from explorer.engine.graph import Model, Node
 from explorer.engine.verify import outputs
 from explorer.engine.verify.independence import independent
 from explorer.engine.verify.inputs import Drawn, draw
 from explorer.engine.verify.outputs import Noise, Run, by_one_ulp
-from explorer.engine.verify.probes import Region, Wiring, cut_out
+from explorer.engine.verify.probes import Pair, Region, Wiring, cut_out
 from explorer.engine.verify.regions import Changed, Correspondence
 from explorer.engine.verify.runtime import Array, Session, expose
 from explorer.engine.verify.trials import FLOATS
 from explorer.engine.verify.truth import in_float64
-from explorer.engine.verify.value_numbers import RANDOM
+from explorer.engine.verify.unshown import Contents, controls
 from explorer.errors import BadModel
 from explorer.facts import OutputEvidence, RegionEvidence
 from explorer.units import printable
@@ -47,8 +47,16 @@ _DRAWS = 3
 _UPSTREAM = 3
 """How many steps against the stream a region is widened where only made-up values show a difference."""
 
+_DENSE, _MEETING, _STEERED = "dense random", "few different", "steered"
+"""Kinds of sets of values; the original's own have none."""
+
 _NAMED = 3
 """Operators of a region that are named."""
+
+_INSIDE = 16
+"""Values in a region that are looked at again, the last ones first, for whether it hides them."""
+
+_FLOATS = (*FLOATS, "bfloat16")
 
 Feeds = dict[str, Array]
 
@@ -65,10 +73,23 @@ class Try(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """A region that was tried, and where its nodes stand in the original."""
+    """A region that was tried.
+
+    Attributes:
+        evidence: What it showed.
+        positions: Of its nodes in the original.
+        lasting: Whether it gives, or may give, something else, so that a region around it that gives the same
+            must make up for that.
+    """
 
     evidence: RegionEvidence
-    positions: tuple[int, ...]
+    positions: tuple[int, ...] = ()
+    lasting: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is the same wherever it was tried."""
+        return self.evidence.kind in ("equal", "evidence")
 
 
 def settle(
@@ -96,7 +117,7 @@ def settle(
     """
     runner = _Runner(found, tries, seed, cancel)
     known: dict[tuple[object, ...], Settled] = {}
-    failed: dict[str, tuple[Changed, Settled]] = {}
+    failed: dict[str, Settled] = {}
     dropped: set[str] = set()
     ends = {p.before for p in found.outputs}
     step = 1
@@ -107,22 +128,58 @@ def settle(
             tell(at, len(regions))
             if region.key not in known:
                 known[region.key] = runner.widened(region, dropped)
-            if known[region.key].evidence.kind == "different":
-                failed.setdefault(region.pair.before, (region, known[region.key]))
-        bad = [r for r in regions if known[r.key].evidence.kind in ("different", "unproven")]
+            if known[region.key].lasting:
+                failed.setdefault(region.pair.before, known[region.key])
+        bad = [r for r in regions if not known[r.key].passed]
         growing = [r.pair.before for r in bad if r.pair.before not in ends]
         if not growing:
             break
         for name in growing:
             dropped |= _following(found, name, step) - ends
         step *= 2
-    shown = [known[region.key] for region in regions]
-    # what nothing behind it makes up for, or nothing behind it shows
-    for region, settled in failed.values():
-        within = [r for r in regions if runner.one.producer[region.pair.before] in r.before.nodes]
-        if any(r in bad for r in within) or any(runner.hides(r, region) for r in within):
-            return (settled, *(one for one in shown if one is not settled))
+    cut_off = [_cut_off(runner, pair) for pair in found.cut_off]
+    shown = [*(known[region.key] for region in regions), *cut_off]
+    for region in regions:
+        made = runner.one.producer
+        within = [n for n in failed if made[n] in region.before.nodes and n != region.pair.before]
+        first = None
+        if known[region.key].evidence.kind == "different":
+            first = next((failed[n] for n in within if failed[n].evidence.kind == "different"), None)
+        elif within:
+            first = _hidden(runner, region, sorted(within, key=made.__getitem__, reverse=True), dropped)
+        if first is not None:
+            return (first, *(one for one in shown if one is not first))
     return tuple(shown)
+
+
+def _cut_off(runner: _Runner, pair: Pair) -> Settled:
+    op = printable(runner.one.nodes[runner.one.producer[pair.before]].op)
+    reason = "it is made of values that it cannot be given alone"
+    return Settled(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
+
+
+def _hidden(runner: _Runner, region: Changed, within: Sequence[str], dropped: set[str]) -> Settled | None:
+    """A value in a region that differs, where the region does not show it and does not make up for it.
+
+    What makes up for a difference is another operator behind it. Where there are the same ones, with the same
+    numbers in them, the difference is lost: in an ArgMax, behind a head of zeros, in a sum with numbers that
+    are far larger.
+    """
+    differing: set[str] = set()
+    for name in within[:_INSIDE]:
+        # what was tried before it grew may have been given what is another value in the other graph
+        again = runner.found.regions(dropped - {name}, {})
+        alone = next((r for r in again if r.pair.before == name), None)
+        if alone is None:
+            continue
+        runner.expose([alone])
+        settled = runner.widened(alone, dropped - {name})
+        if not settled.lasting:
+            continue
+        differing.add(name)
+        if runner.found.follows(region.pair, differing, dropped):
+            return settled
+    return None
 
 
 def _following(found: Correspondence, name: str, count: int) -> set[str]:
@@ -140,6 +197,18 @@ def _following(found: Correspondence, name: str, count: int) -> set[str]:
     return chosen
 
 
+class _Seen:
+    """What tries of a region showed."""
+
+    def __init__(self) -> None:
+        self.results: list[OutputEvidence] = []
+        self.first: list[Array] = []
+        self.draws = 0
+        self.moved = False
+        self.varied: set[str] = set()
+        """What steers branches and loops and was tried in all ways."""
+
+
 class _Runner:
     def __init__(
         self,
@@ -152,16 +221,12 @@ class _Runner:
         self.one, self.other = Wiring(found.before), Wiring(found.after)
         self._session: Session | None = None
         self._exposed: set[str] = set()
-        self.refused: list[int] = []
-        """Sizes that the original does not take."""
+        live = self.one.live, self.other.live
+        self.contents = Contents(found.before, found.after, found.same_content, live)
 
     def expose(self, regions: Sequence[Changed]) -> None:
         """Loads the original with what regions are given as outputs."""
-        self.expose_names({name for r in regions for name in r.reads})
-
-    def expose_names(self, names: set[str]) -> None:
-        """The same for values by name."""
-        wanted = names & self.one.producer.keys()
+        wanted = {name for r in regions for name in r.reads} & self.one.producer.keys()
         if wanted - self._exposed:
             self._exposed |= wanted
             model = expose(self.found.before, sorted(self._exposed))
@@ -179,10 +244,9 @@ class _Runner:
     def widened(self, region: Changed, dropped: set[str]) -> Settled:
         """Evidence of a region, alone or together with what makes its inputs."""
         alone = found = self.test(region)
-        first = region
         past: set[str] = set()
         for _ in range(_UPSTREAM):
-            if found.kind in ("equal", "evidence") or found.own:
+            if found.passed or found.evidence.own:
                 break
             past |= {name for name in region.reads if name in self.one.producer}
             regions = self.found.regions(set(dropped), {region.pair.before: past})
@@ -192,139 +256,134 @@ class _Runner:
             region = wider
             self.expose([region])
             found = self.test(region)
-        if found.kind in ("equal", "evidence"):
-            return Settled(found, region.before.nodes)
-        return Settled(alone, first.before.nodes)
+        return found if found.passed else alone
 
-    def test(self, region: Changed) -> RegionEvidence:
+    def test(self, region: Changed) -> Settled:
         """Runs a region at all sizes."""
         nodes = self._nodes(region)
-        ops = [[node.op for node in side] for side in nodes]
-        conditions = [name for name in _conditions(nodes[0]) if name in region.before.given]
         evidence = RegionEvidence(
             value=region.pair.before,
-            before=_named(ops[0]),
-            after=_named(ops[1]),
+            before=_named([node.op for node in nodes[0]]),
+            after=_named([node.op for node in nodes[1]]),
             draws=0,
             kind="unproven",
             reason="",
         )
-        results: list[OutputEvidence] = []
-        moved = not region.reads
-        draws = 0
+        seen = _Seen()
         try:
             run = self._both(region)
             for at, one in enumerate(self.tries):
                 try:
-                    own = [self.own(region.reads, one, self.seed)]
+                    own = self.own(region.reads, one, self.seed)
                 except BadModel:
                     if at == 0:
                         raise
                     continue
-                floats = [n for n, v in own[0].items() if v.dtype.name in FLOATS and v.size]
-                if not floats and one.given is None:
-                    own += [self.own(region.reads, one, self.seed + i) for i in range(1, _DRAWS)]
-                own += _both_ways(own[0], conditions)
-                sets = [("own", own)]
-                for spread in _SPREADS if at == 0 else _SPREADS[:1]:
-                    if floats:
-                        count = max(1, min(_MANY, _ENOUGH // sum(own[0][name].size for name in floats)))
-                        sets.append(("dense", [_dense(own[0], spread, self.seed + i) for i in range(count)]))
-                shown: list[Array] = []
-                for kind, feeds in sets:
-                    pairs = []
-                    for given in feeds:
-                        try:
-                            pairs.append((*run(given), given))
-                        except BadModel:
-                            if kind == "own":
-                                raise
-                    if not pairs:
-                        continue
-                    draws += len(pairs)
-                    shown += [old for old, _, _ in pairs]
-                    found = self._compared(region, pairs, run)
-                    results.append(found)
-                    if not found.passed:
-                        where = "" if kind == "own" else " on dense random values"
-                        return replace(
+                for kind, feeds in self._sets(region, nodes, own, one, first=at == 0):
+                    found = self._tried(region, run, kind, feeds, seen)
+                    if found is not None:
+                        where = f" on {kind} values" if kind in (_DENSE, _MEETING) else ""
+                        certain = kind != _MEETING
+                        made = replace(
                             evidence,
-                            draws=draws,
-                            kind="different",
-                            own=kind == "own",
+                            draws=seen.draws,
+                            kind="different" if certain else "unproven",
+                            own=not where,
                             reason=f"{found.reason}{where}",
                             max_abs=found.max_abs,
                         )
-                moved = moved or _varies(shown)
+                        return Settled(made, region.before.nodes, lasting=True)
         except BadModel as error:
-            return replace(evidence, reason=f"it could not be run alone: {printable(str(error))}", own=True)
-        worst = max(results, key=lambda r: r.max_abs or 0.0)
-        equal = all(r.equal for r in results)
-        figures = replace(evidence, draws=draws, max_abs=worst.max_abs, equal=equal)
+            reason = f"it could not be run alone: {printable(str(error))}"
+            return Settled(replace(evidence, reason=reason, own=True), region.before.nodes)
+        return self._judged(region, nodes, evidence, seen)
+
+    def _judged(
+        self, region: Changed, nodes: tuple[list[Node], list[Node]], evidence: RegionEvidence, seen: _Seen
+    ) -> Settled:
+        """What follows from a region that gave the same wherever it was tried."""
+        here = region.before.nodes
+        if not seen.results:
+            return Settled(replace(evidence, reason="not one finite number came out of it"), here)
+        worst = max(seen.results, key=lambda r: r.max_abs or 0.0)
+        equal = all(r.equal for r in seen.results)
+        figures = replace(evidence, draws=seen.draws, max_abs=worst.max_abs, equal=equal)
         if not region.reads and equal:
-            return replace(figures, kind="equal", reason="constants: bit for bit the same")
-        if not moved:
-            return replace(figures, reason="its output does not depend on what was varied")
-        if any(node.op in RANDOM and not node.domain for side in nodes for node in side):
-            return replace(figures, reason="it draws random numbers, which no two runs share")
-        if _branches(nodes) > len(conditions):
-            return replace(figures, reason="not every branch in it was taken")
-        if equal and self._constants_differ(region):
-            return replace(figures, reason="its constants differ, and nothing that was tried shows it")
-        return replace(figures, kind="evidence", reason=worst.reason)
+            return Settled(replace(figures, kind="equal", reason="constants: bit for bit the same"), here)
+        if self.contents.draws(nodes):
+            reason = "it draws random numbers, which no two runs share"
+            return Settled(replace(figures, reason=reason), here, lasting=True)
+        twins = {name: twin or name for name, twin in region.given.items()}
+        varied = seen.varied, {name for name, twin in twins.items() if twin in seen.varied}
+        if self.contents.undecided(nodes, varied):
+            return Settled(replace(figures, reason="not every branch in it was taken"), here, lasting=True)
+        if not seen.moved and region.reads:
+            return Settled(replace(figures, reason="its output does not depend on what was varied"), here)
+        differing = self.contents.differences(nodes)
+        # two may make up for each other: a factor that was moved from one weight into the next
+        if differing and (equal or (len(differing) == 1 and differing[0][1])):
+            reason = f"{differing[0][0]} differs, and nothing that was tried shows it"
+            return Settled(replace(figures, reason=reason), here, lasting=True)
+        return Settled(replace(figures, kind="evidence", reason=worst.reason), here)
+
+    def _sets(
+        self, region: Changed, nodes: tuple[list[Node], list[Node]], own: Feeds, one: Try, *, first: bool
+    ) -> Iterator[tuple[str, list[Feeds]]]:
+        """Sets of values to try, by what they are."""
+        steering = [name for name in controls(nodes[0]) if name in region.before.given]
+        floats = [n for n, v in own.items() if v.dtype.name in _FLOATS and v.size]
+        feeds = [own]
+        if not floats and one.given is None:
+            feeds += [self.own(region.reads, one, self.seed + i) for i in range(1, _DRAWS)]
+        yield "", feeds
+        if steering:
+            yield _STEERED, [_steered(own, steering, way) for way in (True, False)]
+        if not floats:
+            return
+        count = max(1, min(_MANY, _ENOUGH // sum(own[name].size for name in floats)))
+        for spread in _SPREADS if first else _SPREADS[:1]:
+            yield _DENSE, [_dense(own, spread, self.seed + i) for i in range(count)]
+        yield _MEETING, [_meeting(own, self.contents.numbers(nodes), self.seed + i) for i in range(count)]
+
+    def _tried(
+        self,
+        region: Changed,
+        run: Callable[[Feeds], tuple[Array, Array]],
+        kind: str,
+        feeds: Sequence[Feeds],
+        seen: _Seen,
+    ) -> OutputEvidence | None:
+        """Runs a region on sets of values; what showed a difference, None if nothing did."""
+        if kind == _MEETING and not all(r.equal for r in seen.results):
+            return None  # where it rounds otherwise, it may fall to another side of such a number
+        pairs = []
+        for given in feeds:
+            try:
+                pairs.append((*run(given), given))
+            except BadModel:
+                if not kind:
+                    raise
+        if not pairs:
+            return None
+        found = self._compared(region, pairs, run)
+        seen.draws += len(pairs)
+        if not found.passed:
+            # NaN against NaN shows nothing
+            return None if found.equal else found
+        seen.results.append(found)
+        shown = [old for old, _, _ in pairs]
+        seen.moved = seen.moved or _varies([*seen.first, *shown])
+        seen.first = seen.first or shown[:1]
+        names = (n for n, v in feeds[0].items() if v.dtype.kind in "bi" and v.size == 1)
+        if kind == _STEERED:
+            seen.varied.update(names if len(pairs) == len(feeds) else ())
+        return None
 
     def _nodes(self, region: Changed) -> tuple[list[Node], list[Node]]:
         return (
             [self.one.nodes[at] for at in region.before.nodes],
             [self.other.nodes[at] for at in region.after.nodes],
         )
-
-    def _constants_differ(self, region: Changed) -> bool:
-        """Whether the two are the same operators with other numbers in them."""
-        pairs = list(zip(*self._nodes(region), strict=False))
-        if len(region.before.nodes) != len(region.after.nodes) or any(a.key != b.key for a, b in pairs):
-            return False
-        first, second = self.found.before.graph.initializers, self.found.after.graph.initializers
-        stored = [
-            (first[x], second[y])
-            for a, b in pairs
-            for x, y in zip(a.inputs, b.inputs, strict=False)
-            if x in first and y in second
-        ]
-        alike = all((x.dtype, x.shape) == (y.dtype, y.shape) for x, y in stored)
-        return alike and any(not self.found.same_content(x, y) for x, y in stored)
-
-    def hides(self, region: Changed, inner: Changed) -> bool:
-        """Whether a region that gives the same shows nothing of a value in it that does not.
-
-        Then the original's own operators behind that value make the same of the other graph's value: nothing
-        makes up for the difference, it is lost (in an ArgMax, behind a head of zeros, in a sum with numbers
-        that are far larger).
-        """
-        name = inner.pair.before
-        behind = self.one.region(region.pair.before, {*region.before.given, name})
-        if name not in behind.given:
-            return False
-        try:
-            others = Session(
-                expose(self.found.after, [inner.pair.after]), what="the other model", optimise=False
-            )
-            for one in self.tries:
-                feeds = one.feeds(self.seed)
-                there = {self.found.inputs[k]: v for k, v in feeds.items()}
-                theirs = others.run(there)[inner.pair.after]
-                self.expose_names({*behind.given, region.pair.before})
-                values = self.own([*behind.given, region.pair.before], one, self.seed)
-                types = {n: str(values[n].dtype) for n in behind.given}
-                made = _alone(self.one, behind, types)({**{n: values[n] for n in behind.given}, name: theirs})
-                old = Run((region.pair.before,), ((values[region.pair.before],),))
-                new = Run((region.pair.before,), ((made,),))
-                noise = Noise(NOT_NEEDED, outputs.depth_of(self.found.before))
-                if not outputs.compare(old, new, [], noise)[0].passed:
-                    return False
-        except BadModel:
-            return False
-        return True
 
     def _both(self, region: Changed) -> Callable[[Feeds], tuple[Array, Array]]:
         """What runs a region in both graphs on the same values."""
@@ -350,7 +409,7 @@ class _Runner:
         depth = outputs.depth_of(_part(self.one, region.before, {}))
         noise = Noise(NOT_NEEDED, depth)
         (found,) = outputs.compare(old, new, [], noise)
-        if found.equal or not np.issubdtype(pairs[0][0].dtype, np.floating):
+        if found.equal or not found.dtype.startswith("float"):
             return found
         exact = partial(in_float64, self.one, region.before, cancel=self.cancel)
         truths = [exact({n: given[n] for n in region.before.given}) for _, _, given in pairs]
@@ -386,7 +445,7 @@ def _dense(own: Feeds, spread: float, seed: int) -> Feeds:
     """Values in place of floats: normal, so none is zero, as wide as the original's own times `spread`."""
     made: Feeds = {}
     for name, value in own.items():
-        if value.dtype.name not in FLOATS:
+        if value.dtype.name not in _FLOATS:
             made[name] = value
             continue
         finite = value[np.isfinite(value)].astype(np.float64)
@@ -400,28 +459,34 @@ def _dense(own: Feeds, spread: float, seed: int) -> Feeds:
     return made
 
 
-def _conditions(nodes: Sequence[Node]) -> list[str]:
-    """What decides over the branches of nodes."""
-    return list(dict.fromkeys(node.inputs[0] for node in nodes if node.op == "If" and not node.domain))
+def _meeting(own: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
+    """Values that decisions turn at: zeros, halves, the same ones again, the region's own numbers."""
+    made: Feeds = {}
+    limits = [v * by for v in numbers for by in (1, 0.5, 1.5)]
+    for name, value in own.items():
+        if value.dtype.name not in _FLOATS:
+            made[name] = value
+            continue
+        generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        chosen = generator.choice([0.0, -0.5, 0.5, -1.0, 1.0, 2.0, *limits], value.shape)
+        kept = generator.random(value.shape) < 0.25
+        with np.errstate(over="ignore"):
+            few = np.asarray(np.where(kept, generator.standard_normal(value.shape), chosen)).astype(
+                value.dtype
+            )
+        made[name] = np.where(np.isfinite(few), few, np.zeros_like(few))
+    return made
 
 
-def _both_ways(own: Feeds, conditions: Sequence[str]) -> list[Feeds]:
-    """The values with every condition true, then false."""
-    if not conditions:
-        return []
-    return [{**own, **{c: np.full_like(own[c], way) for c in conditions}} for way in (True, False)]
-
-
-def _branches(nodes: Sequence[Sequence[Node]]) -> int:
-    """How many conditions decide over what runs, those inside of bodies included."""
-    inside = [[n for node in side for _, body in subgraphs(node) for n in body.nodes] for side in nodes]
-    count = max(len(_conditions(side)) for side in nodes)
-    return count + (_branches(inside) if any(inside) else 0)
+def _steered(own: Feeds, names: Sequence[str], way: bool) -> Feeds:
+    """The values with every condition true and every loop run a few times, or false and once."""
+    ways = {n: way if own[n].dtype.kind == "b" else (3 if way else 1) for n in names}
+    return {**own, **{n: np.full_like(own[n], value) for n, value in ways.items()}}
 
 
 def _varies(shown: Sequence[Array]) -> bool:
-    """Whether not all of some arrays are the same."""
-    return any(a.shape != shown[0].shape or a.tobytes() != shown[0].tobytes() for a in shown[1:])
+    """Whether not all of some values are the same."""
+    return any(not outputs.identical(a, shown[0]) for a in shown[1:])
 
 
 def _named(ops: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ Types = Mapping[str, TensorInfo]
 
 _FED = frozenset(
     (
+        "bfloat16",
         "float16",
         "float32",
         "float64",
@@ -84,6 +85,7 @@ class Correspondence:
         unequal: The others.
         nodes: How many nodes of the original stand behind its outputs.
         met: Keys of the sites on which that rests.
+        cut_off: Outputs for which the last call of `regions` found no region that can be given its inputs.
     """
 
     def __init__(
@@ -100,9 +102,11 @@ class Correspondence:
         self.inputs, self.outputs, self._sites, self._types = inputs, outputs, sites, types
         self._table = ValueNumbers([before, after], cancel)
         given = {name: self._table.number("input", name) for name in inputs}
+        self.cut_off: list[Pair] = []
         self._given_after = {inputs[name]: number for name, number in given.items()}
         self._first = GraphNumbers(self._table, before, given, site=self._site_before)
         second = self._second({})
+        self._certain = {*self._first.values.values()}.intersection(second.values.values())
         pairs = [(self._first.values[p.before], second.values[p.after], p) for p in outputs]
         self.equal = [p for a, b, p in pairs if a == b]
         self.unequal = [p for a, b, p in pairs if a != b]
@@ -143,6 +147,7 @@ class Correspondence:
             stops = {name for name, number in first.items() if number in names}
             stops_after = {name for name, number in second.values.items() if number in names}
             found, crossed = [], set()
+            self.cut_off = []
             for pair in pairs:
                 if second.derived.get(pair.after, first[pair.before]) == first[pair.before]:
                     continue
@@ -154,14 +159,34 @@ class Correspondence:
                     {n for n in stops_after if second.values[n] not in closed} if past else stops_after,
                 )
                 given = {name: names.get(second.values[name], "") for name in after.given}
-                known = [position.get(name, -1) for name in (*before.given, *given.values())]
-                if "" in given.values() or max(known, default=-1) >= position[pair.before]:
+                here = position[pair.before]
+                rests = [n for n in (*before.given, *given.values()) if first.get(n) not in self._certain]
+                behind = {n for n in rests if position.get(n, -1) >= here}
+                if "" not in given.values() and not behind:
+                    found.append(Changed(pair, before, after, given))
+                elif pair.before not in ends:
                     crossed.add(pair.before)  # it would rest on what comes behind it
-                    continue
-                found.append(Changed(pair, before, after, given))
-            if not crossed - ends:
+                else:
+                    taken = {p.before for p in pairs} - ends
+                    more = behind & taken or {n for n in taken if position[n] > here and behind}
+                    crossed |= more
+                    self.cut_off += [] if more else [pair]
+            if not crossed:
                 return found
-            dropped |= crossed - ends
+            dropped |= crossed
+
+    def follows(self, value: Pair, known: Collection[str], dropped: Collection[str]) -> bool:
+        """Whether a value of both graphs is the same by construction once others are.
+
+        Args:
+            value: Which.
+            known: Values of the original that are taken to be equal for it.
+            dropped: Those that are not.
+        """
+        first = self._first.values
+        pairs = [p for p in self._pairs() if p.before in known or p.before not in dropped]
+        second = self._second({p.after: first[p.before] for p in pairs if p.before in first})
+        return second.derived.get(value.after) == first[value.before]
 
     def same_content(self, one: Tensor, other: Tensor) -> bool:
         """Whether two stored tensors are the same to the bit."""

@@ -24,7 +24,7 @@ from explorer.engine.verify.interpret import reads
 from explorer.engine.verify.meanings import Original
 from explorer.units import printable
 
-__all__ = ["RANDOM", "GraphNumbers", "ValueNumbers"]
+__all__ = ["RANDOM", "GraphNumbers", "ValueNumbers", "held"]
 
 _ABSENT = 0
 """Number of an input that is left out."""
@@ -80,7 +80,7 @@ class ValueNumbers:
         for known, number in bucket:
             if known is tensor or (_has_bytes(tensor) and self._forms.equal_content(known, tensor)):
                 return number
-        bucket.append((tensor, self.number("stored", len(self._stored), len(bucket))))
+        bucket.append((tensor, self.number("stored", len(self._table))))
         return bucket[-1][1]
 
     def operator(self, node: Node, opsets: Mapping[str, int]) -> Form:
@@ -96,6 +96,18 @@ class ValueNumbers:
             except onnx.defs.SchemaError:
                 self._since[key] = key[2]
         return (*node.key, self._since[key])
+
+
+def held(node: Node) -> Tensor | None:
+    """What a Constant holds; None for any other node, and for what is no tensor of its own."""
+    if node.op != "Constant" or node.domain:
+        return None
+    for name, value in node.attributes.items():
+        if isinstance(value, Tensor):
+            return value
+        if name in _SCALARS and not isinstance(value, AttributeRef):
+            return tensor_from_array(name, np.asarray(_SCALARS[name](value)))
+    return None
 
 
 def _has_bytes(tensor: Tensor) -> bool:
@@ -116,6 +128,7 @@ class _Scope:
         path: tuple[str, ...] = (),
         bindings: Mapping[str, Form] | None = None,
         depth: int = 0,
+        bodies: int = 0,
     ) -> None:
         self.makers = {name: node for node in nodes for name in node.outputs if name}
         self.stored = stored
@@ -125,6 +138,8 @@ class _Scope:
         self.path = path
         self.bindings = bindings
         self.depth = depth
+        self.bodies = bodies
+        """Bodies around it: calls change nothing in what a body is, as an inlined one is the same."""
 
 
 class GraphNumbers:
@@ -163,6 +178,8 @@ class GraphNumbers:
         self.sites: set[str] = set()
         self.strange = ""
         self._drawn: dict[Form, int] = {}
+        self._draws = 0
+        self._called: dict[Form, list[int]] = {}
         self._left = _NODES
         graph = model.graph
         replaceable = {
@@ -257,8 +274,8 @@ class GraphNumbers:
             return self._call(function, node, given, scope)
         if not node.domain and node.op == "Identity" and len(given) == 1:
             return given
-        if not node.domain and node.op == "Constant" and (number := self._constant(node)) is not None:
-            return [number]
+        if (tensor := held(node)) is not None:
+            return [self.table.content(tensor)]
         attributes = tuple(
             (name, value)
             for name in sorted(node.attributes)
@@ -267,28 +284,25 @@ class GraphNumbers:
         form: Form = (self.table.operator(node, scope.opsets), tuple(given), attributes, len(node.outputs))
         if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(given) > 2):
             # two draws are two values; the first of one graph is the first of the other
+            self._draws += 1
             self._drawn[form] = self._drawn.get(form, 0) + 1
             form = (*form, "draw", self._drawn[form])
         number = self.table.number("node", form)
         return [self.table.number("output", number, at) for at in range(len(node.outputs))]
 
-    def _constant(self, node: Node) -> int | None:
-        """The number of what a Constant holds: that of an initializer with the same bits."""
-        for name, value in node.attributes.items():
-            if isinstance(value, Tensor):
-                return self.table.content(value)
-            if name in _SCALARS and not isinstance(value, AttributeRef):
-                return self.table.content(tensor_from_array(name, np.asarray(_SCALARS[name](value))))
-        return None
-
     def _call(self, function: Function, node: Node, given: list[int], scope: _Scope) -> list[int]:
         """A function's outputs: those of its body, in place of the call."""
         own = {**function.defaults, **node.attributes}
         bindings = {
-            name: form
+            name: item
             for name, value in own.items()
-            if (form := self._attribute(node, name, value, scope)) is not None
+            if (item := self._attribute(node, name, value, scope)) is not None
         }
+        # functions that call each other twice each are followed once for each set of inputs
+        form: Form = id(function), scope.bodies, tuple(given), tuple(sorted(bindings.items()))
+        if form in self._called:
+            return self._called[form]
+        draws = self._draws
         padded = [*given, *[_ABSENT] * (len(function.inputs) - len(given))]
         inner = _Scope(
             function.nodes,
@@ -298,21 +312,26 @@ class GraphNumbers:
             path=(call_name(self.model, function),),
             bindings=bindings,
             depth=scope.depth + 1,
+            bodies=scope.bodies,
         )
-        return self._of(function.outputs, inner)
+        made = self._of(function.outputs, inner)
+        if draws == self._draws:
+            self._called[form] = made
+        return made
 
     def _body(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
         """A body as a function of its inputs and of what it takes from around."""
-        depth = scope.depth + 1
+        bodies = scope.bodies + 1
         inner = _Scope(
             graph.nodes,
             graph.initializers,
-            {v.name: self.table.number("parameter", depth, at) for at, v in enumerate(graph.inputs)},
+            {v.name: self.table.number("parameter", bodies, at) for at, v in enumerate(graph.inputs)},
             scope.opsets,
             parent=scope,
             path=(*scope.path, body_name(node, attribute)),
             bindings=scope.bindings,
-            depth=depth,
+            depth=scope.depth + 1,
+            bodies=bodies,
         )
         return len(graph.inputs), tuple(self._of([v.name for v in graph.outputs], inner))
 

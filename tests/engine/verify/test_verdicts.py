@@ -175,6 +175,60 @@ def test_a_branch_that_was_not_taken_is_no_evidence(which: str, tmp_path: Path) 
     assert verify(a, a).verdict_kind == "equal"
 
 
+def test_an_output_made_of_what_another_one_makes_later_is_tested_too(tmp_path: Path) -> None:
+    before = [
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Clip", ["m", "", "k"], ["y"]),
+        node("Neg", ["m"], ["u"]),
+        node("Relu", ["u"], ["z"]),
+    ]
+    after = [
+        before[0],
+        *before[2:],
+        node("Neg", ["u"], ["again"]),
+        node("Clip", ["again", "", "k"], ["y"]),
+    ]
+    weights = {"w": t.weight(8, 8), "k": np.float32(50)}
+    ends = {"outputs": ("y", "z")}
+    a, b = pair(tmp_path, (before, after), {"x": (2, 8)}, (weights, weights), **ends)
+    assert verify(a, b).verdict_kind == "evidence"
+    lower = {**weights, "k": np.float32(20)}
+    a, b = pair(tmp_path, (before, after), {"x": (2, 8)}, (weights, lower), **ends)
+    found = verify(a, b)
+    assert all(out.equal for out in found.outputs), "or the test shows nothing"
+    assert found.verdict_kind == "different"
+
+
+def test_weights_that_are_alike_but_for_a_few_numbers_are_told_apart(tmp_path: Path) -> None:
+    def marked(base: float, *place: int) -> np.ndarray:
+        made = np.full((64, 64), base, np.float32)
+        made[place] = 7
+        return made
+
+    nodes = [
+        node("Add", ["x", "a"], ["p"]),
+        node("Mul", ["p", "c"], ["q"]),
+        node("Add", ["q", "b"], ["r"]),
+        node("Clip", ["r", "", "k"], ["y"]),
+    ]
+    weights = {"a": marked(0, 20, 5), "c": np.ones((64, 64), np.float32), "b": marked(0, 21, 5)}
+    other = {**weights, "b": marked(1, 30, 30)}
+    low = {"k": np.float32(-1e3)}
+    a, b = pair(tmp_path, (nodes, nodes), {"x": (64, 64)}, ({**weights, **low}, {**other, **low}))
+    found = verify(a, b)
+    assert all(out.equal for out in found.outputs), "or the test shows nothing"
+    assert found.verdict_kind == "different"
+
+
+def test_a_limit_of_bfloat16_is_looked_at(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    nodes = [node("Min", ["x", "k"], ["y"])]
+    limits = ({"k": np.array(k, ml_dtypes.bfloat16)} for k in (100, 1000))
+    a, b = (t.model(tmp_path / f"{i}.onnx", nodes, {"x": (2, 8)}, k) for i, k in enumerate(limits))
+    assert verify(a, b).verdict_kind == "unproven"
+
+
 # equal by construction
 
 
@@ -283,6 +337,41 @@ def test_what_only_made_up_values_show_is_looked_at_with_what_makes_them(tmp_pat
     weights = {"w": t.weight(8, 8)}
     found = verify(*pair(tmp_path, (before, after), {"x": (2, 8)}, (weights, weights)))
     assert found.verdict_kind == "evidence"
+
+
+@pytest.mark.parametrize("last", [("ArgMax", {"axis": 1}), ("Softmax", {}), ("Sign", {})])
+def test_a_factor_that_was_folded_is_no_difference_where_little_shows_it(
+    last: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    op, attributes = last
+    before = [
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Mul", ["m", "two"], ["t"]),
+        node(op, ["t"], ["y"], **attributes),
+    ]
+    after = [node("MatMul", ["x", "w"], ["m"]), node(op, ["m"], ["y"], **attributes)]
+    w = t.weight(8, 8)
+    weights = {"w": w, "two": np.float32(2)}
+    kinds = {"y": TensorProto.INT64} if op == "ArgMax" else {}
+    a, b = pair(tmp_path, (before, after), {"x": (2, 8)}, (weights, {"w": w * 2}), dtypes=kinds)
+    assert verify(a, b).verdict_kind == "evidence"
+
+
+@pytest.mark.parametrize(
+    ("op", "before", "after"),
+    [("Reshape", [[-1, 4]], [[4, 4]]), ("Slice", [[0, 2], [2, 2**62]], [[0, 2], [2, 8]])],
+)
+def test_a_shape_that_was_written_out_is_no_difference(
+    op: str, before: list[list[int]], after: list[list[int]], tmp_path: Path
+) -> None:
+    inputs = ["s", "e"][: len(before)]
+    nodes = [node(op, ["x", *inputs], ["y"])]
+    weights = [
+        {"unused": t.weight(1), **{n: np.array(v) for n, v in zip(inputs, values, strict=True)}}
+        for values in (before, after)
+    ]
+    a, b = pair(tmp_path, (nodes, nodes), {"x": (2, 8)}, (weights[0], weights[1]))
+    assert verify(a, b).verdict_kind == "evidence"
 
 
 # not proved
