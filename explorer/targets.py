@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from explorer import scratch
@@ -88,7 +86,7 @@ def replacing(path: str, *, overwrite: bool = False) -> Iterator[str]:
         text = reason.get(error.errno or 0, error.strerror or str(error))
         raise Misuse(f"cannot be written: {text}", where=path, hint="nothing was written") from error
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        scratch.remove(staging)
         os.close(lock)
 
 
@@ -179,6 +177,8 @@ _PART = re.compile(r"\.explorer-[0-9a-f]{16}\.part")
 
 def _staging(path: str) -> str:
     """Where whoever writes `path` does so: a short name, and the same for all, so that one wins."""
+    import hashlib  # 10 ms that a command which writes nothing does not pay
+
     folder, name = os.path.split(os.path.abspath(path))
     mark = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
     return os.path.join(folder, f".explorer-{mark}.part")
