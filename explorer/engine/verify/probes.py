@@ -6,7 +6,7 @@ is given: that is what tells the layer that makes an error from those that hand 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -67,7 +67,7 @@ class Wiring:
             if not self.live.isdisjoint(read):
                 self.live.update(made)
 
-    def region(self, value: str, stops: Collection[str]) -> Region:
+    def region(self, value: str, stops: Container[str]) -> Region:
         """The nodes behind `value`, back to the values in `stops`, the inputs and the initializers."""
         chosen, queue = {self.producer[value]}, [self.producer[value]]
         ends: set[str] = set()

@@ -132,7 +132,8 @@ def settle(
                 failed.setdefault(region.pair.before, known[region.key])
         bad = [r for r in regions if not known[r.key].passed]
         growing = [r.pair.before for r in bad if r.pair.before not in ends]
-        if not growing:
+        # behind the last one all is the same by construction: nothing makes up for it
+        if not growing or (bad == regions[-1:] and known[bad[0].key].lasting):
             break
         for name in growing:
             dropped |= _following(found, name, step) - ends
@@ -246,7 +247,7 @@ class _Runner:
         alone = found = self.test(region)
         past: set[str] = set()
         for _ in range(_UPSTREAM):
-            if found.passed or found.evidence.own:
+            if found.passed or found.evidence.own or (found.lasting and found.evidence.kind == "unproven"):
                 break
             past |= {name for name in region.reads if name in self.one.producer}
             regions = self.found.regions(set(dropped), {region.pair.before: past})

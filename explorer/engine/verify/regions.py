@@ -9,6 +9,7 @@ turns out to give the same, the outputs are the same, by induction along the exe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -152,12 +153,10 @@ class Correspondence:
                 if second.derived.get(pair.after, first[pair.before]) == first[pair.before]:
                     continue
                 past = set(through.get(pair.before, ()))
-                closed = {first[name] for name in past}
-                before = one.region(pair.before, stops - past)
-                after = other.region(
-                    pair.after,
-                    {n for n in stops_after if second.values[n] not in closed} if past else stops_after,
-                )
+                # an Identity of it has its number: it is not made of itself
+                closed = {first[pair.before], *(first[name] for name in past)}
+                before = one.region(pair.before, _Stops(stops, first, closed))
+                after = other.region(pair.after, _Stops(stops_after, second.values, closed))
                 given = {name: names.get(second.values[name], "") for name in after.given}
                 here = position[pair.before]
                 rests = [n for n in (*before.given, *given.values()) if first.get(n) not in self._certain]
@@ -227,6 +226,17 @@ class Correspondence:
                 if best is None or self._position.get(name, -1) < self._position.get(best, -1):
                     names[number] = name
         return names
+
+
+class _Stops(Struct, frozen=True):
+    """Names at which a region stops: all but those with some numbers."""
+
+    names: Collection[str]
+    numbers: Mapping[str, int]
+    closed: Collection[int]
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self.names and self.numbers[name] not in self.closed
 
 
 def _fed(info: TensorInfo | None) -> bool:

@@ -194,6 +194,7 @@ class Contents:
         if known is None or not known.default_value.name:
             return None
         value = get_attribute_value(known.default_value)
+        value = value.decode() if isinstance(value, bytes) else value
         return tuple(value) if isinstance(value, list) else value
 
 

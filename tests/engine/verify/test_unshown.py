@@ -157,3 +157,29 @@ def test_a_function_with_a_loop_is_equal_to_the_loop(tmp_path: Path) -> None:
     assert not inlined.functions
     found = verify(saved(made, tmp_path / "a.onnx"), saved(inlined, tmp_path / "b.onnx"))
     assert found.verdict_kind == "equal"
+
+
+def test_a_decision_at_one_number_is_not_hidden_by_what_stands_before_it(tmp_path: Path) -> None:
+    def nodes(op: str) -> list[Any]:
+        return [
+            node("MatMul", ["x", "w"], ["m"]),
+            node(op, ["m", "k"], ["more"]),
+            node("Where", ["more", "m", "k2"], ["y"]),
+        ]
+
+    weights = {"w": t.weight(8, 8), "k": np.float32(0.3), "k2": np.float32(7)}
+    a, b = pair(tmp_path, (nodes("Greater"), nodes("GreaterOrEqual")), {"x": (2, 8)}, (weights, weights))
+    found = verify(a, b)
+    assert found.outputs[0].equal, "or the test shows nothing"
+    assert found.verdict_kind == "unproven"
+
+
+@pytest.mark.parametrize(
+    ("op", "given"),
+    [("LeakyRelu", {"alpha": 0.01}), ("Gelu", {"approximate": "none"}), ("Elu", {"alpha": 1.0})],
+)
+def test_a_default_that_is_written_out_is_no_difference(
+    op: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    a, b = one_node(tmp_path, node(op, ["x"], ["y"]), node(op, ["x"], ["y"], **given), opset=20)
+    assert verify(a, b).verdict_kind == "evidence"

@@ -427,3 +427,23 @@ def test_strings_of_a_model_are_compared_too(tmp_path: Path) -> None:
     a, b = model(tmp_path / "a.onnx", "b"), model(tmp_path / "b.onnx", "c")
     assert verify(a, a).verdict_kind == "equal"
     assert verify(a, b).verdict_kind != "equal"
+
+
+@pytest.mark.parametrize("last", [("MatMul", "w"), ("Sub", "b")])
+def test_an_identity_at_the_end_that_was_removed_is_no_difference(
+    last: tuple[str, str], tmp_path: Path
+) -> None:
+    op, name = last
+    before = [
+        node("Tanh", ["x"], ["h"]),
+        node(op, ["h", name], ["v"]),
+        node("Identity", ["v"], ["y"]),
+    ]
+    after = [node("Tanh", ["x"], ["h"]), node("Neg", ["h"], ["n"]), node(op, ["n", name], ["z"])]
+    after += [node("Neg", ["z"], ["y"])]
+    weights = {"w": t.weight(8, 8), "b": t.weight(8)}
+    other = {**weights, "b": -weights["b"]}
+    a, b = pair(tmp_path, (before, after), {"x": (2, 8)}, (weights, other))
+    found = verify(a, b)
+    assert found.verdict_kind == "evidence"
+    assert [one.before for one in found.regions] == [f"{op}, Identity"], "v is y: it is not given to it"
