@@ -31,7 +31,7 @@ _GRACE = 0.5
 """Seconds that a child has for its answer once a result has its name; a second is what a user waits."""
 _MOVING = 5.0
 """Seconds more that it has to put the files of a result into place."""
-_HELD = 0.1
+_HELD = 1.0
 """Seconds for which what libraries print is held back: the last words of one that aborts are the reason."""
 _LOOK = 0.02
 """Seconds between two looks at a child that is to end."""

@@ -41,10 +41,12 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a command whose work is what a test says, and waits until it has said a word."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(work: str, *, until: str = "begun", words: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def start(
+        work: str, *, until: str = "begun", words: tuple[str, ...] = (), head: str = ""
+    ) -> subprocess.Popen[str]:
         heard, tell = os.pipe()
         body = "".join(f"    {line}\n" for line in work.splitlines())
-        code = f"{_HEAD}sys.argv[1:] += {words}\ndef work():\n{body}\nsys.exit(cli.main())"
+        code = f"{_HEAD}{head}sys.argv[1:] += {words}\ndef work():\n{body}\nsys.exit(cli.main())"
         code = f"import os; os.dup2({tell}, 3); os.set_inheritable(3, True)\n{code}"
         process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -106,7 +108,7 @@ say('written')
 def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    answered = begin(f"{WRITTEN}time.sleep(0.1)", until="written")
+    answered = begin(f"{WRITTEN}time.sleep(0.1)", until="written", head="supervisor._GRACE = 30\n")
     answered.send_signal(signal.SIGINT)
     out, err = answered.communicate(timeout=60)
     assert (answered.returncode, out, err) == (0, "the answer", "")
@@ -124,7 +126,7 @@ def test_native_code_that_aborts_is_one_line_that_says_why(
 ) -> None:
     process = begin(
         "os.system('echo the library says hello >&2')\n"
-        "time.sleep(0.5)\n"
+        "time.sleep(1.5)\n"
         "with targets.replacing('out') as path, open(path, 'w') as file:\n"
         "    os.write(2, b'Assertion failed: n < size\\n')\n"
         "    os.abort()"
