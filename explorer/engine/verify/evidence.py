@@ -228,7 +228,7 @@ def _remarks(grounds: Grounds) -> Iterator[str]:
         yield f"{_listed(still)} the same whatever goes in, which shows nothing"
     if grounds.torch:
         gap = max((e.max_abs or 0.0 for e in grounds.torch), default=0.0)
-        yield f"torch's own outputs within {gap:.1e}"
+        yield f"torch's own outputs, which speak for the export, within {gap:.1e}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -38,7 +38,7 @@ __all__ = ["SiteProof", "key_of"]
 _EXPOSED = 1 << 27
 """Bytes of activations that the original hands out at a time."""
 
-_TOGETHER = 1 << 27
+_TOGETHER = 1 << 26
 """Bytes of activations of the sites that are proved side by side."""
 
 
