@@ -190,7 +190,8 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
             f"{_count(len(sites), 'site')}, {_count(products, 'product')} checked bit for bit; {error}"
         )
     if len(sites) < grounds.planned:
-        parts.append(f"{grounds.planned - len(sites)} sites of the plan are no products in the first model")
+        missing = _count(grounds.planned - len(sites), "site")
+        parts.append(f"{missing} of the plan not found by name as a product of both models")
     if tested:
         tries = sum(r.draws for r in tested)
         same = ", bit for bit the same" if all(r.equal for r in tested) else ", within rounding"

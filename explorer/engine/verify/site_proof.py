@@ -22,7 +22,7 @@ from explorer.engine.portions import portions
 from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.evidence import both, site_evidence
 from explorer.engine.verify.inputs import Drawn, any_values, draw
-from explorer.engine.verify.interpret import Wiring
+from explorer.engine.verify.interpret import Wiring, reads
 from explorer.engine.verify.meanings import Meaning, Original
 from explorer.engine.verify.original import find_original
 from explorer.engine.verify.pieces import run_in_pieces
@@ -75,6 +75,7 @@ class SiteProof:
         self.unresolved: dict[str, str] = {}
         self.outputs: dict[str, Array] | None = None
         self.seen: dict[str, TensorInfo] = {}
+        self._known_names: dict[tuple[str, ...], set[str]] = {}
         self._known_places: dict[int, list[Place]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Of sites of open sizes, which are run at several."""
@@ -97,9 +98,17 @@ class SiteProof:
             except NotTiled as why:
                 self.unresolved[key_of(site)] = printable(str(why))
                 continue
-            if original is not None:
+            if original is not None and self._names(site) >= {site.output, *original.inputs}:
                 found[key_of(site)] = original
         return found
+
+    def _names(self, site: SitePlan) -> set[str]:
+        """What the other model calls its values where a site stands: another tool may have renamed them."""
+        if site.place not in self._known_names:
+            seen = view(self.after, site.place)
+            nodes = seen.graph.nodes if seen is not None else ()
+            self._known_names[site.place] = {n for node in nodes for n in (*node.outputs, *reads(node))}
+        return self._known_names[site.place]
 
     def sites(self, plan: Plan, found: Mapping[str, Original]) -> tuple[SiteEvidence, ...]:
         """Layers 1 and 2 for every site of the plan that the original has."""
