@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,10 @@ for _name in list(os.environ):
     ):
         del os.environ[_name]
 os.environ["TERM"] = "xterm-256color"
+
+# a shell's background job ignores Ctrl+C, and so would every program that a test starts and stops
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # a change is judged by the same examples each time; who works on the code explores new ones
 settings.register_profile("ci", derandomize=True)
