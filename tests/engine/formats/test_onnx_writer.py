@@ -90,7 +90,7 @@ def saved(folder: Path, tensors: list[Any] | None = None, **extra: Any) -> str:
 
 def write(model: Model, path: str, **options: Any) -> None:
     """Writes all or nothing, as the session does."""
-    with replacing(path) as staged:
+    with replacing(path, overwrite=True) as staged:
         onnx_writer.write(model, staged, **options)
 
 
