@@ -55,7 +55,7 @@ async def make(source: str) -> None:
             picture("roofline.svg")
             await press("1", "tab")
             # tiles as they are proposed, on the machine of the fifth field
-            await press("S", *["tab"] * 4, *"npu", "full_stop", *"toml", "enter")
+            await press("S", *["tab"] * 4, "ctrl+u", *"npu", "full_stop", *"toml", "enter")
             picture("sweep.svg")
             await press("escape")
             await press("t")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["state_head", "state_lines", "state_name", "state_row"]
 
-_PRODUCTS, _PROOF = 15, 14
+_PRODUCTS, _PROOF = 15, 18
 """Columns behind a state's name."""
 
 
