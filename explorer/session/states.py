@@ -394,23 +394,17 @@ class States:
         input: str | None = None,
         tolerance: Tolerance | None = None,
     ) -> Verification:
-        from explorer.engine.formats.opening import dims_of
-        from explorer.engine.values.activations import read_input
         from explorer.engine.verify import verify
 
-        if input is not None and dims:
-            raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
-        bound: Dims = {**(_fixed(plan) if plan is not None else self._options["dims"]), **(dims or {})}
+        bound = _fixed(plan) if plan is not None else self._options["dims"]
         return verify(
             before,
             after,
             plan=plan,
             draws=draws,
             seed=seed,
-            dims=dims_of(before, bound),
-            input_shapes=self._options["input_shapes"],
             torch_run=self._open(on_progress).runner(),
-            given=read_input(input) if input is not None else None,
+            **self._inputs_of(before, bound, dims, input),
             tolerance=tolerance,
             on_progress=on_progress,
             cancel=cancel,
@@ -427,23 +421,32 @@ class States:
         dims: Dims | None = None,
         input: str | None = None,
     ) -> Blame:
-        from explorer.engine.formats.opening import dims_of
-        from explorer.engine.values.activations import read_input
         from explorer.engine.verify.blame import blame
 
-        if input is not None and dims:
-            raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
         return blame(
             before,
             after,
             draws=draws,
             seed=seed,
-            dims=dims_of(before, {**self._options["dims"], **(dims or {})}),
-            input_shapes=self._options["input_shapes"],
-            given=read_input(input) if input is not None else None,
+            **self._inputs_of(before, self._options["dims"], dims, input),
             on_progress=on_progress,
             cancel=cancel,
         )
+
+    def _inputs_of(
+        self, before: Model, bound: Mapping[str, int], dims: Dims | None, input: str | None
+    ) -> dict[str, Any]:
+        """What a proof or a blame is told of the inputs: sizes, shapes, and a file's values."""
+        from explorer.engine.formats.opening import dims_of
+        from explorer.engine.values.activations import read_input
+
+        if input is not None and dims:
+            raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
+        return {
+            "dims": dims_of(before, {**bound, **(dims or {})}),
+            "input_shapes": self._options["input_shapes"],
+            "given": read_input(input) if input is not None else None,
+        }
 
     def _plan_between(self, before: int, after: int) -> Plan | None:
         """What was tiled on the way from one state to a later one; None for nothing, and on the way back."""

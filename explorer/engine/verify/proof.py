@@ -23,6 +23,7 @@ from explorer.engine.verify import outputs
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
 from explorer.engine.verify.evidence import Grounds, verdict_of, verdict_within
 from explorer.engine.verify.inputs import (
+    Drawn,
     InputShapes,
     check_names,
     draw,
@@ -33,7 +34,7 @@ from explorer.engine.verify.inputs import (
 )
 from explorer.engine.verify.lengths import Dims, Sizes, choose
 from explorer.engine.verify.recovery import recover_plan
-from explorer.engine.verify.region_runs import Try, settle
+from explorer.engine.verify.region_runs import settle
 from explorer.engine.verify.regions import Correspondence
 from explorer.engine.verify.site_proof import SiteProof, key_of
 from explorer.engine.verify.sites import chain_length
@@ -167,7 +168,7 @@ def verify(
             nodes=matched.nodes - sum(key == found[key].output for key in matched.met),
             structural=not matched.unequal,
         )
-        grounds = _ran(grounds, matched, pairing, [Try(d) for d in tried], seed, tell, cancel)
+        grounds = _ran(grounds, matched, pairing, tried, seed, tell, cancel)
         if torch_run is not None and grounds.whole:
             inputs = [d.name for d in drawn]
             grounds = replace(
@@ -201,7 +202,7 @@ def _ran(
     grounds: Grounds,
     matched: Correspondence,
     pairing: Pairing,
-    tries: Sequence[Try],
+    tries: Sequence[tuple[Drawn, ...]],
     seed: int,
     tell: Callable[[str, int, int], None],
     cancel: Cancel,

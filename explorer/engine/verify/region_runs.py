@@ -33,7 +33,7 @@ from explorer.facts import OutputEvidence, RegionEvidence
 from explorer.units import printable
 from explorer.verdicts import NOT_NEEDED
 
-__all__ = ["Settled", "Try", "settle"]
+__all__ = ["Settled", "settle"]
 
 _SPREADS = (1.0, 0.1, 10.0)
 """Of the dense values, times that of the original's own."""
@@ -61,17 +61,6 @@ _FLOATS = (*FLOATS, "bfloat16")
 Feeds = dict[str, Array]
 
 
-class Try(Struct, frozen=True):
-    """Sizes at which regions are run: how the inputs are drawn, and what is given in their place."""
-
-    drawn: tuple[Drawn, ...]
-    given: Mapping[str, Array] | None = None
-
-    def feeds(self, seed: int) -> Feeds:
-        """Inputs of the original."""
-        return dict(self.given) if self.given is not None else draw(self.drawn, seed)
-
-
 class Settled(Struct, frozen=True):
     """A region that was tried.
 
@@ -94,7 +83,7 @@ class Settled(Struct, frozen=True):
 
 def settle(
     found: Correspondence,
-    tries: Sequence[Try],
+    tries: Sequence[tuple[Drawn, ...]],
     seed: int,
     tell: Callable[[int, int], None],
     cancel: Callable[[], bool] | None,
@@ -107,7 +96,7 @@ def settle(
 
     Args:
         found: The two graphs.
-        tries: Sizes to try; regions are widened at the first.
+        tries: How the inputs are drawn at each of the sizes; regions are widened at the first.
         seed: Of the first draw.
         tell: Told how many regions of how many are done.
         cancel: Asked now and then.
@@ -214,7 +203,7 @@ class _Runner:
     def __init__(
         self,
         found: Correspondence,
-        tries: Sequence[Try],
+        tries: Sequence[tuple[Drawn, ...]],
         seed: int,
         cancel: Callable[[], bool] | None,
     ) -> None:
@@ -233,9 +222,9 @@ class _Runner:
             model = expose(self.found.before, sorted(self._exposed))
             self._session = Session(model, what="the original", optimise=False)
 
-    def own(self, names: Sequence[str], one: Try, seed: int) -> Feeds:
+    def own(self, names: Sequence[str], one: tuple[Drawn, ...], seed: int) -> Feeds:
         """The original's own values."""
-        feeds = one.feeds(seed)
+        feeds = draw(one, seed)
         wanted = [name for name in names if name not in feeds]
         if wanted:
             assert self._session is not None
@@ -328,13 +317,19 @@ class _Runner:
         return Settled(replace(figures, kind="evidence", reason=worst.reason), here)
 
     def _sets(
-        self, region: Changed, nodes: tuple[list[Node], list[Node]], own: Feeds, one: Try, *, first: bool
+        self,
+        region: Changed,
+        nodes: tuple[list[Node], list[Node]],
+        own: Feeds,
+        one: tuple[Drawn, ...],
+        *,
+        first: bool,
     ) -> Iterator[tuple[str, list[Feeds]]]:
         """Sets of values to try, by what they are."""
         steering = [name for name in controls(nodes[0]) if name in region.before.given]
         floats = [n for n, v in own.items() if v.dtype.name in _FLOATS and v.size]
         feeds = [own]
-        if not floats and one.given is None:
+        if not floats:
             feeds += [self.own(region.reads, one, self.seed + i) for i in range(1, _DRAWS)]
         yield "", feeds
         if steering:

@@ -82,8 +82,7 @@ class Correspondence:
         cancel: Asked between slabs of weights.
 
     Attributes:
-        equal: Outputs that are equal by construction.
-        unequal: The others.
+        unequal: Outputs that are not equal by construction.
         nodes: How many nodes of the original stand behind its outputs.
         met: Keys of the sites on which that rests.
         cut_off: Outputs for which the last call of `regions` found no region that can be given its inputs.
@@ -109,11 +108,9 @@ class Correspondence:
         second = self._second({})
         self._certain = {*self._first.values.values()}.intersection(second.values.values())
         pairs = [(self._first.values[p.before], second.values[p.after], p) for p in outputs]
-        self.equal = [p for a, b, p in pairs if a == b]
         self.unequal = [p for a, b, p in pairs if a != b]
         self.nodes = self._first.nodes
         self.met = self._first.sites & second.sites
-        self.strange = self._first.strange or second.strange
         self._paired: list[Pair] | None = None
         self._position: dict[str, int] = {}
 

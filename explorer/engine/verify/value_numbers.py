@@ -22,7 +22,6 @@ from explorer.engine.graph import AttributeRef, Function, Graph, Model, Node, Sp
 from explorer.engine.places import body_name, call_name
 from explorer.engine.verify.interpret import reads
 from explorer.engine.verify.meanings import Original
-from explorer.units import printable
 
 __all__ = ["RANDOM", "GraphNumbers", "ValueNumbers", "held"]
 
@@ -158,7 +157,6 @@ class GraphNumbers:
         derived: What `assumed` values would be numbered without the assumption.
         nodes: How many nodes of the main graph were followed.
         sites: Keys of the sites that were met.
-        strange: What could not be followed, in words.
     """
 
     def __init__(
@@ -176,7 +174,6 @@ class GraphNumbers:
         self.assumed = assumed or {}
         self.derived: dict[str, int] = {}
         self.sites: set[str] = set()
-        self.strange = ""
         self._drawn: dict[Form, int] = {}
         self._draws = 0
         self._called: dict[Form, list[int]] = {}
@@ -215,7 +212,7 @@ class GraphNumbers:
                 continue
             pending.pop()
             if waiting:
-                self._unknown(name, scope, f"'{printable(name)}' depends on itself")
+                self._unknown(name, scope)  # it depends on itself
             elif product is not None:
                 self._place(product, name, scope)
             else:
@@ -230,12 +227,11 @@ class GraphNumbers:
             return self.table.content(scope.stored[name])
         if scope.parent is not None:
             return self._of([name], scope.parent)[0]
-        self._unknown(name, scope, f"nothing makes '{printable(name)}'")
+        self._unknown(name, scope)
         return scope.known[name]
 
-    def _unknown(self, name: str, scope: _Scope, why: str) -> None:
+    def _unknown(self, name: str, scope: _Scope) -> None:
         """Gives a value a number that no other one has."""
-        self.strange = self.strange or why
         scope.known[name] = self.table.number("unknown", id(self), scope.path, name)
 
     def _place(self, product: Original, name: str, scope: _Scope) -> None:
@@ -268,7 +264,6 @@ class GraphNumbers:
         """Numbers of the outputs of a node."""
         function = self.model.functions.get(node.key)
         if self._left < 0 or scope.depth > _DEEPEST:
-            self.strange = self.strange or "it has more calls inside each other than can be followed"
             return [self.table.number("unknown", id(self), id(node), at) for at in range(len(node.outputs))]
         if function is not None:
             return self._call(function, node, given, scope)
