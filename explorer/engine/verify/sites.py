@@ -26,7 +26,7 @@ from explorer.engine.verify.compare import SLAB, Comparison, unit_roundoff
 from explorer.engine.verify.exact import compare_exact, dense_integers
 from explorer.engine.verify.float64 import product
 from explorer.engine.verify.interpret import Wiring, reads
-from explorer.engine.verify.meanings import Meaning, Original
+from explorer.engine.verify.meanings import Meaning, Original, Rows
 from explorer.engine.verify.runtime import Array, Session
 from explorer.errors import Cancelled
 from explorer.facts import SitePlan
@@ -142,9 +142,7 @@ def run_site(
     before, shown = meaning.out(y), meaning.out(outputs[0])
     left = meaning.left(inputs)
     looked = [_unsure(meaning, inputs, left, before, shown, sampled), sampled]
-    lefts = [_rows(left, looked[0]), _rows(meaning.left(dense), sampled)]
-    del left
-    references = _references(meaning, draws, lefts, looked)
+    references = _references(meaning, draws, [left, meaning.left(dense)], looked)
     true = references[0].exact.astype(np.float64)
     comparison.add(_rows(before, looked[0]), _rows(shown, looked[0]), true)
     if looked[0] is not None:
@@ -325,7 +323,7 @@ def _looked_at(site: SitePlan, meaning: Meaning, seed: int) -> Array | None:
 def _unsure(
     meaning: Meaning,
     inputs: Sequence[Array],
-    left: Array,
+    left: Rows,
     before: Array,
     got: Array,
     sampled: Array | None,
@@ -341,7 +339,6 @@ def _unsure(
     weight = meaning.weight(inputs)
     roundoff = unit_roundoff(str(got.dtype))
     tall = np.sqrt(np.einsum("bkn,bkn->bn", weight, weight, dtype=np.float64)) * abs(meaning.alpha)
-    wide = np.sqrt(np.einsum("bmk,bmk->bm", left, left, dtype=np.float64))
     bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
     added = meaning.added(np.abs(bias.astype(np.float64) * meaning.beta)) if bias is not None else None
     found: list[Array] = [sampled]
@@ -350,7 +347,9 @@ def _unsure(
         for b in range(meaning.batch):
             for first in range(0, meaning.M, step):
                 rows = slice(first, first + step)
-                scale = wide[b, rows, None] * tall[b if len(tall) > 1 else 0]
+                x = left(b, rows)
+                wide = np.sqrt(np.einsum("mk,mk->m", x, x, dtype=np.float64))
+                scale = wide[:, None] * tall[b if len(tall) > 1 else 0]
                 if added is not None:
                     scale += added[b, rows]
                 gap = np.abs(got[b, rows].astype(np.float64) - before[b, rows].astype(np.float64))
@@ -368,24 +367,31 @@ def _rows(array: Array, some: Array | None) -> Array:
 def _references(
     meaning: Meaning,
     draws: Sequence[Sequence[Array]],
-    lefts: Sequence[Array],
+    lefts: Sequence[Rows],
     looked: Sequence[Array | None],
 ) -> list[_Reference]:
-    """What the site should give for each draw of its inputs, in the rows that `lefts` has."""
+    """What the site should give for each draw of its inputs, in the rows that are looked at."""
     stored = isinstance(meaning.right, np.ndarray)
     weights = [meaning.weight(inputs) for inputs in (draws[:1] if stored else draws)]
     terms = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
     # a type wider than float64 has no BLAS: where that takes minutes, both errors are within the limit
     wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
+    every = np.arange(meaning.M)
+    bands = [(left, every if some is None else some) for left, some in zip(lefts, looked, strict=True)]
     with np.errstate(all="ignore"):
-        if stored and sum(rows.size for rows in lefts) <= _ROWS:
+        if stored and meaning.batch * meaning.K * sum(len(some) for _, some in bands) <= _ROWS:
             # one pass over the weight for all draws
-            ends = np.cumsum([rows.shape[1] for rows in lefts])[:-1]
-            both = _banded(np.concatenate(lefts, axis=1), weights[0], wide)
+            ends = np.cumsum([len(some) for _, some in bands])[:-1]
+            together = np.arange(sum(len(some) for _, some in bands))
+
+            def all_draws(b: int, at: Array | slice) -> Array:
+                return np.concatenate([left(b, some) for left, some in bands])[at]
+
+            both = _banded(all_draws, together, weights[0], wide)
             parts = [np.split(side, ends, axis=1) for side in both]
         else:
-            each = [_banded(rows, weights[0 if stored else at], wide) for at, rows in enumerate(lefts)]
+            each = [_banded(*band, weights[0 if stored else at], wide) for at, band in enumerate(bands)]
             parts = [list(side) for side in zip(*each, strict=True)]
         results = []
         for inputs, some, part, top in zip(draws, looked, *parts, strict=True):
@@ -402,15 +408,15 @@ def _references(
     return results
 
 
-def _banded(left: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
+def _banded(left: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
     """X W and |x| |W| of a stack, some rows at a time: a convolution has 29 million elements in X."""
-    shape = (*left.shape[:2], weight.shape[2])
-    exact, bound = np.empty(shape, wide), np.empty(shape, wide)
-    step = max(1, _ROWS // max(left.shape[2], 1))
-    for b in range(left.shape[0]):
-        for first in range(0, left.shape[1], step):
+    batch, depth, width = weight.shape
+    exact, bound = (np.empty((batch, len(some), width), wide) for _ in range(2))
+    step = max(1, _ROWS // max(depth, 1))
+    for b in range(batch):
+        for first in range(0, len(some), step):
             rows = slice(first, first + step)
-            exact[b, rows], bound[b, rows] = product(left[b, rows].astype(wide), weight[b])
+            exact[b, rows], bound[b, rows] = product(left(b, some[rows]).astype(wide), weight[b])
     return exact, bound
 
 

@@ -218,6 +218,8 @@ class _Check:
         """Where the elements of a tile stand in the product that makes it, by the size of both."""
         codes = [value.codes for value in given]
         self.left = meaning.left(codes)
+        self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
+        """Rows of X that were looked at last: whose matrix, which block, and their codes."""
         self.weight = meaning.weight(codes)
         self.stored: Array | None = None
         """The weight's bits; None where the right operand comes from the data, and `weight` holds codes."""
@@ -345,7 +347,9 @@ class _Check:
         key = area.b, area.m, done
         if key in left.decoded:
             return
-        if not _same_block(left.codes, self.left[area.b], area.m, done):
+        if self.band[0] != (area.b, area.m):
+            self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
+        if not _same_block(left.codes, self.band[1], 0, done):
             raise NotTiled(self._misplaced(left.codes, area, done, where))
         left.decoded.add(key)
 
@@ -374,14 +378,15 @@ class _Check:
 
     def _misplaced(self, codes: Array, area: _Rectangle, done: int, where: tuple[int, int, int]) -> str:
         """What block a product takes instead of the one that is due, in words."""
-        due = self.left[area.b][area.m : area.m + codes.shape[0], done : done + codes.shape[1]]
+        x = np.stack([self.left(b, slice(None)) for b in range(self.meaning.batch)])
+        due = x[area.b, area.m : area.m + codes.shape[0], done : done + codes.shape[1]]
         if np.any((codes[: due.shape[0], : due.shape[1]] < 0) & (due == 0)):
             return f"product {where} takes the number 0 where the zero point is due"
-        if codes.size == 0 or codes[0, 0] == 0 != self.left[area.b][area.m, min(done, self.sizes[1] - 1)]:
+        if codes.size == 0 or codes[0, 0] == 0 != x[area.b, area.m, min(done, self.sizes[1] - 1)]:
             return "a product takes a block that begins with zeros instead of the input"
-        found = np.argwhere(self.left == codes[0, 0])
+        found = np.argwhere(x == codes[0, 0])
         for b, row, depth in found.tolist():
-            if not _same_block(codes, self.left[b], row, depth):
+            if not _same_block(codes, x[b], row, depth):
                 continue
             if b != area.b:
                 return f"product {where} takes matrix {b} of the input instead of {area.b}"

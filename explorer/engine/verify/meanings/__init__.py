@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from explorer.engine.graph import Node
 from explorer.engine.verify.meanings import conv, einsum, integer, linear, packed
-from explorer.engine.verify.meanings.meaning import Look, Meaning, Original
+from explorer.engine.verify.meanings.meaning import Look, Meaning, Original, Rows
 
-__all__ = ["MEANINGS", "Look", "Meaning", "Original"]
+__all__ = ["MEANINGS", "Look", "Meaning", "Original", "Rows"]
 
 MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
     **linear.MEANINGS,

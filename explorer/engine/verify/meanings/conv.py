@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from explorer.engine.graph import Node
 from explorer.engine.verify.blocks import NotTiled
-from explorer.engine.verify.meanings.meaning import Look, Meaning, Original
+from explorer.engine.verify.meanings.meaning import Look, Meaning, Original, Rows
 from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.windows import Window
 
@@ -54,16 +54,14 @@ class _Taps(Struct, frozen=True):
         phases: Of each axis; outputs o = p phases + q are position p of phase q.
         positions: Of each axis, in one phase.
         each: For every phase its taps in order; None for one that it does not have.
-        around: The input with what stands around it.
-        met: Of that, for a phase and a tap, what the positions of the phase meet, (images, channels,
-            *positions); zero where there is nothing.
+        met: For a phase and a tap, where on each axis the input lies that the positions of the phase meet;
+            beyond it is zero.
     """
 
     phases: tuple[int, ...]
     positions: tuple[int, ...]
     each: Mapping[tuple[int, ...], list[tuple[int, ...] | None]]
-    around: Callable[[Array], Array]
-    met: Callable[[Array, tuple[int, ...], tuple[int, ...]], Array]
+    met: Callable[[tuple[int, ...], tuple[int, ...]], list[Array]]
 
 
 def _forwards(
@@ -73,17 +71,14 @@ def _forwards(
     if window.out != out[2:]:
         raise NotTiled(f"the original gives {list(out[2:])} positions, its attributes {list(window.out)}")
 
-    def around(x: Array) -> Array:
-        return window.padded(x, 0)
+    heads = [head for head, _ in window.pads]
+    axes = list(zip(window.dilations, window.strides, window.out, heads, strict=True))
 
-    def met(x: Array, phase: tuple[int, ...], tap: tuple[int, ...]) -> Array:
-        cut: list[slice] = [slice(None), slice(None)]
-        for t, d, s, n in zip(tap, window.dilations, window.strides, window.out, strict=True):
-            cut.append(slice(t * d, t * d + (n - 1) * s + 1, s))
-        return x[tuple(cut)]
+    def met(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
+        return [np.arange(n) * s + t * d - head for t, (d, s, n, head) in zip(tap, axes, strict=True)]
 
     one = (0,) * len(out[2:])
-    return _Taps((1,) * len(one), window.out, {one: list(np.ndindex(*kernel[2:]))}, around, met)
+    return _Taps((1,) * len(one), window.out, {one: list(np.ndindex(*kernel[2:]))}, met)
 
 
 def _backwards(
@@ -112,20 +107,11 @@ def _backwards(
             for at in np.ndindex(*width)
         ]
 
-    def met(x: Array, phase: tuple[int, ...], tap: tuple[int, ...]) -> Array:
-        made = np.zeros((*x.shape[:2], *positions), x.dtype)
-        into: list[slice] = [slice(None), slice(None)]
-        source: list[slice] = [slice(None), slice(None)]
-        for size, count, q, k, (s, d, pad) in zip(x.shape[2:], positions, phase, tap, axes, strict=True):
-            # position p of the phase meets input p + shift
-            shift = (q + pad - k * d) // s
-            first, last = max(0, -shift), min(count, size - shift)
-            into.append(slice(first, max(first, last)))
-            source.append(slice(first + shift, max(first, last) + shift))
-        made[tuple(into)] = x[tuple(source)]
-        return made
+    def met(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
+        each = zip(positions, phase, tap, axes, strict=True)
+        return [np.arange(count) + (q + pad - k * d) // s for count, q, k, (s, d, pad) in each]
 
-    return _Taps(phases, positions, each, lambda x: x, met)
+    return _Taps(phases, positions, each, met)
 
 
 def _heads(
@@ -173,18 +159,8 @@ def _meaning(
     K, N = width * pack * given, pack * made
     batch = len(phases) * packs
 
-    def left(values: Sequence[Array]) -> Array:
-        x = taps.around(values[0])
-        rows = np.zeros((len(phases), packs, shape[0], *taps.positions, width, pack * given), x.dtype)
-        for q, phase in enumerate(phases):
-            for t, tap in enumerate(taps.each[phase]):
-                if tap is None:
-                    continue
-                there = np.moveaxis(taps.met(x, phase, tap), 1, -1)
-                for p in range(packs):
-                    channels = there[..., p * pack * given : (p + 1) * pack * given]
-                    rows[q, p, ..., t, : channels.shape[-1]] = channels
-        return rows.reshape(batch, M, K)
+    def left(values: Sequence[Array]) -> Rows:
+        return _unfolded(values[0], taps, packs, pack * given)
 
     def weight(w: Array) -> Array:
         columns = np.zeros((len(phases), packs, width, pack, given, pack, made), w.dtype)
@@ -229,6 +205,51 @@ def _meaning(
         spread=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), out),
         shown=None if shown.all() else shown,
     )
+
+
+def _unfolded(x: Array, taps: _Taps, packs: int, deep: int) -> Rows:
+    """X of the images, of which every position meets whole rows of channels.
+
+    Args:
+        x: The images, (images, channels, ...).
+        taps: Who meets whom.
+        packs: How many packs of groups the channels make.
+        deep: Channels of a pack.
+    """
+    images, channels, *sizes = x.shape
+    whole, count = math.prod(sizes), math.prod(taps.positions)
+    # behind the last place stands a zero: what lies beyond the images
+    places = np.zeros((images * whole + 1, packs, deep), x.dtype)
+    flat = places.reshape(-1, packs * deep)
+    for image in range(images):
+        flat[image * whole : (image + 1) * whole, :channels] = x[image].reshape(channels, whole).T
+    tables = [_table(taps, phase, sizes) for phase in taps.each]
+    every = np.arange(images * count)
+
+    def rows(b: int, some: Array | slice) -> Array:
+        q, p = divmod(b, packs)
+        image, position = np.divmod(every[some], count)
+        at = tables[q][position]
+        if images > 1:
+            at = np.where(at < 0, -1, at + image[:, None] * whole)
+        return places[:, p].take(at, 0).reshape(len(at), -1)
+
+    return rows
+
+
+def _table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
+    """Which place of an image every position of a phase meets with every tap; -1 for none."""
+    table = np.full((math.prod(taps.positions), len(taps.each[phase])), -1, np.int32)
+    for t, tap in enumerate(taps.each[phase]):
+        if tap is not None:
+            met = np.ix_(*taps.met(phase, tap))
+            there = np.ones((), bool)
+            place: Array = np.zeros((), np.int64)
+            for at, size in zip(met, sizes, strict=True):
+                there = there & (at >= 0) & (at < size)
+                place = place * size + at
+            table[:, t] = np.where(there, place, -1).reshape(-1)
+    return table
 
 
 MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from explorer.engine.graph import Node
 from explorer.engine.verify.blocks import NotTiled
-from explorer.engine.verify.meanings.meaning import Look, Meaning, Original
+from explorer.engine.verify.meanings.meaning import Look, Meaning, Original, Rows
 from explorer.engine.verify.runtime import Array
 
 __all__ = ["MEANINGS"]
@@ -42,6 +42,10 @@ def _einsum(node: Node, look: Look) -> Original:
         depth = [c for c in x if c in w and c not in y]
         B, M, K, N = (math.prod(sizes[c] for c in group) for group in (batch, rows, depth, columns))
 
+        def left(values: Sequence[Array]) -> Rows:
+            turned = values[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K)
+            return lambda b, some: turned[b, some]
+
         def right(w_: Array) -> Array:
             return w_.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
 
@@ -50,7 +54,7 @@ def _einsum(node: Node, look: Look) -> Original:
             M,
             K,
             N,
-            lambda v: v[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K),
+            left,
             right(stored) if stored is not None else lambda v: right(v[-1]),
             lambda y_: y_.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N),
             out,

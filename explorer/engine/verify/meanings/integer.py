@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from explorer.engine.graph import Node
 from explorer.engine.verify.blocks import NotTiled
 from explorer.engine.verify.meanings import conv, linear
-from explorer.engine.verify.meanings.meaning import Integers, Look, Meaning, Original
+from explorer.engine.verify.meanings.meaning import Integers, Look, Meaning, Original, Rows
 from explorer.engine.verify.runtime import Array
 
 __all__ = ["MEANINGS"]
@@ -94,8 +94,9 @@ def _integral(
                 rights[-1] = _off(rights[-1], b.value(values), row=False)
                 weight = plain.weight(rights)
             left = plain.left(lefts)
-            sums = _sums(left, weight) + plain.added(c.value(values))
-            bound = None if scale is None else _sums(np.abs(left), np.abs(weight.astype(np.int16)))
+            sums = _sums(left, plain.M, weight) + plain.added(c.value(values))
+            size = np.abs(weight.astype(np.int16))
+            bound = None if scale is None else _sums(lambda b, some: np.abs(left(b, some)), plain.M, size)
             return tail(sums.astype(np.int32), plain.added), bound
 
         stored = a.stored is not None and isinstance(plain.right, np.ndarray)
@@ -146,15 +147,16 @@ _ROWS = 1 << 21
 """Elements of the left operand that are widened at a time."""
 
 
-def _sums(left: Array, right: Array) -> Array:
+def _sums(left: Rows, M: int, right: Array) -> Array:
     """The sums of products in int64: float64 holds every sum of products of bytes, and has a BLAS."""
-    made = np.empty((*left.shape[:2], right.shape[2]), np.int64)
-    step = max(1, _ROWS // max(left.shape[2], 1))
-    for b in range(left.shape[0]):
+    batch, depth, width = right.shape
+    made = np.empty((batch, M, width), np.int64)
+    step = max(1, _ROWS // max(depth, 1))
+    for b in range(batch):
         wide = right[b].astype(np.float64)
-        for first in range(0, left.shape[1], step):
+        for first in range(0, M, step):
             rows = slice(first, first + step)
-            made[b, rows] = left[b, rows].astype(np.float64) @ wide
+            made[b, rows] = left(b, rows).astype(np.float64) @ wide
     return made
 
 

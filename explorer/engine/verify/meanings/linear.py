@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph import Node
 from explorer.engine.verify.blocks import NotTiled
-from explorer.engine.verify.meanings.meaning import Arrange, Look, Meaning, Original
+from explorer.engine.verify.meanings.meaning import Arrange, Look, Meaning, Original, Rows
 from explorer.engine.verify.runtime import Array
 
 __all__ = ["MEANINGS"]
@@ -76,9 +76,10 @@ def _plain(
     stack = 1 if one else math.prod(batch)
     rows = M * math.prod(batch) if one else M
 
-    def left(values: Sequence[Array]) -> Array:
+    def left(values: Sequence[Array]) -> Rows:
         x = _arranged(values[0], turns[0], False)
-        return np.broadcast_to(x, (*batch, M, K)).reshape(stack, rows, K)
+        x = np.broadcast_to(x, (*batch, M, K)).reshape(stack, rows, K)
+        return lambda b, some: x[b, some]
 
     def right(values: Sequence[Array]) -> Array:
         assert isinstance(second, int)

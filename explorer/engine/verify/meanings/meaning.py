@@ -15,10 +15,13 @@ from explorer.engine.verify.runtime import Array
 from explorer.engine.verify.symbols import Symbols
 from explorer.facts import SitePlan
 
-__all__ = ["Integers", "Look", "Meaning", "Original"]
+__all__ = ["Integers", "Look", "Meaning", "Original", "Rows"]
 
 Arrange = Callable[[Sequence[Array]], Array]
 """Takes the arrays of `Original.inputs`, whatever they hold: numbers, or codes of which 0 is a zero."""
+
+Rows = Callable[[int, Array | slice], Array]
+"""Some rows of one matrix of a stack: that of a convolution would be its input many times over."""
 
 
 class Integers(Struct, frozen=True):
@@ -46,7 +49,7 @@ class Meaning(Struct, frozen=True):
 
     Attributes:
         batch, M, K, N: How large.
-        left: The inputs arranged as X, (batch, M, K).
+        left: The inputs arranged as X, (batch, M, K), to be read in rows.
         right: W as numbers (batch, K, N), or the inputs arranged so.
         out: Y arranged as (batch, M, N).
         bias: C as numbers or as which of the inputs it is. None without one.
@@ -61,7 +64,7 @@ class Meaning(Struct, frozen=True):
     M: int
     K: int
     N: int
-    left: Arrange
+    left: Callable[[Sequence[Array]], Rows]
     right: Array | Arrange
     out: Callable[[Array], Array]
     shape: tuple[int, ...]
