@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.bulk import gathered
 from explorer.engine.graph import Function, Node, Value
@@ -23,7 +24,7 @@ from explorer.engine.transforms.open_forms import emit_open
 from explorer.engine.transforms.operands import Operand, flowing, stored
 from explorer.engine.transforms.operators import concat2d, cut, multiplied, tile_operator
 from explorer.engine.transforms.region import DOMAIN, Emission, Region
-from explorer.engine.transforms.sites import Site
+from explorer.engine.transforms.sites import Site, Taken
 from explorer.facts import SitePlan
 
 __all__ = ["emit"]
@@ -114,9 +115,7 @@ def _written(
     """
     # what a Scan's body reads; a stack is handed to it
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
-    x = site.left(region, inputs)
-    x = region.set_apart(x, "x_set_apart") if scanned else x
-    x = _padded(region, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
+    x = _left(region, site, geometry, form, inputs, scanned)
     right: Operand
     if weight:
         right = flowing(weight, site.batch, (geometry.K, geometry.N))
@@ -128,11 +127,28 @@ def _written(
         w = region.set_apart(w, "w_set_apart") if scanned else w
         w = _padded(region, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
         right = flowing(w, site.batch, (geometry.K, geometry.N))
-    z = _FORMS[form](region, site, geometry, x, right)
+    if isinstance(x, Taken):
+        z = _scan_rows(region, site, geometry, x, right)
+    else:
+        z = _FORMS[form](region, site, geometry, x, right)
     if (geometry.M, geometry.N) != (site.M, site.N):
         lead = (site.batch,) if site.stacked else ()
         z = region.slice(z, (0,) * (len(lead) + 2), (*lead, site.M, site.N), "cropped")
     return site.finish(region, z, inputs)
+
+
+def _left(
+    region: Region, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
+) -> str | Taken:
+    """X as a matrix, or, where a Scan goes over its rows, as what they are taken from."""
+    exact = (geometry.M, geometry.K) == (site.M, site.K)
+    if form == "scan" and exact and site.taken is not None and not site.stacked and _by_rows(geometry):
+        rows = site.taken(region, inputs)
+        if rows is not None:
+            return replace(rows, places=region.set_apart(rows.places, "x_set_apart")) if scanned else rows
+    x = site.left(region, inputs)
+    x = region.set_apart(x, "x_set_apart") if scanned else x
+    return _padded(region, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
 
 
 def _padded(region: Region, site: Site, x: str, rows: int, columns: int, label: str, side: int) -> str:
@@ -300,7 +316,7 @@ def _scan_columns(
     return region.concat(parts, 1, "y")
 
 
-def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str | Taken, right: Operand) -> str:
     """A Scan over whole blocks of rows; in it the products side by side, or a Scan over columns."""
     tm, tk, tn = geometry.tile
     full = sum(height == tm for height in geometry.ms)
@@ -308,34 +324,37 @@ def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str, right: O
     narrow = _narrow(geometry)
     ws = right.tiles(region, geometry.ks, geometry.ns, (tk, tn)) if narrow else []
     right = right if narrow else right.prepared(region, geometry.ns, tn)
+    rows, width, dtype = (x, geometry.K, site.dtype) if isinstance(x, str) else (x.index, x.taps, "int64")
 
-    def line(region: Region, one: _Geometry, xs: list[list[str]]) -> str:
+    def line(region: Region, given: str, height: int) -> str:
+        one = _Geometry(geometry.tile, [height], geometry.ks, geometry.ns)
+        if isinstance(x, Taken):
+            given = region.add("Gather", (x.places, given), "x_taken")
+            given = region.reshape(given, (height, geometry.K), "x_met")
+        xs = cut(region, given, [height], geometry.ks, (tm, tk), "x")
         if not narrow:
             return _scan_columns(region, site, one, xs, right)
         labels = [str(n) for n in range(len(one.ns))]
         return _join(region, _products(region, site, one, xs, ws, labels), "y")
 
     parts = []
-    top = region.slice(x, (0, 0), (full * tm, geometry.K), "x_rows") if rest else x
-    blocks = region.reshape(top, (full, tm, geometry.K), "x_blocks")
+    top = region.slice(rows, (0, 0), (full * tm, width), "x_rows") if rest else rows
+    blocks = region.reshape(top, (full, tm, width), "x_blocks")
     body = region.inner("row")
-    one = _Geometry(geometry.tile, [tm], geometry.ks, geometry.ns)
     given = body.value("x")
-    made = line(body, one, cut(body, given, [tm], geometry.ks, (tm, tk), "x"))
+    made = line(body, given, tm)
     scanned = region.scan(
         "rows",
         body,
-        inputs=[Value(given, site.dtype, (tm, geometry.K))],
+        inputs=[Value(given, dtype, (tm, width))],
         outputs=[Value(made, site.accumulator, (tm, geometry.N))],
         over=[blocks],
     )
     parts.append(region.reshape(scanned, (full * tm, geometry.N), "y_rows"))
     if rest:
-        tail = region.slice(x, (full * tm, 0), (geometry.M, geometry.K), "x_rest")
-        last = _Geometry(geometry.tile, [rest], geometry.ks, geometry.ns)
+        tail = region.slice(rows, (full * tm, 0), (geometry.M, width), "x_rest")
         beside = region.inner("rest")
-        xs = cut(beside, tail, [rest], geometry.ks, (tm, tk), "x")
-        parts.append(line(beside, last, xs))
+        parts.append(line(beside, tail, rest))
         region.nodes += beside.nodes
     return region.concat(parts, 0, "y")
 

@@ -27,6 +27,7 @@ __all__ = [
     "Runs",
     "Pack",
     "Site",
+    "Taken",
     "Weight",
     "find_sites",
 ]
@@ -36,6 +37,20 @@ Make = Callable[[Region, Sequence[str]], str]
 
 Finish = Callable[[Region, str, Sequence[str]], str]
 """Writes the nodes from the product, in the accumulator's type, to the site's output; returns its name."""
+
+
+class Taken(Struct, frozen=True):
+    """X (M, K) as rows of another matrix, of which each row of X takes several: it would be a copy of them.
+
+    Attributes:
+        places: Value name of the matrix, (places, K / taps).
+        index: Value name of which rows of it, (M, taps).
+        taps: How many rows of it stand beside each other in one of X.
+    """
+
+    places: str
+    index: str
+    taps: int
 
 
 Pack = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
@@ -101,6 +116,7 @@ class Site(Struct, frozen=True):
         macs: Of one run; None where every element of X and W counts: a pack of groups holds zeros.
         absorbed: Nodes before `node` whose place it takes, too, as far as nobody else uses them.
         other: Element type of W where it is not that of X: unsigned activations meet signed weights.
+        taken: Makes X so that it can be had in rows; None, or gives None, where `left` is as good.
     """
 
     node: Node
@@ -122,6 +138,7 @@ class Site(Struct, frozen=True):
     macs: int | None = None
     other: str = ""
     absorbed: tuple[Node, ...] = ()
+    taken: Callable[[Region, Sequence[str]], Taken | None] | None = None
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from explorer.engine.graph import Node
 from explorer.engine.transforms.kinds.linear import FLOATS, scaled
-from explorer.engine.transforms.kinds.sliding import fold, unfold
+from explorer.engine.transforms.kinds.sliding import fold, taken, unfold
 from explorer.engine.transforms.kinds.windows import Axis, Groups, Kernel, Window, convolved, transposed
 from explorer.engine.transforms.region import Region
 from explorer.engine.transforms.sites import Look, Make, Site, Weight
@@ -168,9 +168,8 @@ def _site(
     slid = shape[2:] if node.op == "ConvTranspose" else [a.out for a in window.axes]
     macs = shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.given * groups.made
 
-    def left(region: Region, given: Sequence[str]) -> str:
-        fill = around(region, given) if around is not None and window.surrounded else ""
-        return unfold(region, given[0], window, fill)
+    def fill(region: Region, given: Sequence[str]) -> str:
+        return around(region, given) if around is not None and window.surrounded else ""
 
     def finish(region: Region, z: str, given: Sequence[str]) -> str:
         z = fold(region, z, given[0], window)
@@ -186,7 +185,8 @@ def _site(
         N=window.N,
         dtype=dtype,
         inputs=(*inputs, bias) if bias else inputs,
-        left=left,
+        left=lambda region, given: unfold(region, given[0], window, fill(region, given)),
+        taken=lambda region, given: taken(region, given[0], window, shape[0], fill(region, given)),
         right=right,
         finish=finish,
         bias=bool(bias),

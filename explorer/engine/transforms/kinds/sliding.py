@@ -17,8 +17,9 @@ import numpy as np
 from explorer.engine.graph import tensor_from_array
 from explorer.engine.transforms.kinds.windows import Axis, Window
 from explorer.engine.transforms.region import Region
+from explorer.engine.transforms.sites import Taken
 
-__all__ = ["fold", "unfold"]
+__all__ = ["fold", "taken", "unfold"]
 
 _ALL = (1 << 31) - 1
 """End of a slice of all images."""
@@ -34,12 +35,7 @@ def unfold(region: Region, x: str, window: Window, fill: str = "") -> str:
         fill: Value name of what stands around an image; '' for zero.
     """
     axes, groups = window.axes, window.groups
-    rank = len(axes)
-    room = groups.packs * groups.pack * groups.given - groups.count * groups.given
-    if room or any(any(a.pads) for a in axes):
-        before = (0, 0, *(a.pads[0] for a in axes))
-        x = region.pad(x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill)
-    x = region.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
+    x = _channels_last(region, x, window, fill)
     if window.opened:
         return _slid(region, x, window)
     if not window.plain or (region.emission.opset < 10 and any(a.step != 1 for a in axes)):
@@ -56,6 +52,41 @@ def unfold(region: Region, x: str, window: Window, fill: str = "") -> str:
     x = region.reshape(x, apart, "met_apart")
     x = region.transpose(x, (1, 4, 0, 2, 3, 5), "met_turned")
     return region.reshape(x, (window.batch, -1, window.K), "met")
+
+
+def taken(region: Region, x: str, window: Window, images: int, fill: str = "") -> Taken | None:
+    """The images as the places that positions take, and which; None where nothing has to be looked up.
+
+    Args:
+        region: Where the nodes are written.
+        x: The images, (images, channels, ...).
+        window: How they are taken.
+        images: How many there are.
+        fill: Value name of what stands around an image; '' for zero.
+    """
+    if window.opened or window.plain or window.batch != 1:
+        return None
+    x = _channels_last(region, x, window, fill)
+    places = region.reshape(x, (-1, window.groups.pack * window.groups.given), "images_places")
+    index = _index(region, window.axes)
+    if images != 1:
+        whole = math.prod(a.whole for a in window.axes)
+        starts = np.arange(images, dtype=np.int64).reshape(-1, *(1,) * 2 * len(window.axes)) * whole
+        first = region.constant(tensor_from_array("", starts), "places_images")
+        index = region.add("Add", (first, index), "places_from_images")
+    return Taken(places, region.reshape(index, (-1, window.taps), "places_met"), window.taps)
+
+
+def _channels_last(region: Region, x: str, window: Window, fill: str) -> str:
+    """The images with what stands around them, their channels last."""
+    axes, groups = window.axes, window.groups
+    rank = len(axes)
+    room = groups.packs * groups.pack * groups.given - groups.count * groups.given
+    if room or any(any(a.pads) for a in axes):
+        before = (0, 0, *(a.pads[0] for a in axes))
+        x = region.pad(x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill)
+    x = region.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
+    return x
 
 
 def _slid(region: Region, x: str, window: Window) -> str:
