@@ -44,9 +44,9 @@ __all__ = [
     "Tensor",
     "Value",
     "dtype_code",
-    "forget",
-    "subgraphs",
     "int64_tensor",
+    "sources",
+    "subgraphs",
     "tensor_from_array",
 ]
 
@@ -271,10 +271,9 @@ class Tensor(Struct, frozen=True):
         return np.frombuffer(self.payload.view(), dtype).reshape(self.shape)
 
 
-def forget(tensors: Iterable[Tensor]) -> None:
-    """Lets the kernel take back the pages of files that tensors lie in: mapped pages count as memory."""
-    for source in {id(p.source): p.source for t in tensors if isinstance(p := t.payload, Span)}.values():
-        source.forget()
+def sources(tensors: Iterable[Tensor]) -> list[Source]:
+    """The files that tensors lie in."""
+    return list({id(p.source): p.source for t in tensors if isinstance(p := t.payload, Span)}.values())
 
 
 class Value(Struct, frozen=True):

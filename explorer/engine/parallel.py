@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TypeVar
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from explorer import memory_limit
 from explorer.errors import Cancelled
 
-__all__ = ["Share", "processors", "side_by_side"]
+__all__ = ["Share", "awaited", "beside", "processors", "side_by_side", "within_limit"]
 
 _T = TypeVar("_T")
 
@@ -48,6 +49,33 @@ def processors() -> int:
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wish = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(here, int(wish)) if wish.isdigit() else here)
+
+
+def within_limit(most: int) -> int:
+    """Bytes that works at a time may take: `most`, less under a limit of memory."""
+    limit = memory_limit.in_force()
+    return most if limit is None else min(most, limit // 8)
+
+
+@contextmanager
+def beside(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
+    """A work that goes on in a thread of its own; None for none, and where there is but one processor."""
+    if work is None or processors() < 2:
+        yield None
+        return
+    pool = ThreadPoolExecutor(1, thread_name_prefix="beside")
+    try:
+        yield pool.submit(work)
+    finally:
+        pool.shutdown(wait=False)  # who gives up does not wait for it
+
+
+def awaited(work: Future[_T], stopped: Callable[[], bool]) -> _T:
+    """What a work gives; `Cancelled` if it is no longer wanted."""
+    while not wait([work], timeout=_TICK).done:
+        if stopped():
+            raise Cancelled
+    return work.result()
 
 
 def side_by_side(
@@ -85,8 +113,7 @@ def side_by_side(
             told(done)
             results.append(work(alone))
         return results
-    limit = memory_limit.in_force()
-    most = most if limit is None else min(most, limit // 8)
+    most = within_limit(most)
     stop = threading.Event()
     share = Share(count // width, lambda: stop.is_set() or (cancel is not None and cancel()))
     running: dict[Future[_T], int] = {}

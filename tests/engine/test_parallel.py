@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from explorer.engine import parallel
-from explorer.engine.parallel import Share, processors, side_by_side
+from explorer.engine.parallel import Share, awaited, beside, processors, side_by_side
 from explorer.errors import Cancelled
 
 
@@ -144,3 +144,24 @@ def test_who_wants_fewer_threads_says_so_as_everywhere(monkeypatch: pytest.Monke
     assert processors() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "a few")
     assert processors() >= 1
+
+
+def test_a_work_goes_on_meanwhile_and_who_gives_up_does_not_wait_for_it(
+    four: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    with beside(lambda: go.wait(60)) as going:
+        assert going is not None
+        assert not going.done()
+        go.set()
+        assert awaited(going, lambda: False)
+    go.clear()
+    with beside(lambda: go.wait(60)) as going:
+        assert going is not None
+        with pytest.raises(Cancelled):
+            awaited(going, lambda: True)
+    assert not going.done()
+    go.set()
+    monkeypatch.setattr(parallel, "processors", lambda: 1)
+    with beside(go.wait) as nothing:
+        assert nothing is None

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from explorer.engine.analysis.shapes import Inference
 from explorer.engine.collecting import uncollected
-from explorer.engine.graph import Model, forget
+from explorer.engine.graph import Model
 from explorer.engine.values.activations import Given
 from explorer.engine.verify import outputs
 from explorer.engine.verify.evaluator import NOTE, has_bfloat16
@@ -38,7 +39,15 @@ from explorer.engine.verify.region_runs import settle
 from explorer.engine.verify.regions import Correspondence
 from explorer.engine.verify.site_proof import SiteProof, key_of
 from explorer.engine.verify.sites import chain_length
-from explorer.engine.verify.whole_run import Pairing, TorchRun, compare_torch, compare_whole, compare_within
+from explorer.engine.verify.whole_run import (
+    Pairing,
+    Runs,
+    TorchRun,
+    compare_torch,
+    compare_whole,
+    compare_within,
+    run_ahead,
+)
 from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import Plan, Progress, TensorInfo, Verification
 from explorer.facts.verification import Tolerance
@@ -116,7 +125,7 @@ def verify(
         count = max(draws, len(tried)) if given is None else 1
         feeds = [draw(tried[i % len(tried)], seed + i) for i in range(count)]
         pairing = Pairing(before, before, after, names, feeds, drawn, None, {}, {}, None, 1.0)
-        outs = compare_within(pairing, tolerance, tell=tell, cancel=cancel)
+        outs = compare_within(Runs(pairing, tell, cancel), tolerance)
         return Verification(
             **verdict_within(outs, tolerance, count),
             before=before.path,
@@ -131,7 +140,11 @@ def verify(
         )
     halfway = _taken_apart(before, plan, each[0], declared)
     sites = SiteProof(halfway, after, tried, seed, tell, cancel)
-    with uncollected():  # a walk makes a hundred thousand objects without a circle
+    first = {names[name]: value for name, value in draw(tried[0], seed).items()}
+    with (
+        uncollected(),  # a walk makes a hundred thousand objects without a circle
+        run_ahead(after, plan if len(seeds) == 1 else None, first) as ahead,
+    ):
         found = sites.originals(plan)
         proofs = sites.sites(plan, found) if plan is not None else ()
         failed = {one.name for one in proofs if not one.passed}
@@ -159,8 +172,8 @@ def verify(
             sites.outputs if halfway is before else None,
             _growth(plan),
         )
-        for model in (before, after):
-            forget(model.graph.initializers.values())  # the runtime maps the files once more
+        runs = Runs(pairing, tell, cancel, ahead)
+        sites.forget()
         grounds = Grounds(
             sites=proofs,
             draws=draws,
@@ -168,12 +181,10 @@ def verify(
             nodes=matched.nodes - sum(key == found[key].output for key in matched.met),
             structural=not matched.unequal,
         )
-        grounds = _ran(grounds, matched, pairing, tried, seed, tell, cancel)
+        grounds = _ran(grounds, matched, runs, tried, seed)
         if torch_run is not None and grounds.whole:
             inputs = [d.name for d in drawn]
-            grounds = replace(
-                grounds, torch=compare_torch(pairing, torch_run, inputs, tell=tell, cancel=cancel)
-            )
+            grounds = replace(grounds, torch=compare_torch(runs, torch_run, inputs))
     refused = [size for size, d in zip(sizes.tried, all_tried, strict=True) if all(d is not t for t in tried)]
     each = [size for size in each if size not in refused]
     said = verdict_of(grounds)
@@ -201,16 +212,14 @@ def verify(
 def _ran(
     grounds: Grounds,
     matched: Correspondence,
-    pairing: Pairing,
+    runs: Runs,
     tries: Sequence[tuple[Drawn, ...]],
     seed: int,
-    tell: Callable[[str, int, int], None],
-    cancel: Cancel,
 ) -> Grounds:
     """What running the whole models and the changed regions adds to what is known."""
     proved = grounds.structural and all(one.passed for one in grounds.sites)
     try:
-        whole, remarks = compare_whole(pairing, proved=proved, tell=tell, cancel=cancel)
+        whole, remarks = compare_whole(runs, proved=proved)
     except BadModel as why:
         if any(not one.passed for one in grounds.sites):
             return grounds  # the site that is wrong says more than that the model does not run
@@ -220,9 +229,7 @@ def _ran(
     grounds = replace(grounds, whole=whole, remarks=remarks)
     if proved or not all(one.passed for one in grounds.sites) or not all(one.passed for one in whole):
         return grounds
-    regions = settle(
-        matched, tries, seed, lambda done, total: tell("running changed regions", done, total), cancel
-    )
+    regions = settle(matched, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel)
     nodes = (grounds.nodes or 0) - len({at for one in regions for at in one.positions})
     return replace(grounds, regions=tuple(one.evidence for one in regions), nodes=nodes)
 

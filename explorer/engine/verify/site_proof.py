@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.analysis.shapes import Inference
-from explorer.engine.graph import DTYPES, Model
+from explorer.engine.graph import DTYPES, Model, sources
 from explorer.engine.parallel import Share, side_by_side
 from explorer.engine.places import Place, places, view
 from explorer.engine.portions import portions
@@ -33,7 +33,7 @@ from explorer.errors import BadModel
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 from explorer.units import printable
 
-__all__ = ["SiteProof", "key_of"]
+__all__ = ["SiteProof", "exposed", "key_of"]
 
 _EXPOSED = 1 << 27
 """Bytes of activations that the original hands out at a time."""
@@ -79,6 +79,12 @@ class SiteProof:
         self._known_places: dict[int, list[Place]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Of sites of open sizes, which are run at several."""
+        self._files = sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
+
+    def forget(self) -> None:
+        """Lets the kernel take back the weights that were read, which count as memory; runs map them anew."""
+        for file in self._files:
+            file.forget()
 
     def originals(self, plan: Plan | None) -> dict[str, Original]:
         """The planned products as the original has them, by output name.
@@ -122,7 +128,7 @@ class SiteProof:
 
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            groups = list(portions(moved, _exposed, _EXPOSED))
+            groups = list(portions(moved, exposed, _EXPOSED))
             runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
             for group in groups:
                 try:
@@ -139,7 +145,7 @@ class SiteProof:
                     self._places(drawn)  # once for all of them
                 proved = side_by_side(
                     [partial(self._site, site, found[key_of(site)], values, drawn, wiring) for site in group],
-                    [_exposed(site) for site in group],
+                    [exposed(site) for site in group],
                     _TOGETHER,
                     tick=tick,
                     cancel=self.cancel,
@@ -207,6 +213,7 @@ class SiteProof:
             ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
         except BadModel as error:
             unrunnable = str(error)
+        self.forget()
         return site_evidence(site, tiles, structure, ran, unrunnable)
 
     def _within(
@@ -257,7 +264,7 @@ def _sized(site: SitePlan, meaning: Meaning) -> SitePlan:
 _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
-def _exposed(site: SitePlan) -> int:
+def exposed(site: SitePlan) -> int:
     """Bytes of the activations of a site that a run hands out."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
     return elements * _WIDTHS.get(site.dtype, 64) // 8

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -21,30 +22,37 @@ from msgspec.structs import replace
 
 from explorer import scratch
 from explorer.engine.graph import Model
-from explorer.engine.parallel import Share, side_by_side
+from explorer.engine.parallel import Share, awaited, beside, side_by_side, within_limit
 from explorer.engine.verify import outputs
 from explorer.engine.verify.independence import independent
 from explorer.engine.verify.inputs import Drawn
 from explorer.engine.verify.meanings import Original
 from explorer.engine.verify.outputs import Noise, Run
 from explorer.engine.verify.runtime import Array
+from explorer.engine.verify.site_proof import exposed
 from explorer.errors import Cancelled
 from explorer.facts import OutputEvidence, Plan, TensorInfo
 from explorer.facts.verification import Tolerance
 from explorer.units import exact_text
 from explorer.verdicts import NOT_NEEDED
 
-__all__ = ["Pairing", "TorchRun", "compare_torch", "compare_whole", "compare_within"]
+__all__ = ["Pairing", "Runs", "TorchRun", "compare_torch", "compare_whole", "compare_within", "run_ahead"]
 
 Tell = Callable[[str, int, int], None]
 TorchRun = Callable[[Sequence[Array]], Sequence[Array]]
 Evidence = tuple[OutputEvidence, ...]
+Ahead = Future[Run]
 
 _WEIGHTS = 1 << 30
 """Bytes of weights of the whole models that are run side by side: each session holds its own."""
 
 _MANY_NODES = 2048
 """Unrolled products above which a session of the whole model takes longer than the proof should."""
+
+_TILED = "the tiled model"
+
+_AHEAD = 1 << 26
+"""Bytes of activations of any site up to which the whole model is run while the sites are proved."""
 
 
 class Pairing(Struct, frozen=True):
@@ -77,11 +85,43 @@ class Pairing(Struct, frozen=True):
     growth: float
 
 
-class _Runs:
-    """Runs of both models, made when they are asked for."""
+def run_ahead(
+    after: Model, plan: Plan | None, feeds: Mapping[str, Array]
+) -> contextlib.AbstractContextManager[Ahead | None]:
+    """A run of a tiled model, loaded while something else is done: that takes one processor, for long.
 
-    def __init__(self, pairing: Pairing, tell: Tell, cancel: Callable[[], bool] | None) -> None:
-        self.pairing, self._tell, self._cancel = pairing, tell, cancel
+    None where it would take too much memory, or time, beside what goes on meanwhile.
+    """
+    weights = sum(t.nbytes for t in after.graph.initializers.values())
+    if (
+        plan is None
+        or _unrolled(plan) > _MANY_NODES
+        or 2 * weights > within_limit(_WEIGHTS)
+        or max(map(exposed, plan.sites), default=0) > _AHEAD
+    ):
+        return beside(None)
+    return beside(partial(outputs.run_all, after, [feeds], _TILED, lambda: None))
+
+
+class Runs:
+    """Runs of both models, made when they are asked for.
+
+    Args:
+        pairing: The models.
+        tell: Told how far it is.
+        cancel: Asked now and then.
+        ahead: The run of the other model, where it was begun already.
+    """
+
+    def __init__(
+        self,
+        pairing: Pairing,
+        tell: Tell,
+        cancel: Callable[[], bool] | None,
+        ahead: Ahead | None = None,
+    ) -> None:
+        self.pairing, self.tell, self.cancel, self._ahead = pairing, tell, cancel, ahead
+        self._other: tuple[Run, str] | None = None
         self._steps: list[None] = []
         self._total = 2 * len(pairing.feeds)
 
@@ -100,9 +140,17 @@ class _Runs:
         )
 
     def other(self, share: Share) -> tuple[Run, str]:
-        """The other model on every input, and what is to be said of how it was run."""
+        """The other model on every input, run once, and what is to be said of how it was run."""
+        if self._other is None and self._ahead is not None:
+            self._other = awaited(self._ahead, share.stopped), ""
+            self.step()
+        elif self._other is None:
+            self._other = self._made(share)
+        return self._other
+
+    def _made(self, share: Share) -> tuple[Run, str]:
         pair = self.pairing
-        what = "the other model" if pair.plan is None else "the tiled model"
+        what = "the other model" if pair.plan is None else _TILED
         renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
         with _runnable(pair, share) as (model, note):
             step = partial(self.step, share)
@@ -123,33 +171,29 @@ class _Runs:
             works,
             [weights] * len(works),
             _WEIGHTS,
-            tick=lambda done: self._tell(
+            tick=lambda done: self.tell(
                 phase if self._steps else "", min(len(self._steps), self._total), self._total
             ),
-            cancel=self._cancel,
+            cancel=self.cancel,
         )
-        self._tell(phase, self._total, self._total)
+        self.tell(phase, self._total, self._total)
         return made
 
 
-def compare_whole(
-    pairing: Pairing, *, proved: bool, tell: Tell, cancel: Callable[[], bool] | None
-) -> tuple[Evidence, tuple[str, ...]]:
+def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...]]:
     """Evidence of every output of the two models, and what is to be said of how they were run.
 
     Args:
-        pairing: The models.
+        runs: Of the models.
         proved: Whether all that lies behind the outputs is proved already.
-        tell: Told how far it is.
-        cancel: Asked now and then.
 
     Raises:
         BadModel: onnxruntime cannot load or run one of them.
-        Cancelled: `cancel` said so.
+        Cancelled: The user wants to stop.
     """
-    runs = _Runs(pairing, tell, cancel)
+    pairing = runs.pairing
     # a graph of many small operators takes onnxruntime minutes to load, and it says nothing meanwhile
-    tell("loading the models", 0, 2 * len(pairing.feeds))
+    runs.tell("loading the models", 0, 2 * len(pairing.feeds))
     shake = not proved and outputs.quantises(pairing.before)
     if proved and pairing.outputs is not None and len(pairing.feeds) == 1:
         before = Run(tuple(pairing.outputs), (tuple(pairing.outputs.values()),))
@@ -165,40 +209,28 @@ def compare_whole(
     return _judged(before, after, noise, note, runs), remarks
 
 
-def compare_within(
-    pairing: Pairing, tolerance: Tolerance, *, tell: Tell, cancel: Callable[[], bool] | None
-) -> Evidence:
+def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
     """Evidence that the outputs of the two models differ by no more than was asked; as `compare_whole`."""
-    runs = _Runs(pairing, tell, cancel)
-    tell("loading the models", 0, 2 * len(pairing.feeds))
+    runs.tell("loading the models", 0, 2 * len(runs.pairing.feeds))
     before, (after, note) = runs.together(runs.original, runs.other)
     noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
     return outputs.compare(before, after, [], noise, note)
 
 
-def compare_torch(
-    pairing: Pairing,
-    torch_run: TorchRun,
-    inputs: Sequence[str],
-    *,
-    tell: Tell,
-    cancel: Callable[[], bool] | None,
-) -> Evidence:
+def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evidence:
     """Evidence that the other model gives what the torch model gives from which the original was exported.
 
     Args:
-        pairing: The models.
+        runs: Of the models.
         torch_run: Inputs to outputs, both in the order of the graph.
         inputs: Names of its inputs in their order.
-        tell: Told how far it is.
-        cancel: Asked now and then.
     """
-    runs = _Runs(pairing, tell, cancel)
+    pairing = runs.pairing
     ((after, note),) = runs.together(runs.other)
     names = tuple(v.name for v in pairing.before.graph.outputs)
     theirs: list[tuple[Array, ...]] = []
     for one in pairing.feeds:
-        tell("running the torch model", len(theirs), len(pairing.feeds))
+        runs.tell("running the torch model", len(theirs), len(pairing.feeds))
         given = torch_run([one[name] for name in inputs])
         outputs.check_torch(given, len(names))
         theirs.append(tuple(np.asarray(v) for v in given))
@@ -206,7 +238,7 @@ def compare_torch(
     return _judged(Run(names, tuple(theirs)), after, noise, note, runs)
 
 
-def _judged(before: Run, after: Run, noise: Noise, note: str, runs: _Runs) -> Evidence:
+def _judged(before: Run, after: Run, noise: Noise, note: str, runs: Runs) -> Evidence:
     """Cheapest evidence first: more is gathered only while it could change the answer."""
     found = outputs.compare(before, after, [], noise, note)
     if all(one.equal or (noise.proved and one.passed) for one in found):
@@ -245,8 +277,7 @@ def _runnable(pair: Pairing, share: Share) -> Iterator[tuple[Model, str]]:
     """The other model, or, where it has too many nodes for a session, its stand-in (`stand_in`)."""
     model: Model | None = None
     plan = pair.plan
-    sites = [s for s in plan.sites if s.form in ("unrolled", "lab")] if plan is not None else []
-    if plan is not None and sum(s.products for s in sites) > _MANY_NODES and pair.halfway.opset >= 9:
+    if plan is not None and _unrolled(plan) > _MANY_NODES and pair.halfway.opset >= 9:
         from explorer.engine.verify.stand_in import scan_stand_in
 
         model = scan_stand_in(pair.halfway, pair.after, plan, pair.found, pair.shapes)
@@ -261,3 +292,8 @@ def _runnable(pair: Pairing, share: Share) -> Iterator[tuple[Model, str]]:
         many = exact_text(plan.products)
         note = f"in scan form ({many} products side by side take a runtime minutes to load): "
         yield onnx_reader.read(path), note
+
+
+def _unrolled(plan: Plan) -> int:
+    """How many products of a plan are nodes by themselves."""
+    return sum(s.products for s in plan.sites if s.form in ("unrolled", "lab"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from onnx import helper
 
 from explorer.engine.formats import onnx_reader
 from explorer.engine.graph import Function, Model, Node
-from explorer.engine.verify import recover_plan, verify
+from explorer.engine.verify import outputs, recover_plan, verify
 from explorer.errors import Cancelled, Misuse
 from explorer.facts import Progress, TileSpec
 from tests.engine.verify import tiled as t
@@ -269,6 +270,42 @@ def test_what_torch_computes_is_compared_too(tmp_path: Path) -> None:
     assert not bad.passed
     assert bad.outputs[0].passed
     assert "torch's output 'y'" in bad.verdict
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+def test_the_whole_tiled_model_is_run_once(
+    processors: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = t.linear(tmp_path / "m.onnx", 5, 9, 7)
+    after, plan = t.tiled(source, TileSpec(tile=(2, 4, 3)))
+    w, b = (source.graph.initializers[n].array() for n in ("w", "b"))
+    ran: list[Model] = []
+
+    def run(model: Model, *rest: Any, **options: Any) -> outputs.Run:
+        ran.append(model)
+        return run_all(model, *rest, **options)
+
+    run_all = outputs.run_all
+    monkeypatch.setattr("explorer.engine.parallel.processors", lambda: processors)
+    monkeypatch.setattr(outputs, "run_all", run)
+    assert verify(source, after, plan=plan, torch_run=lambda xs: [xs[0] @ w + b]).passed
+    assert ran == [after]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what is mapped stands in /proc")
+def test_weights_that_were_compared_count_as_memory_no_longer(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 1024, 2048)
+    after, plan = t.tiled(source, TileSpec(tile=(64, 64, 64), form="scan"))
+    mapped: list[int] = []
+
+    def look(progress: Progress) -> None:
+        if progress.phase == "matching the graphs":
+            lines = Path("/proc/self/smaps").read_text().splitlines()
+            ours = [at for at, line in enumerate(lines) if str(tmp_path) in line]
+            mapped.append(sum(int(lines[at + 4].split()[1]) for at in ours if "Rss" in lines[at + 4]))
+
+    assert verify(source, after, plan=plan, draws=2, on_progress=look).passed
+    assert mapped[0] < 1024
 
 
 def test_the_same_seed_gives_the_same_evidence(tmp_path: Path) -> None:
