@@ -94,7 +94,7 @@ class _Tree:
         self.flags, self.params, self.weights = array("B"), array("q"), array("q")
         self._kind_ids: dict[str, int] = {}
         self._open: list[tuple[str, int]] = []  # path and row of the groups around
-        self._known: dict[str, tuple[Scope, ...] | None] = {}
+        self._known: dict[str, dict[str, tuple[Scope, ...] | None]] = {"/": {}, ".": {}}
         self._operators = self._scoped = False
         self.plain = True
         """Whether there are only tensors and groups that their names make: an analysis knows no more."""

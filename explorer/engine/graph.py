@@ -289,7 +289,7 @@ class Value(Struct, frozen=True):
     record: Span | None = None
 
 
-_NONE: Mapping[str, str] = {}
+_NONE: Mapping[str, Any] = {}
 
 
 class Node:
@@ -330,7 +330,7 @@ class Node:
         self.overload = overload
         self.metadata: Mapping[str, str] = metadata or _NONE
         self.record = record
-        self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = decode or attributes or {}
+        self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = decode or attributes or _NONE
         # nodes with the same bytes have equal attributes; None: nobody knows
         self.alike = b"" if alike is None and not (decode or attributes) else alike
 

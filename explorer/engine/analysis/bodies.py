@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.engine.analysis.frames import Frame, Walk, nbytes, scaled
+from explorer.engine.analysis.frames import Frame, nbytes, scaled
+from explorer.engine.analysis.leaves import Walk
 from explorer.engine.analysis.memory import live_peak
 from explorer.engine.analysis.scopes import Place
 from explorer.engine.analysis.sequences import Elements
@@ -45,7 +46,7 @@ def _branches(walker: Walker, frame: Frame, node: Node, spot: Place, out: Walk) 
     ends: list[list[Hashable]] = []
     for name, body in subgraphs(node):
         shapes = walker.inference.of_body(body, (), frame.shapes.values, frame.shapes.constants, frame.opsets)
-        inside = Walk()
+        inside = walker.begun()
         below = walker.below(
             frame, body, shapes, (*scopes, Scope(prefix + name, name, "branch")), prefix + name
         )

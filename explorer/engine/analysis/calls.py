@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.analysis import macs, on_tiles, rules
-from explorer.engine.analysis.frames import SHOWN, Frame, Stored, Walk, constant, nbytes, scaled, shown
+from explorer.engine.analysis.frames import SHOWN, Frame, Stored, constant, nbytes, scaled, shown
+from explorer.engine.analysis.leaves import Walk
 from explorer.engine.analysis.macs import Cost
 from explorer.engine.analysis.memory import live_peak
 from explorer.engine.analysis.scopes import Place
@@ -133,7 +134,7 @@ def _sum_up(
     }
     kind = id(shapes), frozenset(given)
     if kind not in walker.closed:
-        inside = Walk()
+        inside = walker.begun()
         edges, walker.edges = walker.edges, []
         below = replace(
             frame,

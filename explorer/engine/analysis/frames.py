@@ -6,35 +6,32 @@ other names. A `Frame` keeps track of that, and of which values are parameters i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.engine.analysis import macs, rules
-from explorer.engine.analysis.memory import Step
 from explorer.engine.analysis.rules import tflite
 from explorer.engine.analysis.scopes import Place, relative
 from explorer.engine.analysis.shapes import Shapes
-from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, whole
+from explorer.engine.analysis.tree import Scope, whole
 from explorer.engine.formats import onnx_tensor
 from explorer.engine.graph import DTYPES, Graph, Node, Span, Tensor, dtype_code
-from explorer.facts import Dim, TensorInfo, Tiled
+from explorer.facts import Dim, TensorInfo
 
 if TYPE_CHECKING:
-    from explorer.engine.analysis.on_tiles import Claims
+    pass
 
 __all__ = [
     "HANDED_ON",
     "PLAIN",
     "SHOWN",
     "VIEWS",
-    "Edge",
     "Frame",
     "Stored",
     "Traffic",
-    "Walk",
     "constant",
     "hand_on",
     "learned",
@@ -168,28 +165,6 @@ class Frame(Struct):
     def info(self, name: str) -> TensorInfo:
         """The value's type and shape; unknown ones if nothing is known."""
         return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
-
-
-Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]
-"""The groups around a node, keys and descriptions of what it reads, keys of what it makes."""
-
-
-class Walk(Struct):
-    """What a walk collects: leaves, facts of groups, and the execution order for memory.
-
-    `kept` holds the keys of the model's outputs, `edges` and `frame` what `walker.boundaries` needs, `shapes`
-    those of all bodies by their ids, `tiled` what runs on tiles, `claims` what the file says of them.
-    """
-
-    leaves: list[Leaf] = field(default_factory=list)
-    groups: dict[str, GroupFacts] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    kept: frozenset[Hashable] = frozenset()
-    edges: Sequence[Edge | Leaf] = ()
-    frame: Frame | None = None
-    shapes: dict[int, Shapes] = field(default_factory=dict)
-    tiled: Tiled | None = None
-    claims: Claims | None = None
 
 
 def nbytes(info: TensorInfo) -> int | None:

@@ -99,7 +99,7 @@ class Step(Struct, gc=False):
     detail: Detail | None = None
 
 
-class Life(Struct, frozen=True, gc=False):
+class Life(Struct, gc=False):
     """A tensor and the first and last step at which it is alive; `size` is None if it is not known."""
 
     info: TensorInfo | Named
@@ -194,21 +194,20 @@ def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
         steps: Execution order; the graph's inputs are the outputs of step 0.
         keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
     """
-    last: dict[Hashable, int] = {}
-    born: dict[Hashable, int] = {}
+    found: dict[Hashable, Life] = {}
     for index, step in enumerate(steps):
         for key in step.inputs:
-            last[key] = index
-        for key, _, _ in step.outputs:
-            born.setdefault(key, index)
-            last[key] = index
-    last.update(dict.fromkeys(keep, len(steps) - 1))
-    return [
-        Life(info, size, index, last[key])
-        for index, step in enumerate(steps)
-        for key, info, size in step.outputs
-        if born.pop(key, None) is not None and size != 0
-    ]
+            if (life := found.get(key)) is not None:
+                life.dies = index
+        for key, info, size in step.outputs:
+            if (life := found.get(key)) is not None:
+                life.dies = index
+            else:
+                found[key] = Life(info, size, index, index)
+    for key in keep:
+        if (life := found.get(key)) is not None:
+            life.dies = len(steps) - 1
+    return [life for life in found.values() if life.size != 0]
 
 
 def _alive(found: Sequence[Life], count: int) -> list[int]:
@@ -263,7 +262,7 @@ def schedule(
     steps: Sequence[Step],
     keep: Collection[Hashable],
     layers: Sequence[Layer],
-    rows_of: Mapping[int, int],
+    rows_of: Sequence[int],
     *,
     failed: str = "",
 ) -> Schedule:
@@ -277,7 +276,7 @@ def schedule(
         failed: Why the order ends early.
     """
     groups = {layer.path: layer.id for layer in layers if layer.group}
-    rows = [rows_of.get(step.leaf) if step.leaf >= 0 else groups.get(step.label) for step in steps]
+    rows = [rows_of[step.leaf] if step.leaf >= 0 else groups.get(step.label) for step in steps]
     return Schedule(steps, keep, rows, failed)
 
 

@@ -8,6 +8,7 @@ called (attention that reads `self.qkv.weight`): then the work belongs to that m
 from __future__ import annotations
 
 import inspect
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -173,7 +174,7 @@ def examine_module(
     leaves += [
         _parameter(stored, scopes.around(f"{stored.owner}.{stored.name}")) for stored in _loose(seen, leaves)
     ]
-    rows_of: dict[int, int] = {}
+    rows_of = array("i")
     layers = tree_rows.build(leaves, _groups(seen, named, leaves), rows_of=rows_of)
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.engine.analysis import on_tiles, tree, walker
-from explorer.engine.analysis.frames import Walk
+from explorer.engine.analysis.leaves import Walk, boundaries
 from explorer.engine.analysis.memory import Examined, Schedule, live_peak, schedule, settled
 from explorer.engine.analysis.rules import Rules
 from explorer.engine.analysis.shapes import Inference, InputShapes
@@ -23,7 +24,7 @@ from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInf
 
 __all__ = ["Look", "analyse", "examine"]
 
-Look = Callable[[Sequence[tree.Leaf], Mapping[int, int]], None]
+Look = Callable[[Sequence[tree.Leaf], Sequence[int]], None]
 """Takes the leaves of a walk, and the id of the row of each by its position."""
 
 
@@ -146,8 +147,8 @@ def _examine(
     def rows() -> tuple[tuple[Layer, ...], Callable[[], Schedule]]:
         with uncollected():
             assert walk.frame is not None
-            walker.boundaries(walk, model.graph, walk.frame)
-            rows_of: dict[int, int] = {}
+            boundaries(walk, model.graph, walk.frame)
+            rows_of = array("i")
             mark = on_tiles.marker(walk.claims, model.functions.values())
             layers = build(walk.leaves, walk.groups, rows_of=rows_of, mark=mark)
             if look is not None:

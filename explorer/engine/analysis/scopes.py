@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -81,12 +81,12 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
     site's name. A node without a name is called by its type and its number among those of that type.
     """
     found: list[Place] = []
-    units: list[str | int] = []
+    units: list[str] = []  # the site of each, "" for none
     known: dict[tuple[str, str], Place] = {}
-    around: dict[str, tuple[Scope, ...] | None] = {}
+    around: Known = {"/": {}, ".": {}}
     numbers: Counter[str] = Counter()
     sites = False
-    for index, node in enumerate(nodes):
+    for node in nodes:
         metadata = node.metadata
         site = metadata.get(SITE, "") if metadata and not inside else ""
         if site:
@@ -99,7 +99,7 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
                 known[key] = _from_metadata(scopes, classes, node, known) if scopes else from_name(site)
             found.append(known[key])
             continue
-        units.append(index)
+        units.append("")
         written = metadata.get(NAMES, "") if metadata else ""
         if written:
             numbers[node.op] += 1
@@ -129,13 +129,16 @@ def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
     return tuple(scopes)
 
 
-def from_name(name: str, known: dict[str, tuple[Scope, ...] | None] | None = None) -> Place:
+Known = Mapping[str, dict[str, tuple[Scope, ...] | None]]
+"""By the sign between pieces: groups by what stands in front of the last piece; None for what is no path."""
+
+
+def from_name(name: str, known: Known | None = None) -> Place:
     """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
 
     Args:
         name: The path.
-        known: Groups by what stands in front of the last piece, to be looked up and added to; None for
-            what is no path.
+        known: What was found before, to be looked up and added to.
     """
     sign = "/" if "/" in name else "."
     front, _, last = name.rpartition(sign)
@@ -145,13 +148,12 @@ def from_name(name: str, known: dict[str, tuple[Scope, ...] | None] | None = Non
     if not last or (not front and sign == "."):
         pieces = [p for p in name.split(sign) if p]
         return Place((), pieces[-1] if len(pieces) == 1 and sign == "/" else name)
-    key = front + sign
-    if known is not None and key in known:
-        groups = known[key]
+    if known is None:
+        groups = _groups(front, sign)
+    elif front in (same := known[sign]):
+        groups = same[front]
     else:
-        groups = _groups(front, sign) if known is None or sign == "." else _known_groups(front, known)
-        if known is not None:
-            known[key] = groups
+        groups = same[front] = _groups(front, sign) if sign == "." else _known_groups(front, same)
     # thousands of nodes are called Conv
     return Place((), name) if groups is None else Place(groups, intern(last))
 
@@ -170,9 +172,7 @@ def _known_groups(front: str, known: dict[str, tuple[Scope, ...] | None]) -> tup
         return _scopes(_pieces(front), {})
     around: tuple[Scope, ...] = ()
     if above:
-        key = f"{above}/"
-        around = known.get(key) or _known_groups(above, known)
-        known[key] = around
+        around = known[above] = known.get(above) or _known_groups(above, known)
     before = above.rstrip("/").rpartition("/")[2]
     pieces = _own(part, before)
     if len(around) + len(pieces) > MAX_DEPTH:
@@ -181,7 +181,7 @@ def _known_groups(front: str, known: dict[str, tuple[Scope, ...] | None]) -> tup
     found = [*around]
     for piece in pieces:
         path = f"{path}.{piece}" if path else piece
-        found.append(Scope(path, piece, "Module"))
+        found.append(Scope(path, intern(piece), "Module"))
     return tuple(found)
 
 
@@ -228,18 +228,18 @@ def _strings(text: str) -> list[str]:
     return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else []
 
 
-def _collapsed(places: list[Place], units: Sequence[str | int]) -> list[Place]:
+def _collapsed(places: list[Place], units: Sequence[str]) -> list[Place]:
     """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
     seen: set[str] = set()
     once: list[Place] = []
     for spot, unit in zip(places, units, strict=True):
-        if isinstance(unit, str):
+        if unit:
             if unit in seen:
                 continue
             seen.add(unit)
         once.append(spot)
     # places that share their groups are counted together
-    counted = Counter([id(spot.scopes) for spot in once])
+    counted = Counter(id(spot.scopes) for spot in once)
     groups = {id(spot.scopes): spot.scopes for spot in once}
     inside: dict[str, int] = {}
     for key, scopes in groups.items():
@@ -248,17 +248,24 @@ def _collapsed(places: list[Place], units: Sequence[str | int]) -> list[Place]:
             path = scope.path
             inside[path] = inside.get(path, 0) + count
     alone = {key for key, scopes in groups.items() if scopes and inside[scopes[-1].path] == 1}
-    return [
-        Place(spot.scopes[:-1], spot.scopes[-1].name) if id(spot.scopes) in alone else spot for spot in places
-    ]
+    # places of one group share its scopes
+    same = {scopes: scopes for key, scopes in groups.items() if key not in alone}
+    out = []
+    for spot in places:
+        scopes = spot.scopes
+        if id(scopes) in alone:
+            around = scopes[:-1]
+            spot = Place(same.setdefault(around, around), scopes[-1].name)
+        out.append(spot)
+    return out
 
 
-def _under_sites(nodes: Sequence[Node], places: list[Place], units: Sequence[str | int]) -> list[Place]:
+def _under_sites(nodes: Sequence[Node], places: list[Place], units: Sequence[str]) -> list[Place]:
     """Puts the nodes of a tiled site under a group with the site's name."""
-    sizes = Counter(unit for unit in units if isinstance(unit, str))
+    sizes = Counter(filter(None, units))
     out = []
     for node, spot, unit in zip(nodes, places, units, strict=True):
-        if isinstance(unit, str) and sizes[unit] > 1:
+        if sizes[unit] > 1:
             own = from_name(node.label).name if node.name else node.op
             out.append(Place((*spot.scopes, Scope(unit, spot.name, TILED)), own))
         else:

@@ -106,7 +106,7 @@ def step(
         bound, shapes = at_batch(model, batch, bound, shapes)
     parts: list[Part] = []
 
-    def look(leaves: Sequence[Leaf], rows_of: Mapping[int, int]) -> None:
+    def look(leaves: Sequence[Leaf], rows_of: Sequence[int]) -> None:
         if batch is not None:
             _check_sizes(leaves, batch)
         feeds = {v.name for v in model.graph.feeds}
@@ -212,7 +212,7 @@ def _idle(model: Model, leaves: Sequence[Leaf]) -> set[int]:
     return idle
 
 
-def _parts(leaves: Sequence[Leaf], rows_of: Mapping[int, int], feeds: set[str], idle: set[int]) -> list[Part]:
+def _parts(leaves: Sequence[Leaf], rows_of: Sequence[int], feeds: set[str], idle: set[int]) -> list[Part]:
     flow = _Flow(feeds)
     found: list[tuple[int, Leaf, Gradient | None, Status, str]] = []
     for at, leaf in enumerate(leaves):

@@ -146,7 +146,7 @@ class Gradients:
         self._of(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
 
     def settle(
-        self, rows: Sequence[Row], leaves: Sequence[Leaf], rows_of: Mapping[int, int], seen: Trace
+        self, rows: Sequence[Row], leaves: Sequence[Leaf], rows_of: Sequence[int], seen: Trace
     ) -> None:
         """Makes the parts, once it is known which row each operator ends up in.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, cast, overload
 
@@ -67,7 +67,7 @@ def build(
     leaves: Sequence[Leaf],
     groups: Mapping[str, GroupFacts] | None = None,
     *,
-    rows_of: MutableMapping[int, int] | None = None,
+    rows_of: array[int] | None = None,
     mark: Callable[[Layer], None] | None = None,
 ) -> tuple[Layer, ...]:
     """The rows of the tree in pre-order.
@@ -75,7 +75,7 @@ def build(
     Args:
         leaves: In execution order. Scopes of the same path are one group, wherever they appear.
         groups: What else is known of groups, by path of the scope.
-        rows_of: Takes the id of each leaf's row, by the leaf's position in `leaves`.
+        rows_of: Takes the id of each leaf's row, in the order of `leaves`.
         mark: Changes a finished row before anybody sees it.
 
     Returns:
@@ -86,7 +86,7 @@ def build(
     """
     rows = LeafRows(leaves, groups or {}, mark)
     if rows_of is not None:
-        rows_of.update(rows.of_leaves())
+        rows_of.extend(rows.of_leaves())
     return cast("tuple[Layer, ...]", rows) if len(rows) > MANY else tuple(rows)
 
 
@@ -206,7 +206,7 @@ class LeafRows(LayerRows):
     def _gather(self, facts: Mapping[str, GroupFacts]) -> Sequence[GroupFacts]:
         """Puts the rows in order; what else is known of each group."""
         root, taken = _grouped(self._leaves)
-        users: dict[Hashable, list[str]] = {}
+        first: dict[Hashable, str] = {}
         given: list[GroupFacts] = []
         stack, above = [iter(root.children)], [-1]
         while stack:
@@ -232,8 +232,10 @@ class LeafRows(LayerRows):
             if path != leaf.path:
                 self._renamed[at] = path
             for identity, _, _ in leaf.stored:
-                users.setdefault(identity, []).append(path)
-        self._users = {identity: paths for identity, paths in users.items() if len(paths) > 1}
+                if identity in first:
+                    self._users.setdefault(identity, [first[identity]]).append(path)
+                else:
+                    first[identity] = path
         return given
 
     def _group(self, scope: Scope, known: GroupFacts, at: int, parent: int, depth: int) -> Layer:
@@ -311,9 +313,13 @@ class LeafRows(LayerRows):
                         _fill(self._groups[-1 - items[at]], repeat=stop - start if at == first else 0)
             start = stop
 
-    def of_leaves(self) -> Iterator[tuple[int, int]]:
-        """The position of every leaf, and the id of its row."""
-        return ((item, at) for at, item in enumerate(self._item) if item >= 0)
+    def of_leaves(self) -> array[int]:
+        """The id of every leaf's row."""
+        found = array("i", bytes(4 * len(self._leaves)))
+        for at, item in enumerate(self._item):
+            if item >= 0:
+                found[item] = at
+        return found
 
     def __len__(self) -> int:
         return len(self._item)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -19,15 +19,12 @@ from explorer.engine.analysis.frames import (
     HANDED_ON,
     SHOWN,
     VIEWS,
-    Edge,
     Frame,
     Stored,
-    Walk,
     hand_on,
     learned,
     nbytes,
     parameter_places,
-    parameters,
     plain_looks,
     scaled,
     shown,
@@ -35,17 +32,18 @@ from explorer.engine.analysis.frames import (
     traffic,
     view_of,
 )
+from explorer.engine.analysis.leaves import Edge, Shared, Steps, Walk, described_values, row
 from explorer.engine.analysis.macs import Cost
-from explorer.engine.analysis.memory import Named, Step, described
+from explorer.engine.analysis.memory import Named, Step
 from explorer.engine.analysis.scopes import Place, Places
 from explorer.engine.analysis.sequences import Elements
 from explorer.engine.analysis.shapes import Inference, Shapes, captured_names
-from explorer.engine.analysis.tree import Figures, GroupFacts, Leaf, Scope, whole
+from explorer.engine.analysis.tree import GroupFacts, Leaf, Scope, whole
 from explorer.engine.graph import Graph, Model, Node
 from explorer.errors import Cancelled
-from explorer.facts import Layer, Progress, TensorInfo
+from explorer.facts import Progress, TensorInfo
 
-__all__ = ["Walker", "boundaries", "forget", "walk"]
+__all__ = ["Walker", "forget", "walk"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -79,7 +77,7 @@ def walk(
         Misuse: A rule of the user's failed.
     """
     walker = Walker(model, inference, own or {}, on_progress, cancel)
-    out = Walk()
+    out = walker.begun()
     graph = model.graph
     frame = Frame(inference.main, stored_in(graph, ()), model.opsets, looks=plain_looks(graph))
     feeds = [frame.info(v.name) for v in graph.feeds]
@@ -121,7 +119,7 @@ class Walker:
         self.taken: Counter[str] = Counter()
         self.sizes: dict[Hashable, int] = {}
         self.costs: dict[Hashable, Cost] = {}
-        self.alike: dict[Hashable, _Figures] = {}
+        self.alike: dict[Hashable, Shared] = {}
         self.places: dict[tuple[int, str], Places] = {}
         self.closed: dict[tuple[int, frozenset[str]], tuple[Shapes, calls.Closed]] = {}
         self.sequences: dict[Hashable, Elements] = {}
@@ -129,6 +127,10 @@ class Walker:
         self.edges: list[Edge | Leaf] = []
 
     # -- bodies ---------------------------------------------------------------------------------
+
+    def begun(self) -> Walk:
+        """What a walk of this model, or of a part of it, collects into."""
+        return Walk(steps=Steps(self.views))
 
     def body(self, frame: Frame, nodes: Sequence[Node], out: Walk) -> None:
         """Walks the nodes of a graph or body."""
@@ -220,39 +222,16 @@ class Walker:
             hand_on(frame, node)
         count = frame.trips if isinstance(frame.trips, int) else 1
         at = len(out.leaves)
-        leaf = Leaf(figures, _row, entries or (), count, True, frame, node, extra or (), *place_, kind)
+        leaf = Leaf(figures, row, entries or (), count, True, frame, node, extra or (), *place_, kind)
         out.leaves.append(leaf)
         self.edges.append(leaf)
-        values, outputs = frame.shapes.values, node.outputs
-        made: Sequence[tuple[Hashable, TensorInfo | Named, int | None]] = ()
-        keys: Sequence[Hashable] = names
-        if extra:
-            keys = [n for n in names if n and n not in still and n not in extra]
-        elif held or "" in names:
-            keys = [n for n in names if n and n not in still]
-        sizes = figures.sizes
-        if len(outputs) == 1 and sizes:
-            made = ((outputs[0], (values, outputs[0]), sizes[0]),)
-        elif sizes:
-            made = [(n, (values, n), s) for n, s in zip(filter(None, outputs), sizes, strict=False)]
-        if frame.number or frame.keys:
-            # in a body, a value may be the caller's under another name
-            keys = [frame.key(str(name)) for name in keys]
-            made = [(frame.key(str(name)), info, size) for name, info, size in made]
         if special:
             if op in sequences.MAKERS and not node.domain:
                 sequences.remember(self.sequences, frame, node)
             source = view_of(node) if op in VIEWS else ""
-            if source and outputs[0]:
-                if source in still:
-                    made = made[1:]
-                else:
-                    self.views[frame.key(outputs[0])] = self.memory_of(frame.key(source))
-        path = frame.path(node) if frame.prefix else node.name or node.label
-        if self.views:
-            self.step(out, path, keys, made, leaf=at)
-        else:
-            out.steps.append(Step(path, keys, made, at))
+            if source and node.outputs[0] and source not in still:
+                self.views[frame.key(node.outputs[0])] = self.memory_of(frame.key(source))
+        out.steps.add(leaf, at)
 
     def figures(
         self,
@@ -261,7 +240,7 @@ class Walker:
         memo: Hashable,
         extra: Mapping[str, TensorInfo] | None,
         held: bool,
-    ) -> _Figures:
+    ) -> Shared:
         """What a node shares with all of its operator, attributes and types; worked out once for them.
 
         `held` says whether one of its inputs is stored.
@@ -279,16 +258,16 @@ class Walker:
                 and (node.domain, node.op) not in self.readers
                 and node.op not in bodies.CARRIERS
             ):
-                inputs, outputs = _described(frame, node)
+                inputs, outputs = described_values(frame, node)
                 known = _remembered(whole, self.reckoned(frame, node, inputs, outputs, memo, extra, held))
             if known is not None:
                 return known
         key = None if extra else self.kind(frame, node, memo, held)
         if key is None:
-            return self.reckoned(frame, node, *_described(frame, node, extra or ()), memo, extra, held)
+            return self.reckoned(frame, node, *described_values(frame, node, extra or ()), memo, extra, held)
         known = self.alike.get(key)
         if known is None:
-            inputs, outputs = _described(frame, node)
+            inputs, outputs = described_values(frame, node)
             everywhere: Hashable = None
             if memo is None and not self.own and node.op not in bodies.CARRIERS:
                 everywhere = self.everywhere(frame, node, inputs, outputs)
@@ -363,7 +342,7 @@ class Walker:
         memo: Hashable,
         extra: Mapping[str, TensorInfo] | None,
         held: bool,
-    ) -> _Figures:
+    ) -> Shared:
         """The figures of a node from the rule for its operator."""
         cost = self.cost(frame, node, inputs, outputs, memo)
         chosen = parameter_places(frame, node) if held else []
@@ -380,7 +359,7 @@ class Walker:
                 cost = replace(cost, status="bound", reason=reason)
         scale = frame.trips if isinstance(frame.trips, int) else None
         written = scaled(moved.written, scale)
-        return _Figures(
+        return Shared(
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
             bytes_read=scaled(whole((moved.read, carried)), scale),
@@ -507,137 +486,10 @@ class Walker:
         self.edges.append((scopes, keys, [frame.info(n) for n in read], [k for k, _, _ in made]))
 
 
-def boundaries(walk: Walk, graph: Graph, frame: Frame) -> None:
-    """What goes into and out of every group that is there by name only."""
-    around = [edge.scopes if isinstance(edge, Leaf) else edge[0] for edge in walk.edges]
-    if not any(around):
-        return
-    made: dict[Hashable, tuple[Scope, ...]] = {}
-    for scopes, edge in zip(around, walk.edges, strict=True):
-        for key in _makes(edge) if isinstance(edge, Leaf) else edge[3]:
-            made.setdefault(key, scopes)
-    ins: dict[str, dict[Hashable, TensorInfo]] = {}
-    outs: dict[str, dict[Hashable, TensorInfo]] = {}
-    ends = [frame.key(v.name) for v in graph.outputs], [frame.info(v.name) for v in graph.outputs]
-    for scopes, edge in zip((*around, ()), (*walk.edges, ((), *ends, ())), strict=True):
-        read, infos = _reads(edge) if isinstance(edge, Leaf) else edge[1:3]
-        for key, info in zip(read, infos, strict=True):
-            origin = made.get(key, ())
-            if origin is scopes:
-                continue
-            same = 0
-            for a, b in zip(origin, scopes, strict=False):
-                if a is not b and a.path != b.path:
-                    break
-                same += 1
-            if same == len(scopes) == len(origin):
-                continue
-            told = _named(key, described(info))
-            for scope in scopes[same:]:
-                ins.setdefault(scope.path, {})[key] = told
-            for scope in origin[same:]:
-                outs.setdefault(scope.path, {})[key] = told
-    for path in {**ins, **outs}:
-        if path not in walk.groups:
-            walk.groups[path] = GroupFacts(
-                inputs=tuple(ins.get(path, {}).values())[:SHOWN],
-                outputs=tuple(outs.get(path, {}).values())[:SHOWN],
-            )
-
-
-def _named(key: Hashable, info: TensorInfo) -> TensorInfo:
-    """A value by its own name, not by what the function or body calls it that reads it."""
-    name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
-    return replace(info, name=name) if isinstance(name, str) and name != info.name else info
-
-
-def _makes(leaf: Leaf) -> Sequence[Hashable]:
-    """The keys of what an operator makes."""
-    assert leaf.origin is not None
-    frame, node, _ = leaf.origin
-    makes = not isinstance(leaf.figures, _Figures) or leaf.figures.sizes
-    return _keys(frame, [n for n in node.outputs if n]) if makes else ()
-
-
-def _reads(leaf: Leaf) -> tuple[Sequence[Hashable], Sequence[TensorInfo | Named]]:
-    """Keys and names of what an operator reads."""
-    assert leaf.origin is not None
-    frame, node, extra = leaf.origin
-    read = [n for n in node.inputs if n and n not in frame.stored and n not in extra]
-    values = frame.shapes.values
-    return _keys(frame, read), [(values, n) for n in read]
-
-
-def _keys(frame: Frame, names: Sequence[str]) -> Sequence[Hashable]:
-    return [frame.key(n) for n in names] if frame.number or frame.keys else names
-
-
-def _row(leaf: Leaf) -> Layer:
-    """The row of an operator, from what the walk kept of it."""
-    assert leaf.origin is not None
-    frame, node, extra = leaf.origin
-    figures = leaf.figures
-    assert isinstance(figures, _Figures)
-    inputs, outputs = _described(frame, node, extra)
-    stored, params = parameters(frame, node, figures.parameters)
-    weights: tuple[TensorInfo, ...] = ()
-    if stored := [*stored, *learned(frame, node)]:
-        named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
-        weights = tuple(named.values())
-    return Layer(
-        id=0,
-        parent=None,
-        path=frame.path(node),
-        name=leaf.places[leaf.index].name,
-        kind=leaf.kind or node.op,
-        depth=0,
-        group=False,
-        calls=leaf.nodes,
-        inputs=tuple([i for i in inputs if i is not None and i.name not in params]),
-        outputs=tuple(outputs),
-        weights=weights,
-        macs=figures.macs,
-        formula=figures.formula,
-        elementwise_ops=figures.elementwise_ops,
-        bytes_read=figures.bytes_read,
-        bytes_written=figures.bytes_written,
-        activation_bytes=figures.activation_bytes,
-        attributes=figures.attributes,
-        status=figures.status,
-        reason=figures.reason,
-        weight_bytes_read=figures.weight_bytes_read,
-    )
-
-
-class _Figures(Figures, frozen=True, eq=False):
-    """What nodes of one operator, attributes and types have in common.
-
-    Attributes:
-        formula: As a `Layer` has it.
-        parameters: Where its inputs bring parameters, as `frames.parameter_places` has it.
-        sizes: Bytes of every tensor that it makes.
-        attributes: As shown.
-    """
-
-    formula: str
-    parameters: Sequence[tuple[int, int, int]]
-    sizes: tuple[int | None, ...]
-    attributes: Mapping[str, Any]
-
-
-def _described(
-    frame: Frame, node: Node, extra: Collection[str] = ()
-) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
-    """What goes into a node, None where an input is left out, and what comes out."""
-    known: Mapping[str, TensorInfo] = extra if isinstance(extra, Mapping) else {}
-    inputs = [(known.get(n) or frame.info(n)) if n else None for n in node.inputs]
-    return inputs, [frame.info(n) for n in node.outputs if n]
-
-
 MAX_REMEMBERED = 8_192
 """Kinds of nodes that are kept from one model to the next, about 1 KB each."""
 
-_REMEMBERED: dict[Hashable, _Figures] = {}
+_REMEMBERED: dict[Hashable, Shared] = {}
 """Figures by `Walker.everywhere`, or by `Walker.kind` where that will do: models of one family are made of
 the same few hundred kinds of nodes."""
 
@@ -646,7 +498,7 @@ _LOOKS: dict[Hashable, int] = {}
 _NUMBERS = count(1)
 
 
-def _remembered(key: Hashable, figures: _Figures) -> _Figures:
+def _remembered(key: Hashable, figures: Shared) -> Shared:
     if len(_REMEMBERED) >= MAX_REMEMBERED:
         _REMEMBERED.clear()
     _REMEMBERED[key] = figures

@@ -44,6 +44,9 @@ _MOST_ALIKE = 256
 _MOST_REST = 320
 """Bytes of a node from its operator on up to which nodes are looked at for being of one kind."""
 
+_SWEPT = 1 << 24
+"""Bytes of a file after which the pages are let go that it took to get there."""
+
 _NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE = (number << 3 | 2 for number in (1, 2, 5, 11, 12, 13))
 """Tags of GraphProto's fields, all of which have a length."""
 _GRAPH_TAGS = frozenset((_NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE))
@@ -127,7 +130,6 @@ class _Reader(TensorReader):
         super().__init__(source)
         self.decoders: dict[bytes, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
         self.kinds: dict[bytes, _Kind] = {}
-        self.names: dict[str, str] = {}
 
     def model(self) -> Model:
         graph: tuple[int, int] | None = None
@@ -194,7 +196,7 @@ class _Reader(TensorReader):
         values: list[Value] = []
         tensors: dict[str, Tensor] = {}
         extra: list[Span] = []
-        data, end = self.data, start
+        data, end, swept = self.data, start, start
         while end < stop:
             begin, tag = end, data[end]
             if tag in _GRAPH_TAGS and begin + 4 < stop:
@@ -210,6 +212,9 @@ class _Reader(TensorReader):
             if end == begin or end > stop:
                 number, wire, at, end = self.field(begin, stop)
                 tag = number << 3 | wire
+            if begin - swept > _SWEPT:
+                self.source.forget()
+                swept = begin
             if tag == _NODE:
                 nodes.append(self.node(at, end, depth))
             elif tag == _STORED:

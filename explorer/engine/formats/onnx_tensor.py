@@ -108,6 +108,7 @@ class TensorReader:
         data: Its map.
         folder: Where external data may lie.
         externals: The files of external data that are open, by path.
+        names: Those of values that nodes have, each once.
     """
 
     def __init__(self, source: Source) -> None:
@@ -115,6 +116,7 @@ class TensorReader:
         self.data = source.map
         self.folder = os.path.dirname(os.path.abspath(source.path))
         self.externals: dict[str, Source] = {}
+        self.names: dict[str, str] = {}
 
     def text(self, start: int, stop: int) -> str:
         """Bytes as text."""
@@ -151,6 +153,7 @@ class TensorReader:
                 if first + size == stop and size == known[2]:
                     name = _text(data[front.end() : at])
                     raw = Span(self.source, first, size)
+                    name = self.names.get(name, name)
                     return Tensor(name, known[0], known[1], raw, Span(self.source, start, stop - start))
         return self.any_tensor(start, stop)
 

@@ -46,7 +46,8 @@ class Told(Mapping[str, TensorInfo]):
         self._declared = declared
         self._limits = limits
         self._trusted = trusted
-        self._made = {name for node in graph.nodes for name in node.outputs}
+        made = {name for node in graph.nodes for name in node.outputs}
+        self._given = {name for name in table.types if name not in made}
         self._doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
         self._symbols = symbols_of(graph, declared)
         self._texts: dict[Shape, tuple[Shape, bool]] = {}
@@ -76,7 +77,7 @@ class Told(Mapping[str, TensorInfo]):
         return known if known is not None else self[name] if name in self._table.types else default
 
     def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
-        if name not in self._made:
+        if name in self._given:
             return TensorInfo(name, dtype, shown_shape(shape), "declared")
         said = self._table.said
         origin = said.get(name, "inferred") if said else "inferred"
