@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from itertools import chain
 
 from explorer import verb_table, verbs, words
 from explorer.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond
@@ -242,11 +241,9 @@ def _print_answer(answer: verbs.Answer, given: Given) -> int:
 
         return _print(csv_lines(answer.document()[answer.rows]), answer.code)
     if given.json:
-        import json
+        from explorer.report import json_text
 
-        # escapes keep control characters of a model's names off the terminal, and need no encoding
-        encoder = json.JSONEncoder(indent=2, allow_nan=False, ensure_ascii=True)
-        return _print(chain(encoder.iterencode(answer.document()), ["\n"]), answer.code)
+        return _print(json_text.pieces(answer.document()), answer.code)
     from explorer.report.layout import Page
 
     terminal = sys.stdout is not None and sys.stdout.isatty()

@@ -8,7 +8,8 @@ nn.Module, trainable parameters of an ONNX file) is absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.facts import (
@@ -28,6 +29,7 @@ from explorer.facts import (
     Verification,
     to_json,
 )
+from explorer.report.json_text import Records
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
@@ -116,6 +118,7 @@ _LAYER = (
     "shared_with",
     "repeat",
 )
+_of_layer = operator.attrgetter(*_LAYER)
 
 
 def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
@@ -140,23 +143,8 @@ def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer layers`: that of `info` and every row of the tree."""
     rows = fact.layers
     # very many rows are no tuple: each is there when it is looked at
-    found = [_layer(row) for row in rows] if isinstance(rows, tuple) else _Records(_layer, rows)
+    found = [_layer(row) for row in rows] if isinstance(rows, tuple) else Records(_layer, rows)
     return {**info(fact.info, tool, sha256), "layers": found}
-
-
-class _Records(list[Document]):
-    """The records of very many rows, each made when it is written; a list, because `json` takes no other."""
-
-    def __init__(self, make: Callable[[Any], Document], rows: Sequence[Any]) -> None:
-        super().__init__()
-        self.make = make
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[Document]:
-        return map(self.make, self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:
@@ -447,7 +435,9 @@ def _tensor(fact: TensorInfo) -> Document:
     document: Document = {"name": fact.name, "dtype": fact.dtype, "shape": shape}
     if fact.origin != "inferred":
         document["origin"] = fact.origin
-    return {**document, "conflict": fact.conflict} if fact.conflict else document
+    if fact.conflict:
+        document["conflict"] = fact.conflict
+    return document
 
 
 def _model(fact: ModelInfo, sha256: str | None) -> Document:
@@ -470,9 +460,18 @@ def _totals(fact: Totals) -> Document:
 
 
 def _layer(fact: Layer) -> Document:
-    tensors = {name: [_tensor(t) for t in getattr(fact, name)] for name in ("inputs", "outputs", "weights")}
-    cache = {} if fact.kv_cache_bytes is None else {"kv_cache_bytes": fact.kv_cache_bytes}
-    return {**_picked(fact, _LAYER), **cache, **({"tiled": True} if fact.tiled else {}), **tensors}
+    # a file has very many: only what is no plain value is looked into
+    record: Document = dict(zip(_LAYER, _of_layer(fact), strict=True))
+    record["attributes"] = to_json(fact.attributes) if fact.attributes else {}
+    record["shared_with"] = list(fact.shared_with)
+    if fact.kv_cache_bytes is not None:
+        record["kv_cache_bytes"] = fact.kv_cache_bytes
+    if fact.tiled:
+        record["tiled"] = True
+    record["inputs"] = [_tensor(t) for t in fact.inputs]
+    record["outputs"] = [_tensor(t) for t in fact.outputs]
+    record["weights"] = [_tensor(t) for t in fact.weights]
+    return record
 
 
 def _range(fact: Range) -> Document:
