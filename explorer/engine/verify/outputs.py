@@ -164,6 +164,7 @@ def run_all(
     *,
     shake: bool = False,
     threads: int | None = None,
+    sparing: bool = True,
 ) -> Run:
     """Runs a model on every draw; the session is given up afterwards.
 
@@ -174,11 +175,12 @@ def run_all(
         step: Called before each draw.
         shake: Also run the first draw with its inputs moved.
         threads: For its operators; None: as onnxruntime likes.
+        sparing: As in `runtime.Session`.
 
     Raises:
         BadModel: onnxruntime cannot load or run it.
     """
-    session = Session(model, what=what, threads=threads, sparing=True)
+    session = Session(model, what=what, threads=threads, sparing=sparing)
 
     def call(one: Feeds) -> tuple[Any, ...]:
         results = session.run(one)

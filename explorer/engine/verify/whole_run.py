@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from explorer import scratch
 from explorer.engine.graph import Model
-from explorer.engine.parallel import Share, awaited, beside, side_by_side, within_limit
+from explorer.engine.parallel import Share, awaited, beside, processors, side_by_side, within_limit
 from explorer.engine.verify import outputs
 from explorer.engine.verify.independence import independent
 from explorer.engine.verify.inputs import Drawn
@@ -100,7 +100,9 @@ def run_ahead(
         or max(map(exposed, plan.sites), default=0) > _AHEAD
     ):
         return beside(None)
-    return beside(partial(outputs.run_all, after, [feeds], _TILED, lambda: None))
+    threads = max(1, processors() // 2)
+    run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=False)
+    return beside(run)
 
 
 class Runs:
