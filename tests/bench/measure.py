@@ -81,7 +81,7 @@ def _spec(form: str, size: str, sites: str) -> Any:
 def tile_prove(
     source: str, target: str, form: str = "auto", size: str = "64", sites: str = ""
 ) -> dict[str, float]:
-    """Tile, save and prove; `sites` is when layers 1 and 2 were done, and whole models begin to run."""
+    """Tile, save and prove; `sites` is when layers 1 and 2 were done, beside a run of the whole model."""
     from explorer import Session
     from explorer.facts import Progress
 
