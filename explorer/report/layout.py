@@ -31,6 +31,7 @@ __all__ = [
     "GOOD",
     "NOTE",
     "STRONG",
+    "Alike",
     "Cell",
     "Column",
     "Line",
@@ -106,6 +107,22 @@ class Prose(Struct, frozen=True):
     text: str
     style: str = ""
     indent: int = 2
+
+
+class Alike:
+    """Rows of a name and of cells that many share, each put together when somebody looks.
+
+    Args:
+        names: The first cell of every row.
+        cells: The others; rows that are alike have the same object.
+    """
+
+    def __init__(self, names: Sequence[Cell], cells: Sequence[tuple[Cell, ...]]) -> None:
+        self.names = names
+        self.cells = cells
+
+    def __iter__(self) -> Iterator[tuple[Cell, ...]]:
+        return ((name, *cells) for name, cells in zip(self.names, self.cells, strict=True))
 
 
 class Table(Struct, frozen=True):
@@ -184,15 +201,43 @@ def _plain_rows(table: Table, ascii_only: bool) -> Iterator[str]:
     shown, filled = _laid(table, None, ascii_only)
     texts = [(i, lru_cache(_MEMO)(lambda cell, i=i: _text(filled(cell, i)))) for i in shown]
     lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
-    for row in _titled(table):
+
+    def line(row: Sequence[Cell], some: Sequence[tuple[int, Callable[[Cell], str]]] = texts) -> str:
         whole = row if len(row) == len(missing) else (*row, *missing)
-        yield f"{lead}{gap.join([text(whole[i]) for i, text in texts])}".rstrip() + "\n"
+        return gap.join([text(whole[i]) for i, text in some])
+
+    if titles := _titles(table):
+        yield f"{lead}{line(titles)}".rstrip() + "\n"
+    rows = table.rows
+    if not isinstance(rows, Alike) or shown[:1] != [0]:
+        yield from (f"{lead}{line(row)}".rstrip() + "\n" for row in rows)
+        return
+    first, rest = texts[0][1], texts[1:]
+    left, wide = table.columns[0].align == "left", len(first(""))
+    tails: dict[int, str] = {}
+    for name, cells in zip(rows.names, rows.cells, strict=True):
+        tail = tails.get(id(cells))
+        if tail is None:
+            tail = tails[id(cells)] = f"{gap}{line(('', *cells), rest)}".rstrip()
+        own = name.ljust(wide) if left and isinstance(name, str) and _is_plain(name) else first(name)
+        yield f"{lead}{own}{tail}".rstrip() + "\n"
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is written as it is, a character a cell."""
+    return text.isascii() and text.isprintable()
+
+
+def _titles(table: Table) -> Sequence[Cell]:
+    """The titles above the rows, if there are some."""
+    there = any(column.title for column in table.columns)
+    return [Span(column.title, DIM) for column in table.columns] if there else ()
 
 
 def _titled(table: Table) -> Iterator[Sequence[Cell]]:
     """The rows, below the titles if there are some."""
-    if any(column.title for column in table.columns):
-        yield [Span(column.title, DIM) for column in table.columns]
+    if titles := _titles(table):
+        yield titles
     yield from table.rows
 
 
@@ -212,6 +257,15 @@ def _laid(
 
     widest: list[int | None] = [None for _ in columns]
     rows = iter(table.rows)
+    if isinstance(table.rows, Alike):
+        widest[0] = max(
+            (
+                len(cell) if isinstance(cell, str) and _is_plain(cell) else _width(spans(cell, 0))
+                for cell in table.rows.names
+            ),
+            default=None,
+        )
+        rows = (("", *cells) for cells in {id(cells): cells for cells in table.rows.cells}.values())
     while some := list(islice(rows, _MEMO)):
         for i in range(len(columns)):
             cells = {row[i] for row in some if i < len(row)}

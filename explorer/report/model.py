@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from explorer.facts import (
@@ -19,7 +19,7 @@ from explorer.facts import (
     is_assumed,
 )
 from explorer.glance import label
-from explorer.report.layout import BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.layout import BAR, DIM, NOTE, STRONG, Alike, Cell, Column, Line, Prose, Span, Table
 from explorer.units import (
     bytes_text,
     count_text,
@@ -305,7 +305,8 @@ def layers(fact: Analysis) -> list[Block]:
         looks.append(alike.setdefault(look, look))
     largest = max((look.macs or 0 for look in alike if not look.group), default=0)
     cells = {look: _layer_cells(look, whole, largest) for look in alike}
-    rows = _Rows([*names, Span("total", STRONG)], [*[cells[look] for look in looks], _total_cells(totals)])
+    names.append(Span("total", STRONG))
+    rows = Alike(names, [*[cells[look] for look in looks], _total_cells(totals)])
     columns = (
         Column("layer", shrink=True),
         Column("kind", shrink=True, drop=1),
@@ -325,17 +326,6 @@ def layers(fact: Analysis) -> list[Block]:
         *_functional_hint(totals),
         *symbolic_hint(fact.info),
     ]
-
-
-class _Rows:
-    """Rows of a name and of cells that many share, each put together when somebody looks."""
-
-    def __init__(self, names: Sequence[Cell], cells: Sequence[tuple[Cell, ...]]) -> None:
-        self.names = names
-        self.cells = cells
-
-    def __iter__(self) -> Iterator[tuple[Cell, ...]]:
-        return ((name, *cells) for name, cells in zip(self.names, self.cells, strict=True))
 
 
 def _total_cells(totals: Totals) -> tuple[Cell, ...]:

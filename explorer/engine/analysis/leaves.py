@@ -87,18 +87,22 @@ class Steps(Sequence[Step]):
         assert isinstance(figures, Shared)
         names, outputs, sizes = node.inputs, node.outputs, figures.sizes
         values, still, extra = frame.shapes.values, frame.stored, held.constants
-        read = _keys(frame, [n for n in names if n and n not in still and n not in extra])
+        read: Sequence[Hashable] = [n for n in names if n and n not in still and n not in extra]
         made: list[tuple[Hashable, TensorInfo | Named, int | None]] = []
         if sizes:
-            there = outputs if "" not in outputs else [n for n in outputs if n]
-            made = [(k, (values, n), s) for k, n, s in zip(_keys(frame, there), there, sizes, strict=False)]
+            made = [(n, (values, n), s) for n, s in zip(filter(None, outputs), sizes, strict=False)]
             if node.op in VIEWS and outputs[0] and (source := view_of(node)) and source in still:
                 del made[0]
+        if frame.number or frame.keys:
+            # in a body, a value may be the caller's under another name
+            read = [frame.key(str(name)) for name in read]
+            made = [(frame.key(str(name)), info, size) for name, info, size in made]
         if self.views:
             place_of = self.views.get
             made = [(place_of(key, key), info, size) for key, info, size in made]
             read = [place_of(key, key) for key in read]
-        return Step(held.path, read, made, at)
+        path = frame.path(node) if frame.prefix else node.name or node.label
+        return Step(path, read, made, at)
 
 
 Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]

@@ -14,7 +14,7 @@ from explorer.facts import Dim, Shape, TensorInfo
 __all__ = ["Told", "contradicts", "entered", "shown_shape", "symbols_of"]
 
 _KEPT = 1 << 14
-"""Facts that are kept once they are made: of a large graph, whoever looks at all looks once."""
+"""Facts that are kept once they are made: in a large graph a value is read soon after it is made."""
 
 
 class Told(Mapping[str, TensorInfo]):
@@ -67,8 +67,9 @@ class Told(Mapping[str, TensorInfo]):
         if known is None:
             dtype, shape = self._table.types[name]
             known = self._fact(name, dtype, shape)
-            if len(self._facts) < _KEPT:
-                self._facts[name] = known
+            if len(self._facts) >= _KEPT:
+                self._facts.clear()
+            self._facts[name] = known
         return known
 
     def get(self, name: str, default: Any = None) -> Any:
