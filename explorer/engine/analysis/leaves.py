@@ -181,12 +181,13 @@ def boundaries(walk: Walk, graph: Graph, frame: Frame) -> None:
             for key, info in zip(*edge[1:3], strict=True):
                 _cross(key, info, made.get(key, nowhere), scopes, ins, outs)
             continue
-        assert edge.origin is not None
-        within, node, extra = edge.origin
-        keys = _keys(within, node.inputs)
-        for key, name in zip(keys, node.inputs, strict=True):
+        within, node = edge.frame, edge.node
+        assert within is not None
+        assert node is not None
+        names = node.inputs
+        for key, name in zip(_keys(within, names), names, strict=True):
             origin = made.get(key, nowhere)
-            if origin is not scopes and name and name not in within.stored and name not in extra:
+            if origin is not scopes and name and name not in within.stored and name not in edge.constants:
                 _cross(key, (within.shapes.values, name), origin, scopes, ins, outs)
     for value in graph.outputs:
         key = frame.key(value.name)
@@ -229,10 +230,12 @@ def _named(key: Hashable, info: TensorInfo) -> TensorInfo:
 
 def _makes(leaf: Leaf) -> Sequence[Hashable]:
     """The keys of what an operator makes."""
-    assert leaf.origin is not None
-    frame, node, _ = leaf.origin
-    makes = not isinstance(leaf.figures, Shared) or leaf.figures.sizes
-    return _keys(frame, [n for n in node.outputs if n]) if makes else ()
+    frame, node, figures = leaf.frame, leaf.node, leaf.figures
+    assert frame is not None
+    assert node is not None
+    if isinstance(figures, Shared) and not figures.sizes:
+        return ()
+    return _keys(frame, node.outputs if "" not in node.outputs else [n for n in node.outputs if n])
 
 
 def _keys(frame: Frame, names: Sequence[str]) -> Sequence[Hashable]:

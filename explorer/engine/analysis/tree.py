@@ -119,7 +119,8 @@ class Leaf(Struct, eq=False, gc=False):
         if not callable(self.row):
             return self.row[0]
         assert self.frame is not None
-        return self.frame.scopes_of(self.places[self.index])
+        spot = self.places[self.index]
+        return self.frame.scopes_of(spot) if self.frame.prefix else spot.scopes
 
     @property
     def layer(self) -> Layer:
