@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from explorer.engine.torch_interpreter.opening import to_torch
-    from explorer.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
+    from explorer.base.errors import BadModel, Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
+    from explorer.engine.convert.onnx_to_torch_interpreter.opening import to_torch
     from explorer.facts import (
         Analysis,
         Diff,
@@ -73,8 +73,15 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "explorer.engine.torch_interpreter.opening": ("to_torch",),
-    "explorer.errors": ("BadModel", "Cancelled", "EngineDied", "ExplorerError", "MissingExtra", "Misuse"),
+    "explorer.engine.convert.onnx_to_torch_interpreter.opening": ("to_torch",),
+    "explorer.base.errors": (
+        "BadModel",
+        "Cancelled",
+        "EngineDied",
+        "ExplorerError",
+        "MissingExtra",
+        "Misuse",
+    ),
     "explorer.facts": (
         "Analysis",
         "Diff",

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from explorer.engine.analysis.einsum import einsum
-from explorer.engine.analysis.macs import (
+from explorer.base.errors import Misuse
+from explorer.engine.costs.einsum import einsum
+from explorer.engine.costs.formulas import (
     FREE,
     Cost,
     adding,
@@ -50,9 +51,8 @@ from explorer.engine.analysis.macs import (
     total,
     unknown,
 )
-from explorer.engine.analysis.rules.call import Call, Rule
-from explorer.engine.analysis.rules.user import register
-from explorer.errors import Misuse
+from explorer.engine.costs.onnx_rules.call import Call, Rule
+from explorer.engine.costs.onnx_rules.user import register
 
 __all__ = [
     "FREE",

@@ -16,8 +16,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from explorer.process.client import Engine
 from explorer.tui.program import ExplorerApp
-from explorer.worker import Engine
 
 HERE = Path(__file__).resolve().parent
 SIZE = (120, 36)

@@ -13,7 +13,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 def keys() -> str:
     """The key table in Markdown."""
-    from explorer.tui.commands import key_table
+    from explorer.tui.actions.commands import key_table
 
     rows = [f"| `{shown}` | {what} |" for shown, what in key_table()]
     return "\n".join(["| key | what it does |", "|---|---|", *rows])
@@ -21,10 +21,10 @@ def keys() -> str:
 
 def formats() -> str:
     """The table of formats in Markdown."""
-    from explorer import glance
     from explorer.report.formats import as_markdown
+    from explorer.session import headers
 
-    return as_markdown(glance.formats())
+    return as_markdown(headers.formats())
 
 
 def section(text: str, name: str) -> str:

@@ -20,7 +20,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from explorer.cli import main
+from explorer.cli.main import main
 
 Sample = Callable[[str], Path]
 
@@ -429,7 +429,7 @@ def test_torch_absent(complaint: Complaint, monkeypatch: pytest.MonkeyPatch) -> 
 def test_onnx_work_is_complete_without_torch(folder: Path) -> None:
     """In a process of its own, where torch cannot be imported at all."""
     absent = "import sys\nfor n in ('torch','torchvision','torchinfo'): sys.modules[n] = None\n"
-    code = absent + "from explorer.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = absent + "from explorer.cli.main import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     for words in (
         ["info", "lenet.onnx"],

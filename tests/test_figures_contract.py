@@ -19,7 +19,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from explorer import cli
+from explorer.cli import main
 from tests.schemas import COUNT, COUNT_OR_NULL, MEASURED, SHARE, TEXT, Schema, document_of, listed
 
 Ask = Callable[..., dict[str, Any]]
@@ -249,7 +249,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     """The JSON document that a command prints, after it was held against the verb's schema."""
 
     def call(*words: object, code: int = 0) -> dict[str, Any]:
-        assert cli.main([*map(str, words), "--json", "--quiet"]) == code
+        assert main.main([*map(str, words), "--json", "--quiet"]) == code
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         jsonschema.validate(found, SCHEMAS[str(words[0])])
         return found
@@ -262,14 +262,14 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What a command prints."""
 
     def call(*words: object, code: int = 0) -> str:
-        assert cli.main([*map(str, words), "--quiet"]) == code
+        assert main.main([*map(str, words), "--quiet"]) == code
         return capsys.readouterr().out
 
     return call
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    assert cli.main([str(word) for word in words]) == 2
+    assert main.main([str(word) for word in words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -562,5 +562,5 @@ def test_a_file_that_exists_is_kept(
     kept.write_text("mine")
     assert "the file exists" in refusal(capsys, "plot", sample("lenet"), "-o", kept)
     assert kept.read_text() == "mine"
-    assert cli.main(["plot", str(sample("lenet")), "-o", str(kept), "--force", "--quiet"]) == 0
+    assert main.main(["plot", str(sample("lenet")), "-o", str(kept), "--force", "--quiet"]) == 0
     assert kept.read_text() != "mine"

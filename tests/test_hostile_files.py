@@ -19,12 +19,11 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
-from explorer import glance
-from explorer.cli import main
-from explorer.engine.wire import length_delimited, tagged_varint, varint
-from explorer.errors import ExplorerError
+from explorer.base.errors import ExplorerError
+from explorer.cli.main import main
+from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
 from explorer.report.outline import as_json, as_text
-from explorer.session import Session
+from explorer.session import Session, headers
 from tests.fuzz.limits import attempt, bounded_memory
 from tests.fuzz.targets import TARGETS
 
@@ -33,9 +32,9 @@ def asked(path: str) -> list[str]:
     """The outline and the analysis of a file; what was refused, in words."""
     refused = []
     try:
-        for line in as_text(glance.outline(path)):
+        for line in as_text(headers.outline(path)):
             assert line.rstrip("\n").isprintable()
-        for _ in as_json(glance.outline(path), {}):
+        for _ in as_json(headers.outline(path), {}):
             pass
     except ExplorerError as error:
         refused.append(str(error))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer.cli import main
+from explorer.cli.main import main
 from tests.fuzz.mutators import unzip, zipped
 from tests.terminal import Terminal, explorer
 
@@ -115,7 +115,7 @@ def huggingface_folder(folder: Path) -> Path:
 
 def tflite_file(folder: Path) -> Path:
     pytest.importorskip("tflite")
-    from tests.engine.formats.tflite_writer import Op, Sub, T, build
+    from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, build
 
     path = folder / "m.tflite"
     tensors = [

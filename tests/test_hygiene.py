@@ -45,14 +45,14 @@ def tops(names: set[str]) -> set[str]:
     "name",
     [
         "explorer",
-        "explorer.cli",
+        "explorer.cli.main",
         "explorer.report",
         "explorer.report.document",
-        "explorer.report.model",
-        "explorer.report.tiling",
+        "explorer.report.text.model",
+        "explorer.report.text.tiling",
         "explorer.session",
         "explorer.tui.app",
-        "explorer.worker",
+        "explorer.process.client",
     ],
 )
 def test_nothing_heavy_comes_with(name: str) -> None:
@@ -72,16 +72,20 @@ def test_the_screen_never_loads_the_engine() -> None:
 
 def test_the_first_paint_waits_for_nothing_that_the_first_answer_brings() -> None:
     # making the facts takes 5 ms, the pipes to the engine 7
-    seen = imported_by("import explorer.cli, explorer.tui.app, explorer.tui.program")
-    assert not seen & {"explorer.facts", "explorer.query", "multiprocessing.connection"}
+    seen = imported_by("import explorer.cli.main, explorer.tui.app, explorer.tui.program")
+    assert not seen & {"explorer.facts", "explorer.settings.filter", "multiprocessing.connection"}
 
 
 def test_the_command_line_is_up_before_anything_that_draws() -> None:
-    assert not tops(imported_by("import explorer.cli")) & {"rich", "textual"}
+    assert not tops(imported_by("import explorer.cli.main")) & {"rich", "textual"}
 
 
 def test_the_shared_nouns_need_little_beside_the_standard_library() -> None:
-    seen = tops(imported_by("import explorer.errors, explorer.facts, explorer.query, explorer.units"))
+    seen = tops(
+        imported_by(
+            "import explorer.base.errors, explorer.facts, explorer.settings.filter, explorer.base.units"
+        )
+    )
     assert not {
         name
         for name in seen - {"explorer", "msgspec"}
@@ -158,7 +162,7 @@ def test_the_readme_shows_the_keys_that_the_screen_has_and_the_formats_that_ther
 
 
 def test_the_readme_names_every_verb_and_option() -> None:
-    from explorer import options, verb_table
+    from explorer.cli.arguments import options, verb_table
 
     text = readme.README.read_text(encoding="utf-8")
     for verb in verb_table.VERBS:

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from explorer import cli
+from explorer.cli import main
 from explorer.facts import OutputEvidence, SiteEvidence, Verification
 from explorer.report import document
 from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, Schema, document_of, listed
@@ -340,7 +340,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     """The JSON document that a command prints, after it was held against the verb's schema."""
 
     def call(*words: object, code: int = 0) -> dict[str, Any]:
-        assert cli.main([*map(str, words), "--json", "--quiet"]) == code
+        assert main.main([*map(str, words), "--json", "--quiet"]) == code
         out = capsys.readouterr().out
         found: dict[str, Any] = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
         jsonschema.validate(found, SCHEMAS[str(words[0])])

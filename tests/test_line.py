@@ -226,7 +226,8 @@ def test_a_program_that_is_told_to_ignore_hangups_ends_too(sample: Sample, tmp_p
     import sys
 
     code = (
-        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from explorer.cli import main; main()"
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+        "from explorer.cli.main import main; main()"
     )
     words = [sys.executable, "-c", code, str(sample("lenet"))]
     with Terminal(words, env={"XDG_STATE_HOME": str(tmp_path)}) as terminal:

@@ -17,9 +17,10 @@ import pytest
 from onnx import helper
 
 import explorer
-from explorer import cli, glance
+from explorer.cli.main import main
 from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.report import formats, outline
+from explorer.session import headers
 from tests import readme
 from tests.schemas import COUNT_OR_NULL, FLAG, TEXT, Schema, document_of, listed
 
@@ -63,7 +64,7 @@ FORMATS = document_of(
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    code = cli.main([str(word) for word in words])
+    code = main.main([str(word) for word in words])
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -73,7 +74,7 @@ def loaded(*words: object) -> set[str]:
     code = (
         "import sys\nbefore = set(sys.modules)\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from explorer.cli import main\n"
+        "from explorer.cli.main import main\n"
         f"code = main({[str(word) for word in words]!r})\n"
         "print(*sorted(set(sys.modules) - before), file=sys.stderr)\nraise SystemExit(code)"
     )
@@ -99,7 +100,12 @@ SLOW = {
 def test_the_outline_of_an_onnx_file_imports_a_dozen_small_modules(sample: Sample) -> None:
     seen = loaded("outline", sample("lenet"))
     assert not tops(seen) & SLOW
-    assert not seen & {"explorer.facts", "explorer.session", "explorer.arguments", "explorer.guard"}
+    assert not seen & {
+        "explorer.facts",
+        "explorer.session",
+        "explorer.settings.parse",
+        "explorer.process.signals",
+    }
     assert len(seen - set(sys.builtin_module_names)) < 29, sorted(seen)
 
 
@@ -151,7 +157,7 @@ def test_the_json_keeps_its_contract_and_says_the_same(
     assert code == 0
     answer = json.loads(out)
     jsonschema.validate(answer, OUTLINE)
-    rows = list(glance.outline(str(sample("bert_tiny"))).rows)
+    rows = list(headers.outline(str(sample("bert_tiny"))).rows)
     assert [row["path"] for row in answer["rows"]] == [row.path for row in rows]
     assert [row["bytes"] for row in answer["rows"]] == [row.nbytes for row in rows]
 
@@ -189,13 +195,13 @@ def test_a_folder_is_listed_by_its_name_by_outline_and_by_formats(
 def test_formats_are_listed_as_the_readme_has_them(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "formats")
     assert code == 0
-    for format, converts in glance.formats():
+    for format, converts in headers.formats():
         assert f"{format.name}: {format.about}" in out
         assert f"| {format.name} | {format.about}" in readme.formats()
         assert format.name not in converts
     code, out, _ = run(capsys, "formats", "--json")
     jsonschema.validate(json.loads(out), FORMATS)
-    assert len(json.loads(out)["formats"]) == len(formats.as_markdown(glance.formats()).splitlines()) - 2
+    assert len(json.loads(out)["formats"]) == len(formats.as_markdown(headers.formats()).splitlines()) - 2
 
 
 @pytest.mark.parametrize("words", [("outline", "alexnet"), ("formats", "alexnet")])

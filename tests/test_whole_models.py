@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
-from explorer.cli import main
+from explorer.cli.main import main
 from tests.terminal import explorer
 
 Sample = Callable[[str], Path]

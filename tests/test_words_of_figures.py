@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from explorer import cli
+from explorer.cli import main
 
 ROW = re.compile(r"^  (\S.*?)  +(?:[<>]= |~ )?(\S+(?: \S+)?)  +([\d,]+)(?:  |$)")
 """Name, rounded figure and exact one."""
@@ -38,7 +38,7 @@ def figures(*words: str) -> dict[str, str]:
     """The exact figures that a verb prints, by their names."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        assert cli.main([*words, "--quiet"]) == 0
+        assert main.main([*words, "--quiet"]) == 0
     found: dict[str, str] = {}
     for line in out.getvalue().splitlines():
         row = ROW.match(line)

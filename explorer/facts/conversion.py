@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from explorer.base.verdicts import weakest
 from explorer.facts import TensorInfo, VerdictKind, Verification
-from explorer.verdicts import weakest
 
 __all__ = ["Conversion", "StoredEvidence"]
 

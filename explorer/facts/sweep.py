@@ -10,10 +10,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
+from explorer.base.verdicts import VerdictKind
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
-from explorer.verdicts import VerdictKind
 
 __all__ = [
     "OBJECTIVES",

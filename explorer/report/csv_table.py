@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from explorer.units import printable
+from explorer.base.units import printable
 
 __all__ = ["csv_lines", "csv_text"]
 

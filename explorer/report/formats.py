@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from explorer.engine.formats.probe import Format
+    from explorer.engine.formats.format import Format
 
     Known = Sequence[tuple[Format, tuple[str, ...]]]
     """Formats, and what each can be converted to."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 
-from explorer.units import printable
+from explorer.base.units import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-from explorer.glance import label
-from explorer.units import bytes_text, printable, shape_text
+from explorer.base.units import bytes_text, printable, shape_text
+from explorer.session.headers import label
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
+from explorer.base.units import bytes_text, count_text, printable, rate_text, seconds_text
 from explorer.facts import Info, OpStat
 from explorer.facts.blame import Blame
 from explorer.facts.memory import Memory
 from explorer.facts.roofline import Roofline, RooflinePoint
-from explorer.units import bytes_text, count_text, printable, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.arguments import opening_words, path_word
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
 from explorer.facts import HistoryEntry, TileResult, TileSpec, Verification, states_text
 from explorer.session.comparing import without_origins
 from explorer.session.keeping import Keeping
 from explorer.session.pairs import blame_files, compare_files, diff_files, verify_files
 from explorer.session.states import Cancel, OnProgress
+from explorer.settings.parse import opening_words, path_word
 
 if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion
@@ -87,10 +87,10 @@ class Session(Keeping):
             Misuse: See `plan`; or `output` cannot be written or exists; or a state would be lost.
             Cancelled: `cancel` said so.
         """
-        from explorer import targets
-        from explorer.engine.formats import onnx_reader, onnx_writer
-        from explorer.engine.transforms import tile as transform
-        from explorer.engine.validate import validate
+        from explorer.engine.formats.onnx import reader, writer
+        from explorer.engine.formats.onnx.validate import validate
+        from explorer.engine.tiling import tile as transform
+        from explorer.host import output_files
 
         started = time.perf_counter()
         if output is not None:
@@ -106,10 +106,10 @@ class Session(Keeping):
         target = output or self._unused_name()
         evidence: Verification | None = None
         ours = overwrite or output is None
-        with contextlib.suppress(_Disproved), targets.replacing(target, overwrite=ours) as temporary:
-            onnx_writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
+        with contextlib.suppress(_Disproved), output_files.replacing(target, overwrite=ours) as temporary:
+            writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
             if verify:
-                after = validate(onnx_reader.read(temporary))
+                after = validate(reader.read(temporary))
                 evidence = self._verify(
                     found.whole, after, plan, draws, seed, on_progress, cancel, None, input
                 )

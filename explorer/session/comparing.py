@@ -14,7 +14,7 @@ from explorer.session.planning import Planning
 from explorer.session.states import Cancel, Dims, OnProgress
 
 if TYPE_CHECKING:
-    from explorer.engine.graph import Model
+    from explorer.engine.graph.model import Model
     from explorer.facts.blame import Blame
     from explorer.facts.verification import Tolerance
 
@@ -119,16 +119,16 @@ class Comparing(Planning):
         """The current model as the plan sees it, and what tiling makes of it, in a file that goes again."""
         import tempfile
 
-        from explorer.engine.formats import onnx_reader, onnx_writer
-        from explorer.engine.transforms import tile as transform
-        from explorer.engine.validate import validate
+        from explorer.engine.formats.onnx import reader, writer
+        from explorer.engine.formats.onnx.validate import validate
+        from explorer.engine.tiling import tile as transform
 
         plan, found, sites = self._plan(spec, on_progress)
         tiled = transform.tile(found.bound, without_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self.workdir) as folder:
             path = os.path.join(folder, "tiled.onnx")
-            onnx_writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
-            yield found.whole, validate(onnx_reader.read(path))
+            writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
+            yield found.whole, validate(reader.read(path))
 
     def diff(
         self,

@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.arguments import opening_words, path_word
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
 from explorer.facts import TileSpec
 from explorer.session import scripts
 from explorer.session.comparing import Comparing
 from explorer.session.states import OnProgress, stem
+from explorer.settings.parse import opening_words, path_word
 
 __all__ = ["Keeping"]
 
@@ -30,13 +30,13 @@ class Keeping(Comparing):
             Misuse: The file exists and `overwrite` is False, it is the opened model, or it cannot be
                 written.
         """
-        from explorer import targets
-        from explorer.engine.formats import onnx_writer
+        from explorer.engine.formats.onnx import writer
+        from explorer.host import output_files
 
         self._check_target(path, overwrite)
         model = self._model(self._history.current, on_progress)
-        with targets.replacing(path, overwrite=overwrite) as temporary:
-            onnx_writer.write(model, temporary, on_progress=on_progress)
+        with output_files.replacing(path, overwrite=overwrite) as temporary:
+            writer.write(model, temporary, on_progress=on_progress)
         self._amend(self._history.current, saved=path)
         return path
 
@@ -101,7 +101,7 @@ class Keeping(Comparing):
         Raises:
             Misuse: Nothing was tiled yet, or `path` cannot be written.
         """
-        from explorer import tiling_file
+        from explorer.settings import tiling
 
         plans = [entry.plan for entry in self._history.entries[1 : self._history.current + 1] if entry.plan]
         if not plans:
@@ -110,9 +110,9 @@ class Keeping(Comparing):
         packed = any(spec is not None and spec.grouped == "pack" for spec in specs)
         asked = TileSpec(grouped="pack" if packed else "leave")
         every = [site.name for site in self._plan_of(0, asked, on_progress)[0].sites]
-        spec = replace(tiling_file.chosen_by_hand(plans, every), grouped=asked.grouped)
+        spec = replace(tiling.chosen_by_hand(plans, every), grouped=asked.grouped)
         said = [f"What was tiled of {self.source}, and how: explorer tile MODEL --config THIS"]
-        self._write(path, tiling_file.as_toml(spec, said), overwrite)
+        self._write(path, tiling.as_toml(spec, said), overwrite)
         return path
 
     # inside
@@ -123,7 +123,7 @@ class Keeping(Comparing):
         bound = self._options["dims"] if bound is None else bound
         if at == 0:
             return {**self._options, "dims": bound}
-        from explorer.engine.formats.opening import dims_of
+        from explorer.engine.models.opened import dims_of
 
         kept = {name: self._options[name] for name in ("input_shapes", "rules")}
         trust = self._options["trust"] and self._options["rules"] is not None
@@ -131,10 +131,10 @@ class Keeping(Comparing):
 
     def _write(self, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
         """Writes a file of text."""
-        from explorer import targets
+        from explorer.host import output_files
 
         self._check_target(path, overwrite)
-        with targets.replacing(path, overwrite=overwrite) as temporary:
+        with output_files.replacing(path, overwrite=overwrite) as temporary:
             with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             if executable:

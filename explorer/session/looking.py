@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
 from explorer.facts import Analysis, Info, OpStat
 from explorer.session.states import Cancel, InputShapes, OnProgress, States
 
@@ -71,7 +71,7 @@ class Looking(States):
         Raises:
             Misuse: It is no nn.Module.
         """
-        from explorer.engine.formats.torch_model import TorchModel
+        from explorer.engine.models.torch.module import TorchModel
 
         opened = self._open(None)
         if not isinstance(opened, TorchModel):
@@ -86,13 +86,13 @@ class Looking(States):
 
     def memory(self, index: int | None = None) -> Memory:
         """What is alive at each step of the execution order, and the arena that holds it."""
-        from explorer.engine.analysis.memory import memory
+        from explorer.engine.costs.memory.liveness import memory
 
         return memory(self._ordered(index))
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
-        """Every layer against the limits of a machine (see `explorer.machines`)."""
-        from explorer.engine.analysis.roofline import roofline
+        """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
+        from explorer.engine.costs.memory.roofline import roofline
 
         return roofline(self._ordered(index).analysis, machine)
 
@@ -109,8 +109,9 @@ class Looking(States):
         Raises:
             Misuse: There is no such optimizer, or the model has no batch or only another one.
         """
-        from explorer.engine.analysis import training, training_onnx
-        from explorer.engine.formats.opening import dims_of
+        from explorer.engine.costs.training import onnx
+        from explorer.engine.costs.training import step as training
+        from explorer.engine.models.opened import dims_of
 
         training.check(batch, optimizer)
         at = self._at(index)
@@ -118,7 +119,7 @@ class Looking(States):
             return training.training(self._open(None).training(batch), optimizer)
         model = self._model(at)
         dims = dims_of(model, self._options["dims"])
-        return training.training(training_onnx.step(model, batch=batch, dims=dims), optimizer)
+        return training.training(onnx.step(model, batch=batch, dims=dims), optimizer)
 
     def weights(
         self,
@@ -193,7 +194,7 @@ class Looking(States):
                 then is told, and `skipped` says where it failed and why.
             Cancelled: `cancel` said so.
         """
-        from explorer.engine.formats.opening import dims_of
+        from explorer.engine.models.opened import dims_of
         from explorer.engine.values import activations, onnx_activations
 
         at = self._at(index)
@@ -230,7 +231,7 @@ class Looking(States):
             MissingExtra: torchinfo is not installed.
             BadModel: torchinfo cannot run the model.
         """
-        from explorer.engine.formats.torch_model import TorchModel
+        from explorer.engine.models.torch.module import TorchModel
 
         opened = self._open(None)
         if not isinstance(opened, TorchModel):
@@ -239,22 +240,22 @@ class Looking(States):
                 where=self.source,
                 hint="leave --style out: our own tree is for every format",
             )
-        from explorer.engine.analysis import torchinfo_table
+        from explorer.engine.costs.compare import torchinfo as torchinfo_table
 
         shapes, dims = self._options["input_shapes"], self._options["dims"]
         return torchinfo_table.table(opened.loaded, self.analysis(0), input_shapes=shapes, dims=dims)
 
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""
-        from explorer.engine.analysis.operators import operator_stats
+        from explorer.engine.costs.operator_stats import operator_stats
 
         return operator_stats(self.analysis(index))
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
-        """Ids of the layers that match a query (see `explorer.query`)."""
-        from explorer import query
+        """Ids of the layers that match a query (see `explorer.settings.filter`)."""
+        from explorer.settings import filter
 
-        return query.search(self.analysis(index).layers, text)
+        return filter.search(self.analysis(index).layers, text)
 
     def outline(self) -> Outline:
         """What the header of the opened file says: modules, operators, tensors, in the file's own order.
@@ -265,11 +266,11 @@ class Looking(States):
             BadModel: It is no model, or broken; also while the rows are iterated.
             Misuse: The model is no file.
         """
-        from explorer import glance
+        from explorer.session import headers
 
         if self._module is not None:
             raise Misuse("an nn.Module object is no file whose header could be read", where=self.source)
-        return glance.outline(self.source)
+        return headers.outline(self.source)
 
     def sha256(self) -> str | None:
         """Digest of the opened ONNX file, None for a module.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.arguments import dynamic_words, opening_words, path_word
-from explorer.errors import ExplorerError, Misuse
+from explorer.base.errors import ExplorerError, Misuse
 from explorer.facts import Plan, TileResult, TileSpec
 from explorer.session import scripts
 from explorer.session.looking import Looking
 from explorer.session.states import Cancel, OnProgress
+from explorer.settings.parse import dynamic_words, opening_words, path_word
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,7 +36,7 @@ class ModuleTiling(Looking):
             Misuse: As `tile_module` says.
         """
         self._module_of(on_progress)
-        from explorer.engine.torch_tiling.job import plan_module
+        from explorer.engine.convert.module_to_tiled import plan_module
 
         job = self._module_job("", {}, False, 1, 0, on_progress, None)
         return self._with_macs(plan_module(self._open(on_progress), spec, job, self._macs()))
@@ -78,7 +78,7 @@ class ModuleTiling(Looking):
             Cancelled: `cancel` said so.
         """
         self._module_of(on_progress)
-        from explorer.engine.torch_tiling.job import to_torch
+        from explorer.engine.convert.module_to_tiled import to_torch
 
         if draws < 1:
             raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
@@ -118,7 +118,7 @@ class ModuleTiling(Looking):
         Raises:
             Misuse, MissingExtra: There is not.
         """
-        from explorer.engine.torch_tiling import module_of
+        from explorer.engine.tiling.torch import module_of
 
         if not self._history.current:
             module_of(self._open(on_progress))

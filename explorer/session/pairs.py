@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
 from explorer.facts import Diff, Verification
 from explorer.session.states import Cancel, Dims, OnProgress, States
 
@@ -32,7 +32,7 @@ def _pair(
 
     Of several sizes of a dimension they have the first.
     """
-    from explorer.engine.formats.opening import OpenOptions, check_names
+    from explorer.engine.models.opened import OpenOptions, check_names
 
     dims: Dims = options.get("dims") or {}
     options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
@@ -138,8 +138,8 @@ def compare_files(
     Raises:
         Misuse: There is only one model, or no model has a dimension or input that was named.
     """
-    from explorer.engine.analysis.comparison import compare
-    from explorer.engine.formats.opening import OpenOptions, check_names
+    from explorer.engine.costs.compare.models import compare
+    from explorer.engine.models.opened import OpenOptions, check_names
 
     if len(sources) < 2:
         raise Misuse("there is nothing to compare with", hint="name two models or more")

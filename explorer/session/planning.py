@@ -9,8 +9,8 @@ from explorer.session.module_tiling import ModuleTiling
 from explorer.session.states import OnProgress
 
 if TYPE_CHECKING:
-    from explorer.engine.transforms.products import Products
-    from explorer.engine.transforms.sites import Site
+    from explorer.engine.tiling.products import Products
+    from explorer.engine.tiling.sites import Site
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.settings import Settings
 
@@ -35,7 +35,7 @@ class Planning(ModuleTiling):
         model that was tiled several times it is the last plan, with the sites of the earlier ones behind
         its own.
         """
-        from explorer.engine.verify.recovery import recover_plan, with_earlier
+        from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 
         if self.info().tiled is None:
             return None
@@ -56,7 +56,8 @@ class Planning(ModuleTiling):
 
         Args:
             spec: See `plan`.
-            hardware: The machine (see `explorer.machines.hardware`); None leaves out cycles and time.
+            hardware: The machine (see `explorer.settings.machines.hardware`); None leaves out cycles and
+                time.
             order: 'best' for the loop order with the least traffic at each site, or the one for all: 'mnk',
                 'output-stationary'.
             formulas: Say at every site how its figures come about; None: where there is one site only.
@@ -65,8 +66,8 @@ class Planning(ModuleTiling):
         Raises:
             Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
         """
-        from explorer.engine.transforms.cost import plan_cost
-        from explorer.engine.transforms.formulas import explained
+        from explorer.engine.tiling.cost import plan_cost
+        from explorer.engine.tiling.formulas import explained
 
         cost = plan_cost(self.plan(spec, on_progress=on_progress), hardware, order=order)
         return explained(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
@@ -77,7 +78,7 @@ class Planning(ModuleTiling):
         Raises:
             Misuse: See `plan`.
         """
-        from explorer.engine.transforms.settings import in_force
+        from explorer.engine.tiling.settings import in_force
 
         # groups are packed into the tiles that are asked for; else what is asked decides nothing here
         found = self._found(self._history.current, on_progress, spec)
@@ -105,7 +106,7 @@ class Planning(ModuleTiling):
 
 def _decided(found: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
     """What `spec` makes of the products that were found, and which of them it chose."""
-    from explorer.engine.transforms.plan import make_plan
+    from explorer.engine.tiling.plan import make_plan
 
     return make_plan(
         found.sites,

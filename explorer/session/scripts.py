@@ -14,11 +14,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from explorer.arguments import opening_words, path_word, tied
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
+from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec
-from explorer.tiling_file import COMMAND_LINE, as_toml, escaped
-from explorer.units import printable
+from explorer.settings.parse import opening_words, path_word, tied
+from explorer.settings.tiling import COMMAND_LINE, as_toml, escaped
 
 __all__ = ["Step", "as_script", "make_executable", "tiling_words"]
 

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from explorer import scratch
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
 from explorer.facts import Analysis, History, HistoryEntry, Info, Layer, Plan, Progress, Verification
+from explorer.host import scratch
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.analysis.memory import Examined
-    from explorer.engine.analysis.rules import Rules
-    from explorer.engine.formats.opening import Opened
-    from explorer.engine.graph import Model
-    from explorer.engine.transforms.products import Products
+    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.onnx_rules import Rules
+    from explorer.engine.graph.model import Model
+    from explorer.engine.models.opened import Opened
+    from explorer.engine.tiling.products import Products
     from explorer.facts import TileSpec
     from explorer.facts.blame import Blame
     from explorer.facts.verification import Tolerance
@@ -171,7 +171,7 @@ class States:
         Raises:
             Misuse: There is no such dimension, the model cannot be of that size, or a state is of another.
         """
-        from explorer.engine.formats.opening import check_names
+        from explorer.engine.models.opened import check_names
 
         for name, size in dims.items():
             if size < 1:
@@ -228,8 +228,8 @@ class States:
 
     def _open(self, on_progress: OnProgress) -> Opened:
         if self._opened is None:
-            from explorer.engine.formats import open_model
-            from explorer.engine.formats.opening import OpenOptions, check_names, with_rules
+            from explorer.engine.models.opened import OpenOptions, check_names, with_rules
+            from explorer.engine.models.registry import open_model
 
             if on_progress is not None:
                 on_progress(Progress("opening"))
@@ -237,7 +237,7 @@ class States:
             if self._module is None:
                 opened = open_model(self.source, options)
             else:
-                from explorer.engine.formats.torch_model import ModuleObject
+                from explorer.engine.models.torch.module import ModuleObject
 
                 opened = ModuleObject(self._module, self._inputs, options)
             if self._strict:
@@ -253,13 +253,13 @@ class States:
                 with scratch.made_private(self.workdir) as folder:
                     self._models[0] = self._open(on_progress).graph(folder, on_progress=on_progress)
             else:
-                from explorer.engine.formats import onnx_reader
-                from explorer.engine.validate import validate
+                from explorer.engine.formats.onnx import reader
+                from explorer.engine.formats.onnx.validate import validate
 
                 path = self._history.entries[at].path
                 if path is None or not os.path.exists(path):
                     raise Misuse("this state of the session is gone", where=path or "history")
-                self._models[at] = validate(onnx_reader.read(path))
+                self._models[at] = validate(reader.read(path))
         return self._models[at]
 
     def _examine(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
@@ -276,7 +276,7 @@ class States:
 
     def _told(self, at: int, examined: Examined) -> Examined:
         """An analysis with what the session knows of the model's file, and a word on what is not exact."""
-        from explorer.engine.analysis.tree import said_of_bounds
+        from explorer.engine.costs.layer_tree import said_of_bounds
 
         named = _with_file(examined.info, self._history.entries[at].saved or None)
         return examined.with_info(said_of_bounds(named, examined.bounds))
@@ -331,15 +331,15 @@ class States:
         sizes: Mapping[str, int] | None = None,
     ) -> Examined:
         """The analysis of a graph; `sizes` are of dimensions that nobody bound."""
-        from explorer.engine.analysis import onnx_model
-        from explorer.engine.formats.opening import dims_of
+        from explorer.engine.costs.onnx import analyse
+        from explorer.engine.models.opened import dims_of
 
         own = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
         dims = {k: v for k, v in (sizes or {}).items() if k in own}
         dims.update(dims_of(model, self._options["dims"]))
         self._open(on_progress)
         analysed = partial(
-            onnx_model.examine,
+            analyse.examine,
             model,
             rules=self._rules,
             observe=bool(self._options["observe"]),
@@ -347,7 +347,7 @@ class States:
             cancel=cancel,
         )
         if self._options["past"] is not None:
-            from explorer.engine.analysis.decode import step_of_graph
+            from explorer.engine.costs.decode.step import step_of_graph
 
             return step_of_graph(model, self._options["past"], dims, {}, analysed)
         return analysed(dims=dims)
@@ -367,9 +367,9 @@ class States:
         kept = self._products.get(at, {})
         known: Any = (spec.tile, spec.rules, apart) if packed and spec else apart
         if known not in kept:
-            from explorer.engine.formats.opening import dims_of
-            from explorer.engine.transforms.choice import packing
-            from explorer.engine.transforms.products import find_products
+            from explorer.engine.models.opened import dims_of
+            from explorer.engine.tiling.products import find_products
+            from explorer.engine.tiling.rules import packing
 
             model = self._model(at, on_progress)
             dims = dims_of(model, self._options["dims"])
@@ -394,7 +394,7 @@ class States:
         input: str | None = None,
         tolerance: Tolerance | None = None,
     ) -> Verification:
-        from explorer.engine.verify import verify
+        from explorer.engine.proof import verify
 
         bound = _fixed(plan) if plan is not None else self._options["dims"]
         return verify(
@@ -421,7 +421,7 @@ class States:
         dims: Dims | None = None,
         input: str | None = None,
     ) -> Blame:
-        from explorer.engine.verify.blame import blame
+        from explorer.engine.proof.blame.search import blame
 
         return blame(
             before,
@@ -437,7 +437,7 @@ class States:
         self, before: Model, bound: Mapping[str, int], dims: Dims | None, input: str | None
     ) -> dict[str, Any]:
         """What a proof or a blame is told of the inputs: sizes, shapes, and a file's values."""
-        from explorer.engine.formats.opening import dims_of
+        from explorer.engine.models.opened import dims_of
         from explorer.engine.values.activations import read_input
 
         if input is not None and dims:
@@ -483,7 +483,7 @@ class States:
         self._products.pop(at, None)
 
     def _check_target(self, path: str, overwrite: bool, *inputs: str) -> None:
-        from explorer.targets import check_target
+        from explorer.host.output_files import check_target
 
         models = [self.source, *(e.path for e in self._history.entries if e.path), *inputs]
         check_target(path, overwrite=overwrite, models=models, weights=self._weight_files())

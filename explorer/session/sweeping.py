@@ -15,13 +15,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer import input_files
-from explorer.arguments import opening_words
-from explorer.errors import BadModel, ExplorerError
+from explorer.base.errors import BadModel, ExplorerError
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepSpec, ordered
+from explorer.host import input_files
 from explorer.session import Session
 from explorer.session.states import Cancel, OnProgress
+from explorer.settings.parse import opening_words
 
 __all__ = ["is_results", "reopen", "results", "sorted_by", "sweep_files", "sweep_session"]
 
@@ -115,7 +115,7 @@ def _sweep(
 
 def _check_names(sessions: Sequence[Session]) -> None:
     """Whether every dimension and input that was named is one of some model's; a broken model has none."""
-    from explorer.engine.formats.opening import OpenOptions, check_names
+    from explorer.engine.models.opened import OpenOptions, check_names
 
     opened = []
     for session in sessions:

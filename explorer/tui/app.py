@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explorer.resuming import Kept, Saved
+    from explorer.process.saved_sessions import Kept, Saved
 
 __all__ = ["is_remote", "run"]
 

@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from explorer import memory_limit
-from explorer.worker import Engine
+from explorer.host import memory_limit
+from explorer.process.client import Engine
 
 if TYPE_CHECKING:
-    from explorer.resuming import Kept, Saved, View
+    from explorer.process.saved_sessions import Kept, Saved, View
     from explorer.tui.program import ExplorerApp
 
 __all__ = ["Lifeline"]
@@ -71,10 +71,10 @@ class Lifeline:
         """A place for the session, made with the engine and hence after the first paint."""
         if sys.platform == "win32":
             return ""
-        from explorer import resuming
+        from explorer.process import saved_sessions
 
         if self._kept is None:
-            self._kept = resuming.begin(os.environ)
+            self._kept = saved_sessions.begin(os.environ)
             self.keep(None)
             threading.Thread(target=_clear_left, daemon=True).start()
         return self._kept.folder if self._kept is not None else ""
@@ -84,7 +84,7 @@ class Lifeline:
         self._view = view
         if self._kept is None:
             return
-        from explorer.resuming import Opening, Saved, View
+        from explorer.process.saved_sessions import Opening, Saved, View
 
         opening, history = Opening(**self._options), self.engine.history
         self._kept.save(Saved(self._source, self._cwd, opening, history, view or View(), self._memory))
@@ -93,9 +93,9 @@ class Lifeline:
         """Whether another session of this model waits to be resumed; reads files."""
         if self._kept is None:
             return False
-        from explorer import resuming
+        from explorer.process import saved_sessions
 
-        return resuming.waiting(self._source, os.environ, self._cwd)
+        return saved_sessions.waiting(self._source, os.environ, self._cwd)
 
     @contextlib.contextmanager
     def watched(self, app: ExplorerApp) -> Iterator[None]:
@@ -131,9 +131,10 @@ class Lifeline:
 
 def _clear_left() -> None:
     """Removes what nobody resumes, and what killed processes left among the temporary files."""
-    from explorer import resuming, scratch
+    from explorer.host import scratch
+    from explorer.process import saved_sessions
 
-    resuming.clear_old(os.environ)
+    saved_sessions.clear_old(os.environ)
     scratch.clear_temporary()
 
 

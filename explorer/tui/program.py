@@ -12,14 +12,14 @@ from textual.app import App
 from textual.driver import Driver
 from textual.screen import Screen
 
-from explorer.tui.console import is_console
-from explorer.tui.jobs import Door
-from explorer.tui.screens.main import MainScreen
-from explorer.tui.theme import ALL_THEMES, pair
+from explorer.tui.actions.jobs import Door
+from explorer.tui.main_screen.main import MainScreen
+from explorer.tui.terminal.console import is_console
+from explorer.tui.text.theme import ALL_THEMES, pair
 
 if TYPE_CHECKING:
-    from explorer.resuming import View
-    from explorer.tui.screens.remembering import Keeper
+    from explorer.process.saved_sessions import View
+    from explorer.tui.main_screen.remembering import Keeper
 
 __all__ = ["ExplorerApp"]
 
@@ -67,7 +67,7 @@ class ExplorerApp(App[int]):
         """Send a text to the clipboard of the terminal, through the multiplexer that stands before it."""
         self._clipboard = text
         if self._driver is not None:
-            from explorer.tui.clipboard import send
+            from explorer.tui.terminal.clipboard import send
 
             send(text, os.environ, self._driver.write)
 
@@ -105,6 +105,6 @@ def _driver(remote: bool) -> type[Driver] | None:
     console = is_console(os.environ.get("TERM", ""))
     if sys.platform == "win32" or not (remote or console):
         return None
-    from explorer.tui import remote as drivers
+    from explorer.tui.terminal import remote as drivers
 
     return drivers.ConsoleDriver if console else drivers.RemoteDriver

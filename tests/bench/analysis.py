@@ -108,16 +108,17 @@ def said(seconds: float) -> str:
 
 
 def ours(model: Any, image: Any) -> int:
-    from explorer.engine.analysis.module import analyse_module
+    from explorer.engine.costs.torch.analyse import analyse_module
 
     return int(analyse_module(model, [image]).info.totals.macs or 0)
 
 
 def _cold(model: Any, image: Any) -> int:
-    from explorer.engine.analysis import aten_memo, leaf_memo
+    from explorer.engine.costs.aten import meta_cache
+    from explorer.engine.costs.torch import layer_cache
 
-    aten_memo.forget()
-    leaf_memo.forget()
+    meta_cache.forget()
+    layer_cache.forget()
     return ours(model, image)
 
 

@@ -54,7 +54,7 @@ def process(code: str, rounds: int) -> tuple[float, float]:
 def command(*words: object) -> str:
     """Code that does what the command line does with these words."""
     typed = [str(word) for word in words]
-    return f"from explorer.cli import main\nassert not main({typed!r})"
+    return f"from explorer.cli.main import main\nassert not main({typed!r})"
 
 
 def said(seconds: float, megabytes: float | None = None) -> str:
@@ -89,10 +89,10 @@ def nodes(folder: Path, rounds: int) -> Iterator[Line]:
 
 def layer_list(path: Path, folder: Path, rounds: int) -> Iterator[Line]:
     """Every layer with its shapes and MACs, beside onnx's own shape inference on a file without weights."""
-    from explorer.engine.formats import onnx_reader, onnx_writer
+    from explorer.engine.formats.onnx import reader, writer
 
     bare = folder / "skeleton.onnx"
-    bare.write_bytes(onnx_writer.skeleton(onnx_reader.read(str(path))))
+    bare.write_bytes(writer.skeleton(reader.read(str(path))))
     infer = (
         f"import onnx; m = onnx.load({str(bare)!r}, load_external_data=False)\n"
         "from onnx import shape_inference; shape_inference.infer_shapes(m)"
@@ -144,7 +144,7 @@ def large_onnx(folder: Path) -> Path:
     """Three products with a weight of 1 GiB each."""
     from onnx import TensorProto, helper
 
-    from explorer.engine.wire import length_delimited, tagged_varint, varint
+    from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
 
     path, side = folder / "three_gib.onnx", 1 << 14
     made = [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"]) for i in range(3)]

@@ -68,8 +68,8 @@ def stall(model: str) -> dict[str, float]:
 async def _stall(model: str) -> dict[str, float]:
     import gc
 
+    from explorer.process.client import Engine, Job
     from explorer.tui.program import ExplorerApp
-    from explorer.worker import Engine, Job
 
     asked: list[str] = []
     gaps: dict[str, float] = {}

@@ -57,9 +57,9 @@ def _ms(seconds: float) -> str:
 
 def _largest(path: Path) -> float:
     """MB of the largest weight of a file."""
-    from explorer.engine.formats import onnx_reader
+    from explorer.engine.formats.onnx import reader
 
-    return max(t.nbytes for t in onnx_reader.read(str(path)).graph.initializers.values()) / 1e6
+    return max(t.nbytes for t in reader.read(str(path)).graph.initializers.values()) / 1e6
 
 
 def making(bench: Bench, folder: Path) -> Iterator[Line]:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from explorer.errors import ExplorerError
+from explorer.base.errors import ExplorerError
 
 __all__ = ["MEMORY", "SECONDS", "Find", "attempt", "bounded_memory"]
 

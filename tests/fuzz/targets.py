@@ -47,11 +47,11 @@ class Target:
 
 
 def _onnx() -> Callable[[str], None]:
-    from explorer.engine.analysis.memory import memory
-    from explorer.engine.analysis.onnx_model import examine
-    from explorer.engine.formats.onnx_reader import read
-    from explorer.engine.formats.onnx_writer import encode, skeleton
-    from explorer.engine.validate import validate
+    from explorer.engine.costs.memory.liveness import memory
+    from explorer.engine.costs.onnx.analyse import examine
+    from explorer.engine.formats.onnx.reader import read
+    from explorer.engine.formats.onnx.validate import validate
+    from explorer.engine.formats.onnx.writer import encode, skeleton
 
     def run(path: str) -> None:
         model = read(path)
@@ -66,8 +66,8 @@ def _onnx() -> Callable[[str], None]:
 
 def _touch(model: Any) -> None:
     """Decodes every attribute and reads the values of every tensor."""
-    from explorer.engine.graph import Graph, Tensor
-    from explorer.errors import BadModel
+    from explorer.base.errors import BadModel
+    from explorer.engine.graph.model import Graph, Tensor
 
     todo: list[Any] = [model.graph, *(n for f in model.functions.values() for n in f.nodes)]
     while todo:
@@ -232,8 +232,8 @@ def _onnx_seeds() -> Iterator[bytes]:
 
 def _shown(path: str) -> None:
     """The outline, as it is printed: whatever a name holds, a line of it is safe for a terminal."""
-    from explorer import glance
     from explorer.report.outline import as_json, as_text
+    from explorer.session import headers as glance
 
     for line in as_text(glance.outline(path)):
         assert line.rstrip("\n").isprintable(), f"not printable: {line!r}"
@@ -247,7 +247,7 @@ def _outline() -> Callable[[str], None]:
 
 def _opened() -> Callable[[str], None]:
     """Outline, analysis, memory and the statistics of the weights: what a file of any format is asked."""
-    from explorer.errors import Misuse
+    from explorer.base.errors import Misuse
     from explorer.session import Session
 
     def run(path: str) -> None:
@@ -327,11 +327,11 @@ def _without_debug(content: bytes) -> bytes:
 
 
 def _torchscript() -> Callable[[str], None]:
-    from explorer.engine.analysis import module
-    from explorer.engine.formats import torch_script
+    from explorer.engine.costs.torch import analyse
+    from explorer.engine.formats.torch_replay import torchscript
 
     def run(path: str) -> None:
-        module.examine(torch_script.load(path))
+        analyse.examine(torchscript.load(path))
 
     return run
 
@@ -339,9 +339,9 @@ def _torchscript() -> Callable[[str], None]:
 def _code() -> Callable[[str], None]:
     import torch
 
-    from explorer.engine.formats.torch_code import Code, Machine, ScriptError
-    from explorer.engine.formats.torch_script import _Host
-    from explorer.errors import ExplorerError
+    from explorer.base.errors import ExplorerError
+    from explorer.engine.formats.torch_replay.torchscript import _Host
+    from explorer.engine.formats.torch_replay.torchscript_interpreter import Code, Machine, ScriptError
 
     # the first operator takes a second, in which torch imports what it may need
     torch.ops.aten.zeros([1], device="meta").add(1)
@@ -454,8 +454,8 @@ def _program_seeds() -> Iterator[bytes]:
 
 
 def _graph() -> Callable[[str], None]:
-    from explorer.engine.formats.torch_archive import Archive
-    from explorer.engine.formats.torch_graph import read
+    from explorer.engine.formats.torch_replay.graph import read
+    from explorer.engine.formats.torch_replay.storages import Archive
 
     def run(path: str) -> None:
         read(Archive(path))
@@ -464,11 +464,11 @@ def _graph() -> Callable[[str], None]:
 
 
 def _program() -> Callable[[str], None]:
-    from explorer.engine.analysis import module
-    from explorer.engine.formats import torch_program
+    from explorer.engine.costs.torch import analyse
+    from explorer.engine.formats.torch_replay import exported_program
 
     def run(path: str) -> None:
-        module.examine(torch_program.load(path))
+        analyse.examine(exported_program.load(path))
 
     return run
 
@@ -556,7 +556,7 @@ def _gguf_seeds() -> Iterator[bytes]:
 
 
 def _tflite_seeds() -> Iterator[bytes]:
-    models = Path(__file__).parent.parent / "engine" / "formats" / "tflite_models"
+    models = Path(__file__).parent.parent / "engine" / "formats" / "tflite" / "models"
     for path in sorted(models.glob("*.tflite"), key=lambda p: p.stat().st_size)[:8]:
         if path.stat().st_size < 16 << 10:
             yield path.read_bytes()
@@ -631,22 +631,22 @@ def _folder_seeds() -> Iterator[bytes]:
 def _resume() -> Callable[[str], None]:
     import os
 
-    from explorer import resuming
+    from explorer.process import saved_sessions
 
     state = _scratch()
     environment = {"XDG_STATE_HOME": state}
 
     def run(path: str) -> None:
-        folder = os.path.join(resuming.home(environment), "20260101-000000-x")
+        folder = os.path.join(saved_sessions.home(environment), "20260101-000000-x")
         os.makedirs(folder, mode=0o700, exist_ok=True)
         target = os.path.join(folder, "session.msgpack")
         shutil.copyfile(path, target)
         os.chmod(target, 0o600)
         try:
-            kept, _ = resuming.find(None, environment)
+            kept, _ = saved_sessions.find(None, environment)
             kept.release()
         finally:
-            resuming.waiting("m.onnx", environment, "")
+            saved_sessions.waiting("m.onnx", environment, "")
 
     return run
 
@@ -654,14 +654,14 @@ def _resume() -> Callable[[str], None]:
 def _resume_seeds() -> Iterator[bytes]:
     import msgspec
 
-    from explorer import resuming
     from explorer.facts import History, HistoryEntry
+    from explorer.process import saved_sessions
 
     history = History((HistoryEntry("original", None, ""), HistoryEntry("tiled", "1.onnx", "tile")), 1)
-    opening = resuming.Opening(dims={"batch": 2}, input_shapes={"x": (None, (1, 2))})
-    view = resuming.View(query="conv", opened=(("a.b", True),), cursor="a.b.c")
-    yield msgspec.msgpack.encode(resuming.Saved("m.onnx", "/", opening, history, view, 1 << 30))
-    yield msgspec.msgpack.encode(resuming.Saved("m.onnx", "/", resuming.Opening()))
+    opening = saved_sessions.Opening(dims={"batch": 2}, input_shapes={"x": (None, (1, 2))})
+    view = saved_sessions.View(query="conv", opened=(("a.b", True),), cursor="a.b.c")
+    yield msgspec.msgpack.encode(saved_sessions.Saved("m.onnx", "/", opening, history, view, 1 << 30))
+    yield msgspec.msgpack.encode(saved_sessions.Saved("m.onnx", "/", saved_sessions.Opening()))
 
 
 TARGETS: dict[str, Target] = {

@@ -9,11 +9,11 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from explorer.tui.lines import line_text
+from explorer.tui.main_screen.main import MainScreen
 from explorer.tui.program import ExplorerApp
-from explorer.tui.screens.main import MainScreen
+from explorer.tui.text.lines import line_text
+from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.fold_list import FoldList
-from explorer.tui.widgets.layer_tree import LayerTree
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Header, PaneHead, Status
 from tests.tui.scripted import ScriptedEngine

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.transforms.cost import plan_cost
-from explorer.engine.transforms.formulas import explained
-from explorer.errors import Cancelled, EngineDied, ExplorerError
+from explorer.base.errors import Cancelled, EngineDied, ExplorerError
+from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.tiling.formulas import explained
 from explorer.facts import (
     Analysis,
     Diff,

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from explorer.facts import TileResult, TileSpec
 from explorer.facts.blame import Blame, Probe
-from explorer.tui.lines import line_text, line_width
+from explorer.tui.dialogs.blame import BlameScreen
 from explorer.tui.pages.blame import growth_of, growth_page, probe_at
-from explorer.tui.screens.blame import BlameScreen
+from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.plot_view import PlotView
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, alexnet, plan, proof

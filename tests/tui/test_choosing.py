@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from explorer import glance
+from explorer.base.errors import BadModel
 from explorer.engine.formats.outline import Outline, OutlineRow
-from explorer.errors import BadModel
-from explorer.tui.lines import line_text
-from explorer.tui.screens.choosing import ChoosingApp, ModelList
+from explorer.session import headers
+from explorer.tui.choosing import ChoosingApp, ModelList
+from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.strips import Header, Status
 from tests.terminal import explorer
 
@@ -53,7 +53,7 @@ def model(path: str) -> OutlineRow:
 
 
 async def test_the_models_are_listed_with_format_and_size_and_enter_chooses(sample: Sample) -> None:
-    found = glance.choices(str(sample("lenet").parent))
+    found = headers.choices(str(sample("lenet").parent))
     assert found is not None
     app = ChoosingApp(found)
     async with app.run_test(size=(80, 24)) as pilot:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from explorer.facts.conversion import Conversion, StoredEvidence
-from explorer.tui.lines import line_text
 from explorer.tui.pages.conversion import conversion_lines
+from explorer.tui.text.lines import line_text
 from tests.tui.hands import Hands, screen
 
 KINDS = (("ONNX", (".onnx",)), ("TorchScript", (".pt", ".pth")))

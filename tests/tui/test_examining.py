@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from textual.widget import Widget
 from textual.widgets import Input
 
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
 from explorer.facts import Layer
 from explorer.facts.roofline import Machine
-from explorer.tui.lines import line_text
-from explorer.tui.screens.dialogs import Dialog
+from explorer.tui.dialogs.dialogs import Dialog
+from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.options import Options
 from explorer.tui.widgets.plot_view import PlotView
@@ -277,7 +277,7 @@ async def test_a_layer_without_weights_says_so_and_none_is_read() -> None:
 
 
 async def test_a_group_shows_its_children_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("explorer.tui.screens.examining._MOST", 3)
+    monkeypatch.setattr("explorer.tui.main_screen.examining._MOST", 3)
     async with screen(size=(120, 40)) as hands:
         await hands.press("n")
         ((args, _),) = asked(hands, "weights")

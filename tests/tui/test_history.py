@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
-from explorer.errors import BadModel
+from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
-from explorer.tui.lines import line_text, line_width
+from explorer.tui.dialogs.history import AskName, DiffScreen, HistoryScreen
+from explorer.tui.main_screen.main import MainScreen
 from explorer.tui.pages.history import state_head, state_lines, state_row
-from explorer.tui.screens.history import AskName, DiffScreen, HistoryScreen
-from explorer.tui.screens.main import MainScreen
+from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import Header, Status

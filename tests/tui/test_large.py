@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer import preview
 from explorer.facts import Info
-from explorer.rows import Piece, Rows, packed, pieces, structure_of
+from explorer.process import preview
+from explorer.process.client import Outlined
+from explorer.process.rows import Piece, Rows, packed, pieces, structure_of
 from explorer.tui.widgets.strips import PaneHead, Status
-from explorer.worker import Outlined
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
 

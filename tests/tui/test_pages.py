@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from explorer import units
+from explorer.base import units
 from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
-from explorer.tui.commands import COMMANDS, TABS, key_table
-from explorer.tui.lines import bar, count_figure, fit, line_text, line_width, middle, text, wrap
-from explorer.tui.pages.diff import diff_entries, diff_headline
-from explorer.tui.pages.heads import job_line, tab_at, tab_head
+from explorer.tui.actions.commands import COMMANDS, TABS, key_table
 from explorer.tui.pages.help import help_lines
-from explorer.tui.pages.layer import layer_page
-from explorer.tui.pages.model import header_lines, model_page
-from explorer.tui.pages.operators import operator_entries, range_text
-from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
-from explorer.tui.sites import sites_of
-from explorer.tui.treemodel import TreeModel
-from explorer.tui.widgets.layer_tree import tree_line
+from explorer.tui.tabs.diff import diff_entries, diff_headline
+from explorer.tui.tabs.heads import job_line, tab_at, tab_head
+from explorer.tui.tabs.layer import layer_page
+from explorer.tui.tabs.model import header_lines, model_page
+from explorer.tui.tabs.operators import operator_entries, range_text
+from explorer.tui.tabs.plan import plan_lines
+from explorer.tui.text.lines import bar, count_figure, fit, line_text, line_width, middle, text, wrap
+from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.sites import sites_of
+from explorer.tui.tree.widget import tree_line
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, plan, proof
 
 WIDTHS = (30, 37, 60, 100)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from explorer.errors import BadModel
-from explorer.resuming import View
+from explorer.base.errors import BadModel
+from explorer.process.saved_sessions import View
 from explorer.tui.widgets.strips import Header, PaneHead, Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, blocks

@@ -12,12 +12,12 @@ from textual.events import Key, Paste
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from explorer.errors import BadModel
+from explorer.base.errors import BadModel
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers
 from explorer.tui.app import is_remote
-from explorer.tui.lines import line_text
-from explorer.tui.widgets.layer_tree import LayerTree
+from explorer.tui.text.lines import line_text
+from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
 from tests.tui.hands import screen

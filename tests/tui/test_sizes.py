@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
 from explorer.facts import TensorInfo
-from explorer.tui.screens.main import MainScreen
-from explorer.tui.screens.sizes import SizesDialog
+from explorer.tui.dialogs.sizes import SizesDialog
+from explorer.tui.main_screen.main import MainScreen
 from explorer.tui.widgets.strips import Header, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet

@@ -13,14 +13,14 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations, with_front
-from explorer.tui.lines import line_text, line_width
+from explorer.tui.dialogs.sweep import SweepDialog
+from explorer.tui.dialogs.sweep_table import SweepScreen
 from explorer.tui.pages.sweep import Chart, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
-from explorer.tui.screens.sweep import SweepScreen
-from explorer.tui.screens.sweep_dialog import SweepDialog
+from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import Header, PaneHead, Status
 from tests.tui.hands import Hands, screen

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
-from explorer.engine.transforms.cost import plan_cost
-from explorer.engine.transforms.formulas import explained
-from explorer.errors import Misuse
+from explorer.base.errors import Misuse
+from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.tiling.formulas import explained
 from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
-from explorer.tui.lines import line_text, line_width
+from explorer.tui.dialogs.tile import Figures, TileDialog
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
-from explorer.tui.screens.tile import Figures, TileDialog
+from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.options import Options
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, plan

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from explorer.facts import LeftOver, SitePlan, Tiled, TileSpec
-from explorer.tui.blocks import Axis, Blocks, Place, Scale
-from explorer.tui.commands import in_scope
-from explorer.tui.lines import line_text, line_width
+from explorer.tui.actions.commands import in_scope
+from explorer.tui.dialogs.tile_view import TileView
 from explorer.tui.pages.blocks import (
     BESIDE,
     block_at,
@@ -22,8 +21,9 @@ from explorer.tui.pages.blocks import (
     product_text,
     site_lines,
 )
-from explorer.tui.pages.model import model_page
-from explorer.tui.screens.tile_view import TileView
+from explorer.tui.pages.tile_blocks import Axis, Blocks, Place, Scale
+from explorer.tui.tabs.model import model_page
+from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, alexnet, plan

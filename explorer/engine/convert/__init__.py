@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer import targets
-from explorer.arguments import dynamic_words, tied
+from explorer.base.errors import Misuse
 from explorer.engine.convert.job import Asked, Job, Made
-from explorer.engine.outsiders import require
-from explorer.errors import Misuse
 from explorer.facts import Progress
 from explorer.facts.conversion import Conversion
+from explorer.host import output_files
+from explorer.host.optional_packages import require
+from explorer.settings.parse import dynamic_words, tied
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.opening import Opened
+    from explorer.engine.models.opened import Opened
 
 __all__ = ["CONVERTERS", "Asked", "Converter", "find", "kinds", "words", "write"]
 
@@ -92,7 +92,7 @@ CONVERTERS: tuple[Converter, ...] = (
         "safetensors",
         (".safetensors",),
         (),
-        "tensors_to_safetensors:convert",
+        "tensor_files.to_safetensors:convert",
     ),
     Converter(
         _TENSORS,
@@ -100,7 +100,7 @@ CONVERTERS: tuple[Converter, ...] = (
         "a state_dict",
         (".pt", ".pth", ".bin", ".ckpt"),
         (),
-        "tensors_to_state_dict:convert",
+        "tensor_files.to_state_dict:convert",
     ),
     Converter(
         ("onnx",),
@@ -265,18 +265,18 @@ def write(
         raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
     if path is not None and os.path.exists(path):
         # a pair that does not exist is refused before anything is opened
-        from explorer.engine.formats import recognise
+        from explorer.engine.models.registry import recognise
 
         format = recognise(path).name
         if any(format in c.sources for c in CONVERTERS):  # a folder says itself what is in it
             find(format, path, target, asked, module=None)
-    targets.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
+    output_files.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
     opened = opening()
     files = getattr(opened, "files", ())
-    targets.check_target(target, overwrite=overwrite, models=files, weights=files)
+    output_files.check_target(target, overwrite=overwrite, models=files, weights=files)
     converter = find(opened.format, opened.source, target, asked, module=hasattr(opened, "loaded"))
     made, size = None, 0
-    with contextlib.suppress(_Different), targets.replacing(target, overwrite=overwrite) as temporary:
+    with contextlib.suppress(_Different), output_files.replacing(target, overwrite=overwrite) as temporary:
         module, _, name = converter.function.partition(":")
         made = getattr(require(f"{__name__}.{module}", target), name)(
             Job(

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from explorer.engine.outsiders import said
-from explorer.errors import Cancelled, ExplorerError
+from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts import Progress, TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
+from explorer.host.optional_packages import said
 
 __all__ = ["Asked", "Job", "Made"]
 

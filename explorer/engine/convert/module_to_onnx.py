@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import printable
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Job, Made
-from explorer.engine.verify.inputs import Drawn, plan_inputs
-from explorer.errors import BadModel, Misuse
+from explorer.engine.runtime.random_inputs import Drawn, plan_inputs
 from explorer.facts import TensorInfo
-from explorer.units import printable
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_inputs import Bound
-    from explorer.engine.formats.torch_module import LoadedModule
-    from explorer.engine.graph import Model, Value
+    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
+    from explorer.engine.graph.model import Model, Value
 
 __all__ = ["convert", "join"]
 
@@ -31,9 +31,10 @@ def convert(job: Job) -> Made:
         Misuse: A name, an axis or an opset that was asked for cannot be had.
         Cancelled: `job.cancel` said so.
     """
-    from explorer.engine.formats import onnx_reader, torch_export
-    from explorer.engine.validate import validate
-    from explorer.engine.verify.outputs import depth_of
+    from explorer.engine.convert import torch_onnx_export
+    from explorer.engine.formats.onnx import reader
+    from explorer.engine.formats.onnx.validate import validate
+    from explorer.engine.proof.outputs.run import depth_of
 
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
@@ -48,12 +49,12 @@ def convert(job: Job) -> Made:
     if found:  # a model that does not run on shapes has its outputs counted in the file
         outputs = _names(asked.output_names, [info.name for info in found], "--output-names", "output")
     _no_clash(loaded, names, outputs)
-    made = torch_export.export(
+    made = torch_onnx_export.export(
         loaded,
         bound,
         job.path,
         job.on_progress,
-        torch_export.Wish(
+        torch_onnx_export.Wish(
             exporter=asked.exporter,
             opset=asked.opset,
             inputs=names,
@@ -65,7 +66,7 @@ def convert(job: Job) -> Made:
     )
     job.tell("reading what was written")
     join(job.path)
-    model = validate(onnx_reader.read(job.path))
+    model = validate(reader.read(job.path))
     if asked.opset is not None and model.opset != asked.opset:
         raise BadModel(
             f"the exporter wrote opset {model.opset} instead of {asked.opset}",
@@ -90,7 +91,7 @@ def convert(job: Job) -> Made:
             planned=_planned(model, called),
         )
     return Made(
-        how=f"{torch_export.EXPORTERS[made.exporter]}, opset {model.opset}",
+        how=f"{torch_onnx_export.EXPORTERS[made.exporter]}, opset {model.opset}",
         opset=model.opset,
         inputs=tuple(map(_info, model.graph.feeds)),
         outputs=tuple(map(_info, model.graph.outputs)),
@@ -105,7 +106,7 @@ def join(path: str) -> None:
     The TorchScript exporter writes a file for every tensor where a model exceeds 2 GiB, called like the
     tensor: among a user's own files they would be lost, or replace one.
     """
-    from explorer.engine.formats import onnx_reader, onnx_writer
+    from explorer.engine.formats.onnx import reader, writer
 
     folder, name = os.path.split(path)
     others = set(os.listdir(folder)) - {name, f"{name}.data"}
@@ -113,7 +114,7 @@ def join(path: str) -> None:
         return
     inner = os.path.join(folder, "joined.part")
     os.mkdir(inner)
-    onnx_writer.write(onnx_reader.read(path), os.path.join(inner, name))
+    writer.write(reader.read(path), os.path.join(inner, name))
     for old in others:
         os.unlink(os.path.join(folder, old))
     for new in os.listdir(inner):
@@ -181,7 +182,7 @@ def _runner(
     model: Model, names: Mapping[str, str]
 ) -> Callable[[Bound], Callable[[Mapping[str, Any]], list[Any]]]:
     """What runs the file in onnxruntime on arrays by the module's own names of its inputs."""
-    from explorer.engine.verify.runtime import Session
+    from explorer.engine.runtime.onnxruntime import Session
 
     session = Session(model, what="the file that was written")
     there = {value.name for value in model.graph.feeds}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Job, Made
-from explorer.engine.outsiders import said
-from explorer.errors import BadModel
+from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_inputs import Bound
-    from explorer.engine.formats.torch_module import LoadedModule
+    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["convert"]
 

@@ -6,17 +6,17 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.errors import BadModel
 from explorer.engine.convert import running
 from explorer.engine.convert.job import Job, Made
-from explorer.engine.formats.torch_export import outputs_of
-from explorer.engine.outsiders import said
-from explorer.errors import BadModel
+from explorer.engine.convert.torch_onnx_export import outputs_of
+from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.formats.torch_inputs import Bound
-    from explorer.engine.formats.torch_module import LoadedModule
+    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["convert"]
 
@@ -98,7 +98,7 @@ def _trace(model: nn.Module, bound: Bound) -> Any:
 
 
 def _script(model: nn.Module) -> Any:
-    from explorer.engine.formats.torch_twin import Twin
+    from explorer.engine.formats.torch_replay.rebuilt_module import Twin
 
     if any(isinstance(module, Twin) for module in model.modules()):
         raise TypeError("a model read from a file has no Python source to compile")

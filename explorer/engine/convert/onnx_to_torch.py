@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
+from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.convert import running
 from explorer.engine.convert.job import Job, Made
-from explorer.engine.graph import Model, Value
-from explorer.engine.outsiders import said, silence
-from explorer.engine.torch_interpreter.evidence import QUANTIZED, is_quantized, prove
-from explorer.engine.torch_interpreter.module import OnnxModule, load_onnx
-from explorer.engine.verify.inputs import Drawn, draw, plan_inputs
-from explorer.errors import BadModel, ExplorerError
+from explorer.engine.convert.onnx_to_torch_interpreter.evidence import QUANTIZED, is_quantized, prove
+from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
+from explorer.engine.graph.model import Model, Value
+from explorer.engine.runtime.random_inputs import Drawn, draw, plan_inputs
 from explorer.facts import TensorInfo, Verification
+from explorer.host.optional_packages import said, silence
 
 __all__ = ["program", "torchscript"]
 
@@ -96,7 +96,7 @@ _TRACED = "a trace holds what ran with these inputs: turns of loops and decision
 
 
 def _loaded(job: Job) -> tuple[Model, OnnxModule]:
-    from explorer.engine.outsiders import require
+    from explorer.host.optional_packages import require
 
     require("torch", job.source)
     job.tell("loading the weights")

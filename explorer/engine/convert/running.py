@@ -18,21 +18,21 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import bytes_text, shape_text
 from explorer.engine.convert.job import Job
-from explorer.engine.outsiders import said
-from explorer.engine.verify import outputs
-from explorer.engine.verify.evidence import Grounds, verdict_of
-from explorer.engine.verify.inputs import Drawn, draw
-from explorer.errors import BadModel, Misuse
+from explorer.engine.proof.outputs import run
+from explorer.engine.proof.sites.evidence import Grounds, verdict_of
+from explorer.engine.runtime.random_inputs import Drawn, draw
 from explorer.facts import OutputEvidence, Verification
-from explorer.units import bytes_text, shape_text
+from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from explorer.engine.formats.torch_inputs import Bound
-    from explorer.engine.formats.torch_module import LoadedModule
+    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = [
     "LOADERS",
@@ -139,12 +139,12 @@ def prove(
         texts += [item.text() for item in drawn]
         feeds = [_with_own(case.bound, draw(drawn, seed)) for seed in seeds[: case.draws]]
         old, true, text = _source_runs(loaded, original, exact, case.bound, feeds, step)
-        new = outputs.run_each(after(case.bound), (), feeds, step)
+        new = run.run_each(after(case.bound), (), feeds, step)
         named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered(old.draws[0]))
         old, new = replace(old, names=named), replace(new, names=_matching(named, new.draws[0]))
         true_by_name = [dict(zip(named, one, strict=True)) for one in true]
-        noise = outputs.Noise(why or text, depth)
-        compared = outputs.compare(old, new, true_by_name, noise)
+        noise = run.Noise(why or text, depth)
+        compared = run.compare(old, new, true_by_name, noise)
         evidence += [replace(one, name=f"{one.name}{case.label}") for one in compared]
     return _summary(job, seeds, texts, tuple(evidence), started)
 
@@ -158,7 +158,7 @@ def compare_runs(
     reference: Callable[[Sequence[Feeds], Callable[[], None]], tuple[list[dict[str, Array]], str]],
     *,
     depth: int,
-    shake: Callable[[Feeds], Feeds] = outputs.by_one_ulp,
+    shake: Callable[[Feeds], Feeds] = run.by_one_ulp,
     growth: float = 1.0,
 ) -> Verification:
     """As `prove`, of a source that is no nn.Module.
@@ -184,11 +184,11 @@ def compare_runs(
         job.tell("comparing with the source", done, total)
         done += 1
 
-    old = outputs.run_each(before, names, feeds, step, shake=shake)
-    new = outputs.run_each(after, names, feeds, step)
+    old = run.run_each(before, names, feeds, step, shake=shake)
+    new = run.run_each(after, names, feeds, step)
     true, text = reference(feeds, step)
-    noise = outputs.Noise(text, depth, growth, both=True)
-    evidence = outputs.compare(old, new, true, noise)
+    noise = run.Noise(text, depth, growth, both=True)
+    evidence = run.compare(old, new, true, noise)
     return _summary(job, seeds, [item.text() for item in drawn], evidence, started)
 
 
@@ -302,7 +302,7 @@ def module_call(module: Any, bound: Bound, seed: int, source: str) -> Callable[[
     """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
     import torch
 
-    from explorer.engine.analysis.module_rows import tensors
+    from explorer.engine.costs.torch.records import tensors
 
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
@@ -360,11 +360,11 @@ def _source_runs(
     bound: Bound,
     feeds: Sequence[Feeds],
     step: Callable[[], None],
-) -> tuple[outputs.Run, list[list[Array]], str]:
+) -> tuple[run.Run, list[list[Array]], str]:
     """The source's outputs, those in float64, and what to say of the latter."""
     with loaded.quiet():
-        old = outputs.run_each(
-            module_call(original, bound, 0, loaded.source), (), feeds, step, shake=outputs.by_one_ulp
+        old = run.run_each(
+            module_call(original, bound, 0, loaded.source), (), feeds, step, shake=run.by_one_ulp
         )
     if exact is None:
         return old, [], "none"

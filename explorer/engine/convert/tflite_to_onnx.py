@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from explorer.base.errors import BadModel
 from explorer.engine.convert import running
 from explorer.engine.convert.job import Job, Made
-from explorer.engine.outsiders import require, said, silence
-from explorer.errors import BadModel
 from explorer.facts import TensorInfo, Verification
+from explorer.host.optional_packages import require, said, silence
 
 if TYPE_CHECKING:
-    from explorer.engine.graph import Model
+    from explorer.engine.graph.model import Model
 
 __all__ = ["convert"]
 
@@ -42,8 +42,8 @@ def convert(job: Job) -> Made:
         BadModel: tf2onnx cannot write this model.
         Cancelled: `job.cancel` said so.
     """
-    from explorer.engine.formats import onnx_reader
-    from explorer.engine.validate import validate
+    from explorer.engine.formats.onnx import reader
+    from explorer.engine.formats.onnx.validate import validate
 
     job.tell("loading TensorFlow")
     # its C++ side is silenced by this alone
@@ -59,7 +59,7 @@ def convert(job: Job) -> Made:
     job.tell("reading what was written")
     if not os.path.exists(job.path):
         raise BadModel("tf2onnx wrote nothing", where=job.source)
-    model = validate(onnx_reader.read(job.path))
+    model = validate(reader.read(job.path))
     evidence = None
     notes: tuple[str, ...] = ()
     if job.verify:
@@ -116,10 +116,10 @@ def _compare(job: Job, interpreter: Any, model: Model, quantized: bool) -> Verif
     quantization in the inputs changes is the noise of one layer, which adds up over layers as roundings do
     (with the square root of their number), and integers are compared as the numbers that they stand for.
     """
-    from explorer.engine.verify import outputs
-    from explorer.engine.verify.inputs import plan_inputs
-    from explorer.engine.verify.outputs import depth_of
-    from explorer.engine.verify.runtime import Session
+    from explorer.engine.proof.outputs import run
+    from explorer.engine.proof.outputs.run import depth_of
+    from explorer.engine.runtime.onnxruntime import Session
+    from explorer.engine.runtime.random_inputs import plan_inputs
 
     drawn = plan_inputs(model, job.dims, job.input_shapes)
     session = Session(model, what="the file that was written")
@@ -137,9 +137,9 @@ def _compare(job: Job, interpreter: Any, model: Model, quantized: bool) -> Verif
     def reference(feeds: Sequence[Feeds], step: Callable[[], None]) -> tuple[list[dict[str, Array]], str]:
         if quantized:
             return [], "none: quantized arithmetic is compared with what one step in the inputs changes"
-        return outputs.reference(model, feeds, job.cancel, step)
+        return run.reference(model, feeds, job.cancel, step)
 
-    shake = running.by_one_step if quantized else outputs.by_one_ulp
+    shake = running.by_one_step if quantized else run.by_one_ulp
     return running.compare_runs(
         job,
         before,

@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from explorer.base.errors import Cancelled
+from explorer.base.units import shape_text
 from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
-from explorer.engine.graph import Model, Value
-from explorer.engine.places import call_name, view
-from explorer.engine.transforms.region import DOMAIN
-from explorer.errors import Cancelled
+from explorer.engine.graph.model import Model, Value
+from explorer.engine.shapes.subgraphs import call_name, view
+from explorer.engine.tiling.emit.builder import DOMAIN
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff, Progress
-from explorer.units import shape_text
 
 __all__ = ["diff"]
 
@@ -176,7 +176,7 @@ def _opened(
     Args:
         rows: Of the graph at `path`.
         models: Both models.
-        path: Where the graph stands (see `explorer.engine.places`).
+        path: Where the graph stands (see `explorer.engine.shapes.subgraphs`).
         held: Where tiled sites stand, and every place around such a one.
         forms: Of both models.
         tell: Told the phase.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from explorer.base.errors import BadModel
+from explorer.base.units import shape_text
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
 from explorer.engine.diff.side import Side
-from explorer.engine.graph import AttributeRef, Graph, Model, Node, Span, Tensor, subgraphs
-from explorer.errors import BadModel
+from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Span, Tensor, subgraphs
 from explorer.facts import NodeDiff
-from explorer.units import shape_text
 
 __all__ = ["Describer", "tensor_change"]
 

@@ -13,7 +13,9 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.graph import (
+from explorer.base.errors import Cancelled
+from explorer.engine.formats.onnx.protobuf_wire import fields
+from explorer.engine.graph.model import (
     AttributeRef,
     Function,
     Graph,
@@ -25,8 +27,6 @@ from explorer.engine.graph import (
     Tensor,
     subgraphs,
 )
-from explorer.engine.wire import fields
-from explorer.errors import Cancelled
 
 __all__ = ["Forms", "body_tensors", "captured", "tensors"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.side import Side, is_counted
-from explorer.engine.graph import Node
+from explorer.engine.graph.model import Node
 
 __all__ = ["Matching", "match"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from explorer.engine.diff.forms import captured
-from explorer.engine.graph import CONTROL_FLOW, Model, Node, Value, subgraphs
+from explorer.engine.graph.model import CONTROL_FLOW, Model, Node, Value, subgraphs
 
 __all__ = ["Side", "is_counted"]
 

@@ -15,14 +15,14 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.base.units import bytes_text, rate_text
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import Door, Proof, Task, blank, planned, proved
 from explorer.engine.sweep.store import Store, is_store
-from explorer.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.facts import Progress, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations, with_front
-from explorer.units import bytes_text, rate_text
 
 __all__ = ["MOST", "Door", "Proof", "Subject", "check_output", "is_store", "kept", "sweep"]
 
@@ -152,7 +152,7 @@ def check_output(path: str, models: Sequence[str]) -> None:
     Raises:
         Misuse: It is a model, or anything else that is no file of results.
     """
-    from explorer.targets import check_target
+    from explorer.host.output_files import check_target
 
     check_target(path, overwrite=True, models=models, weights=())
     if os.path.exists(path):

@@ -14,11 +14,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from explorer.engine.outsiders import require
+from explorer.base.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.sweep.measure import Task, measure
 from explorer.engine.sweep.processes import AGAIN, LOOK, Done
-from explorer.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.facts.sweep import SweepRow
+from explorer.host.optional_packages import require
 
 __all__ = ["run"]
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer import __version__, scratch
+from explorer import __version__
+from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.engine.sweep.fingerprint import fingerprint
-from explorer.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.facts import History, Plan, Progress, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepRow
+from explorer.host import scratch
 
 if TYPE_CHECKING:
     OnProgress = Callable[[Progress], None] | None
@@ -105,7 +106,7 @@ def blank(key: str, model: str, content: str, opening: str, spec: TileSpec, hard
 
 def planned(door: Door, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
     """The row with the figures of its plan; where there can be none, with the reason."""
-    from explorer.engine.transforms.cost import plan_cost
+    from explorer.engine.tiling.cost import plan_cost
 
     try:
         plan = door.plan(spec)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import IO
 
-from explorer import child, scratch
+from explorer.base.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.sweep.measure import Task, measure
-from explorer.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.facts.sweep import SweepRow
+from explorer.host import child, scratch
 
 __all__ = ["AGAIN", "LOOK", "Done", "cores", "main", "room", "run"]
 

@@ -16,7 +16,7 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from explorer.errors import BadModel, ExplorerError, Misuse
+from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.facts.sweep import SweepRow
 
 __all__ = ["Store", "is_store"]

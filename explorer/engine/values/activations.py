@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
+from explorer.base.errors import Cancelled, Misuse, nearest
+from explorer.base.units import printable, shape_text
 from explorer.engine.values.numbers import Array, Numbers
 from explorer.engine.values.statistics import measure
-from explorer.errors import Cancelled, Misuse, nearest
 from explorer.facts import Progress, Shape
 from explorer.facts.values import Activations, TensorStats
-from explorer.targets import replacing
-from explorer.units import printable, shape_text
+from explorer.host.output_files import replacing
 
 __all__ = ["Archive", "Asked", "Given", "Ran", "Wanted", "activations", "read_input"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from explorer.engine.formats.stored import Stored
-from explorer.engine.graph import DTYPES, Source, Span, Tensor
+from explorer.base.errors import BadModel
+from explorer.engine.formats.tensor_index import Stored
+from explorer.engine.graph.model import DTYPES, Source, Span, Tensor
 from explorer.engine.values import ggml_blocks
 from explorer.engine.values.numbers import Array, Numbers, Slabs
 from explorer.engine.values.onnx_tensors import slabs_of_tensor
-from explorer.errors import BadModel
 
 __all__ = ["stored"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from explorer.engine.values.numbers import SLAB, Array
 
 if TYPE_CHECKING:
-    from explorer.engine.graph import Span
+    from explorer.engine.graph.model import Span
 
 __all__ = ["known", "slabs"]
 

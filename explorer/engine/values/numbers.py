@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.errors import Cancelled
+from explorer.base.errors import Cancelled
 
 __all__ = ["SLAB", "Array", "Numbers", "Slabs", "chunks", "slabs_of"]
 

@@ -15,15 +15,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph import DTYPES, Model, Node, Value, dtype_code
-from explorer.engine.portions import portions
+from explorer.base.errors import BadModel
+from explorer.engine.graph.model import DTYPES, Model, Node, Value, dtype_code
+from explorer.engine.runtime.batching import portions
+from explorer.engine.runtime.onnxruntime import Session, expose
+from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.values.activations import Asked, Ran, Wanted
 from explorer.engine.values.numbers import Array, Numbers, slabs_of
 from explorer.engine.values.onnx_tensors import numpy_type
 from explorer.engine.values.weights import Paths, chosen
-from explorer.engine.verify.inputs import InputShapes, draw, plan_inputs
-from explorer.engine.verify.runtime import Session, expose
-from explorer.errors import BadModel
 from explorer.facts import Layer, TensorInfo
 
 __all__ = ["BUDGET", "run"]
@@ -250,7 +250,7 @@ def _sized(model: Model, wanted: Sequence[_Output], feeds: Mapping[str, Array]) 
     """The outputs with their shapes at these inputs, as far as inference goes."""
     if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in wanted):
         return list(wanted)
-    from explorer.engine.analysis import shapes
+    from explorer.engine import shapes
 
     known = shapes.infer(model, None, {n: (str(a.dtype), a.shape) for n, a in feeds.items()}).values
     return [replace(o, info=known.get(o.info.name, o.info)) for o in wanted]

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.engine.formats import onnx_tensor
-from explorer.engine.graph import DTYPES, Graph, Model, Node, Span, Tensor, dtype_code, subgraphs
+from explorer.base.errors import BadModel
+from explorer.engine.formats.onnx import tensors
+from explorer.engine.formats.onnx.protobuf_wire import fields
+from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Span, Tensor, dtype_code, subgraphs
 from explorer.engine.values.numbers import SLAB, Array, Numbers, slabs_of
-from explorer.engine.wire import fields
-from explorer.errors import BadModel
 
 __all__ = ["numpy_type", "slabs_of_tensor", "stored"]
 
@@ -103,7 +103,7 @@ def _sparse(span: Span, prefix: str, output: str, users: Mapping[str, str]) -> N
     Raises:
         BadModel: It holds more values than its shape has places.
     """
-    tensor, shape, indices = onnx_tensor.sparse(span)
+    tensor, shape, indices = tensors.sparse(span)
     name = output or tensor.name
     missing = math.prod(shape) - tensor.elements
     if missing < 0:

@@ -17,20 +17,20 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.engine.analysis.module_rows import dtype_name, is_leaf, tensors
-from explorer.engine.fused import undisturbed
-from explorer.engine.outsiders import said
+from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.units import printable, shape_text
+from explorer.engine.costs.torch.records import dtype_name, is_leaf, tensors
+from explorer.engine.runtime.random_inputs import Drawn, draw
+from explorer.engine.runtime.torch_fastpath import undisturbed
 from explorer.engine.values.activations import Asked, Given, Ran, Wanted
 from explorer.engine.values.torch_tensors import materialised, numbers_of
 from explorer.engine.values.weights import chosen
-from explorer.engine.verify.inputs import Drawn, draw
-from explorer.errors import BadModel, ExplorerError, Misuse
 from explorer.facts import Layer, TensorInfo
-from explorer.units import printable, shape_text
+from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_inputs import Bound
-    from explorer.engine.formats.torch_module import LoadedModule
+    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["record", "run"]
 

@@ -15,17 +15,17 @@ import torch
 from msgspec.structs import replace
 from torch.nn.parameter import UninitializedBuffer
 
-from explorer.engine.analysis.module_rows import dtype_name, is_lazy
-from explorer.engine.analysis.packed_weights import is_packed, unpacked
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import bytes_text
+from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
+from explorer.engine.costs.torch.records import dtype_name, is_lazy
 from explorer.engine.values.numbers import SLAB, Array, Numbers
-from explorer.errors import BadModel, Misuse
-from explorer.units import bytes_text
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.formats.torch_inputs import Bound
-    from explorer.engine.formats.torch_module import LoadedModule
+    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["materialised", "numbers_of", "slabs", "stored"]
 

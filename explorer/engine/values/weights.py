@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from explorer.base.errors import Cancelled, Misuse, nearest
 from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.statistics import measure
-from explorer.errors import Cancelled, Misuse, nearest
 from explorer.facts import Layer, Progress
 from explorer.facts.values import TensorStats, Weights
 

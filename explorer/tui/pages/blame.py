@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.report.blame import STATES, claim, decades, error_text
+from explorer.base.units import shape_text
 from explorer.report.layout import BAD, GOOD, NOTE
-from explorer.tui.lines import BLANK, Line, Span, ending, fit, flow, safe, wrap
-from explorer.tui.pages.plot import Part, framed, log_ticks, overlay, spread
-from explorer.units import shape_text
+from explorer.report.text.blame import STATES, claim, decades, error_text
+from explorer.tui.text.lines import BLANK, Line, Span, ending, fit, flow, safe, wrap
+from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
 
 if TYPE_CHECKING:
     from plotille import Canvas

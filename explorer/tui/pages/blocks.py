@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from explorer import units
-from explorer.tui.blocks import Blocks, Place, Scale
-from explorer.tui.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
+from explorer.base import units
+from explorer.tui.pages.tile_blocks import Blocks, Place, Scale
+from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from explorer import units
-from explorer.tui.lines import BLANK, Line, head, safe, wrap
+from explorer.base import units
 from explorer.tui.pages.verdict import verdict_lines
+from explorer.tui.text.lines import BLANK, Line, head, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import TensorInfo

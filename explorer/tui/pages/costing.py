@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer import units
+from explorer.base import units
 from explorer.facts.cost import ORDERS, Hardware
-from explorer.report.planning import formula_value
-from explorer.tui.lines import BLANK, Line, Span, cut, ending, fit, flow, line_width, middle, safe, wrap
+from explorer.report.text.planning import formula_value
+from explorer.tui.text.lines import BLANK, Line, Span, cut, ending, fit, flow, line_width, middle, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import Plan, SitePlan, SkippedSite

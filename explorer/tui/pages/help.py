@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from explorer.tui.commands import COMMANDS
-from explorer.tui.lines import BLANK, Line, fit, head, wrap
+from explorer.tui.actions.commands import COMMANDS
+from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
 
 __all__ = ["help_lines"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from explorer import units
-from explorer.tui.lines import BLANK, Line, Span, fit, safe, wrap
+from explorer.base import units
+from explorer.base.verdicts import VERDICTS
 from explorer.tui.pages.verdict import TONES
-from explorer.verdicts import VERDICTS
+from explorer.tui.text.lines import BLANK, Line, Span, fit, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import HistoryEntry

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer import units
+from explorer.base import units
 from explorer.facts.sweep import SweepRow
-from explorer.report.sweep import FRONT, tile_text
-from explorer.tui.lines import Line, Span, fit, flow, safe, wrap
-from explorer.tui.pages.plot import Part, framed, overlay, spread
+from explorer.report.text.sweep import FRONT, tile_text
 from explorer.tui.pages.verdict import TONES
+from explorer.tui.text.lines import Line, Span, fit, flow, safe, wrap
+from explorer.tui.text.plot import Part, framed, overlay, spread
 
 if TYPE_CHECKING:
     from plotille import Canvas

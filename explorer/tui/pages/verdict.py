@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from explorer import units
-from explorer.tui.lines import BLANK, Line, Span, head, middle, safe, wrap
-from explorer.verdicts import VERDICTS
+from explorer.base import units
+from explorer.base.verdicts import VERDICTS
+from explorer.tui.text.lines import BLANK, Line, Span, head, middle, safe, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind, Verification

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from explorer.tui.lines import Line
+from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList
 
 __all__ = ["Entry", "FoldList"]

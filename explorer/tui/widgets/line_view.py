@@ -20,8 +20,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from explorer.tui.commands import in_scope
-from explorer.tui.lines import BLANK, ROLES, Line
+from explorer.tui.actions.commands import in_scope
+from explorer.tui.text.lines import BLANK, ROLES, Line
 
 __all__ = ["LineList", "LineView", "RoleLines"]
 

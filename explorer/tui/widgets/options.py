@@ -9,7 +9,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from explorer.tui.lines import Line, fit
+from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import RoleLines
 
 __all__ = ["Options"]

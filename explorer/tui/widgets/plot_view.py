@@ -9,8 +9,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from explorer.tui.commands import in_scope
-from explorer.tui.lines import Line
+from explorer.tui.actions.commands import in_scope
+from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineView
 
 __all__ = ["PlotView"]

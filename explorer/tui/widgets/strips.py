@@ -7,8 +7,8 @@ from collections.abc import Callable
 from textual import events
 from textual.message import Message
 
-from explorer.tui.commands import COMMANDS, Command
-from explorer.tui.lines import BLANK, Line
+from explorer.tui.actions.commands import COMMANDS, Command
+from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.widgets.line_view import RoleLines
 
 __all__ = ["Header", "KeyBar", "PaneHead", "Status"]

@@ -13,7 +13,7 @@ from explorer import BadModel, MissingExtra, Misuse
 from explorer.facts.conversion import Conversion
 
 Convert = Callable[..., Conversion]
-MODELS = Path(__file__).parent.parent / "formats" / "tflite_models"
+MODELS = Path(__file__).parent.parent / "formats" / "tflite" / "models"
 
 there = all(importlib.util.find_spec(name) is not None for name in ("tensorflow", "tf2onnx"))
 tensorflow = pytest.mark.skipif(not there, reason="the extra [tensorflow] is not installed")

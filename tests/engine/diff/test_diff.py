@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from explorer import Session, TileSpec, diff_files
+from explorer.base.errors import Cancelled
 from explorer.engine.diff import diff
-from explorer.engine.formats.onnx_reader import read
-from explorer.engine.formats.onnx_writer import encode
-from explorer.engine.graph import (
+from explorer.engine.formats.onnx.reader import read
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.formats.onnx.writer import encode
+from explorer.engine.graph.model import (
     Computed,
     Function,
     Graph,
@@ -28,10 +30,8 @@ from explorer.engine.graph import (
     Value,
     int64_tensor,
 )
-from explorer.engine.validate import validate
-from explorer.errors import Cancelled
 from explorer.facts import Analysis, Diff, Info, ModelInfo, NodeDiff, Totals
-from tests.engine.verify.tiled import linear
+from tests.engine.proof.tiled import linear
 
 Sample = Callable[[str], Path]
 

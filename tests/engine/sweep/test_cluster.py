@@ -22,9 +22,9 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
+from explorer.base.errors import Cancelled, EngineDied, Misuse
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.measure import Task
-from explorer.errors import Cancelled, EngineDied, Misuse
 from explorer.facts.sweep import SweepSpec
 from explorer.session.sweeping import sweep_files
 

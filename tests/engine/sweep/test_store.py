@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from explorer.base.errors import Misuse
 from explorer.engine.sweep.store import Store, is_store
-from explorer.errors import Misuse
 from explorer.facts.sweep import SweepRow
 
 ROW = SweepRow(

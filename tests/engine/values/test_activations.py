@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from explorer.base.errors import Cancelled, Misuse
 from explorer.engine.values.activations import Archive, Asked, Ran, Wanted, activations, read_input
 from explorer.engine.values.numbers import Numbers, slabs_of
-from explorer.errors import Cancelled, Misuse
 
 
 def numbers(name: str, array: Any, dtype: str = "") -> Numbers:

@@ -9,8 +9,8 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from explorer.engine.formats.gguf_file import TYPES
-from explorer.engine.graph import Source, Span
+from explorer.engine.formats.weights.gguf import TYPES
+from explorer.engine.graph.model import Source, Span
 from explorer.engine.values import ggml_blocks
 
 KNOWN = [name for name, _, _ in TYPES.values() if ggml_blocks.known(name)]

@@ -14,12 +14,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from explorer import cli
+from explorer.base.errors import BadModel, Cancelled, Misuse
+from explorer.cli import main
 from explorer.engine.values import onnx_activations
-from explorer.errors import BadModel, Cancelled, Misuse
 from explorer.facts import TileSpec
+from explorer.process.client import Engine, Event
 from explorer.session import Session
-from explorer.worker import Engine, Event
 
 Sample = Callable[[str], Path]
 
@@ -226,7 +226,7 @@ def test_the_verb_s_totals_are_those_of_the_input_that_was_run(
         tmp_path, nodes, [info("y", shape=("N", 4))], weights=[weight], inputs=[info("x", shape=("N", 3))]
     )
     np.save(tmp_path / "x.npy", np.ones((5, 3), np.float32))
-    assert cli.main(["activations", path, "--input", str(tmp_path / "x.npy"), "--json", "--quiet"]) == 0
+    assert main.main(["activations", path, "--input", str(tmp_path / "x.npy"), "--json", "--quiet"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["model"]["inputs"][0]["shape"] == [5, 3]
     assert found["totals"]["macs"] == 5 * 3 * 4

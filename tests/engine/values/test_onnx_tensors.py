@@ -12,14 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from explorer.engine.formats.onnx_reader import read
-from explorer.engine.graph import Computed, Tensor
-from explorer.engine.validate import validate
+from explorer.base.errors import BadModel
+from explorer.engine.formats.onnx.reader import read
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Computed, Tensor
 from explorer.engine.values import onnx_tensors
 from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.onnx_tensors import stored
 from explorer.engine.values.statistics import measure
-from explorer.errors import BadModel
 
 
 def info(name: str) -> Any:

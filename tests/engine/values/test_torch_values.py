@@ -17,13 +17,13 @@ pytest.importorskip("torchvision")
 
 from torch import nn  # noqa: E402
 
+from explorer.base.errors import BadModel, Cancelled, Misuse  # noqa: E402
 from explorer.engine.values import torch_tensors  # noqa: E402
 from explorer.engine.values.activations import Asked, Ran, activations  # noqa: E402
 from explorer.engine.values.numbers import SLAB  # noqa: E402
 from explorer.engine.values.statistics import measure  # noqa: E402
 from explorer.engine.values.torch_activations import record  # noqa: E402
 from explorer.engine.values.torch_tensors import numbers_of, slabs  # noqa: E402
-from explorer.errors import BadModel, Cancelled, Misuse  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.values import Activations  # noqa: E402
 from explorer.session import Session  # noqa: E402
@@ -185,26 +185,26 @@ def test_weights_need_no_input_and_activations_take_its_shape_from_the_file(
 def test_the_verb_takes_the_shapes_of_a_module_s_inputs_from_the_file(
     module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from explorer import cli
+    from explorer.cli import main
 
     given = str(tmp_path / "in.npz")
     np.savez(given, left=np.zeros((2, 3), np.float32), right=np.ones((1, 3), np.float32))
-    assert cli.main(["activations", f"{module}:shy", "--input", given, "--json", "--quiet"]) == 0
+    assert main.main(["activations", f"{module}:shy", "--input", given, "--json", "--quiet"]) == 0
     assert [t["shape"] for t in json.loads(capsys.readouterr().out)["tensors"]] == [[2, 3]]
-    assert cli.main(["activations", f"{module}:shy", "--quiet"]) == 2
+    assert main.main(["activations", f"{module}:shy", "--quiet"]) == 2
     assert "the shape of the input 'left' is not known" in capsys.readouterr().err
     # an array without a name says nothing of two inputs
     np.save(tmp_path / "x.npy", np.zeros((2, 3), np.float32))
-    assert cli.main(["activations", f"{module}:shy", "--input", str(tmp_path / "x.npy"), "--quiet"]) == 2
+    assert main.main(["activations", f"{module}:shy", "--input", str(tmp_path / "x.npy"), "--quiet"]) == 2
     assert "the shape of the input 'left' is not known" in capsys.readouterr().err
 
 
 def test_the_verb_asks_for_no_input_to_show_weights(module: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from explorer import cli
+    from explorer.cli import main
 
-    assert cli.main(["weights", f"{module}:shy", "--quiet"]) == 0
+    assert main.main(["weights", f"{module}:shy", "--quiet"]) == 0
     assert "weight" in capsys.readouterr().out
-    assert cli.main(["weights", f"{module}:shy", "--json", "--quiet"]) == 0
+    assert main.main(["weights", f"{module}:shy", "--json", "--quiet"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(t["name"], t["mean"]) for t in found["tensors"]] == [("weight", 1)]
     # what it stores is known; what it computes is not, and said to be unknown
@@ -217,26 +217,26 @@ def test_the_verb_asks_for_no_input_to_show_weights(module: str, capsys: pytest.
 def test_the_verb_s_totals_are_those_of_the_input_that_was_run(
     module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from explorer import cli
+    from explorer.cli import main
 
     given = str(tmp_path / "x.npy")
     np.save(given, np.ones((2, 3, 20, 24), np.float32))
-    assert cli.main(["activations", f"{module}:image", "--input", given, "--json", "--quiet"]) == 0
+    assert main.main(["activations", f"{module}:image", "--input", given, "--json", "--quiet"]) == 0
     ran = json.loads(capsys.readouterr().out)
     assert ran["model"]["inputs"][0]["shape"] == [2, 3, 20, 24]
     assert ran["totals"]["macs"] == 2 * 8 * 18 * 22 * 27
     shape = ["--input-shape", "input:2,3,20,24"]
-    assert cli.main(["info", f"{module}:image", *shape, "--json", "--quiet"]) == 0
+    assert main.main(["info", f"{module}:image", *shape, "--json", "--quiet"]) == 0
     assert ran["totals"] == json.loads(capsys.readouterr().out)["totals"]
 
 
 def test_a_module_that_fails_half_way_shows_what_ran_and_names_what_failed(
     module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from explorer import cli
+    from explorer.cli import main
 
     output = str(tmp_path / "o.npz")
-    assert cli.main(["activations", f"{module}:breaks", "--output", output, "--json", "--quiet"]) == 0
+    assert main.main(["activations", f"{module}:breaks", "--output", output, "--json", "--quiet"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [t["layer"] for t in found["tensors"]] == ["0", "1"]
     (failed, reason), (after, why) = ((s["layer"], s["reason"]) for s in found["skipped"])
@@ -494,7 +494,7 @@ def test_a_module_and_its_export_put_out_the_same(tmp_path: Path) -> None:
 
 
 def test_figures_go_through_the_worker(module: str) -> None:
-    from explorer.worker import Engine
+    from explorer.process.client import Engine
 
     engine = Engine("alexnet")
     try:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from explorer.base.errors import Cancelled, Misuse
 from explorer.engine.values.numbers import SLAB, Numbers, slabs_of
 from explorer.engine.values.weights import weights
-from explorer.errors import Cancelled, Misuse
 from explorer.facts import Layer, Progress, TensorInfo, TileSpec
 from explorer.session import Session
 

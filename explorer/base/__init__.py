@@ -1,0 +1,1 @@
+"""What everything else may import: errors, units, verdicts."""

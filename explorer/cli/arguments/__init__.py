@@ -1,0 +1,1 @@
+"""What can be typed: verbs, options, and how words become them."""

@@ -1,0 +1,295 @@
+"""Every verb of the command line; `explorer MODEL` opens the screen.
+
+Thin over `explorer.session`: what a verb computes is a fact of the session's, what it prints is made
+by `explorer.report`. The promises kept here are those of a well-behaved command: standard output
+carries only the answer, whatever a model's own code prints; progress and messages go to standard
+error; every failure is one line and an exit code. Nothing heavy is imported before a verb needs it, so
+that `--version` answers and the screen paints at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond
+from explorer.base.units import printable
+from explorer.cli import verbs
+from explorer.cli.arguments import parser, verb_table
+from explorer.cli.output.answer import BAD_INPUT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from explorer.cli.arguments.parser import Given
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+_BATCH = 256
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: The words after the program's name. By default `sys.argv`'s, in a process that is the program's
+            own: then the work is done by a copy of it, so that its end is only a line of text.
+
+    Returns:
+        The exit code: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted.
+    """
+    typed = list(sys.argv[1:] if argv is None else argv)
+    return _in_one_line(lambda: _dispatch(typed, alone=argv is None))
+
+
+def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
+    """What `work` returns; whatever it fails with becomes one line and an exit code.
+
+    Args:
+        work: Does it.
+        memory: The limit of this process's memory, if it has one.
+    """
+    try:
+        return work()
+    except Cancelled as error:
+        return _fail(str(error), INTERRUPTED)
+    except KeyboardInterrupt:
+        return _fail("stopped; nothing was written", INTERRUPTED)
+    except Exception as error:
+        if memory is not None or isinstance(error, MemoryError):
+            from explorer.host import memory_limit
+
+            if memory_limit.is_met(error):
+                where = error.where if isinstance(error, ExplorerError) else ""
+                return _fail(str(memory_limit.out_of_memory(memory, where=where)), BAD_INPUT)
+        if isinstance(error, ExplorerError):
+            return _fail(str(error), BAD_INPUT)
+        if os.environ.get("EXPLORER_TRACEBACK"):
+            raise
+        if (said := beyond(error)) is not None:
+            return _fail(str(said), BAD_INPUT)
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _fail(
+            f"internal error: {reason}; this is a bug: set EXPLORER_TRACEBACK=1 to see where", BAD_INPUT
+        )
+
+
+def _fail(message: str, code: int) -> int:
+    """Says one line on standard error."""
+    try:
+        print("explorer:", printable(" ".join(message.split())), file=sys.stderr)
+    except (OSError, ValueError):
+        pass
+    return code
+
+
+def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
+    _hold_standard_streams()
+    verb, given = parser.read(typed)
+    if given.version:
+        return _print([verbs.tool(), "\n"])
+    if given.help:
+        return _print([parser.help_text(verb)])
+    if verb in verbs.INSTANT:
+        return _supervised(lambda: _print_answer(verbs.instant(verb, given), given), given)
+    if verb is not None:
+        return _supervised(lambda: _answer(verb, given), given, alone=alone)
+    from explorer.process import signals
+
+    with signals.calm_end():
+        return _resume(given) if given.resume else _open_screen(given.models[0], given)
+
+
+def _hold_standard_streams() -> None:
+    """Gives the numbers of closed standard streams away, before a file of a model's gets one of them.
+
+    What libraries say on standard error would otherwise be written into that file.
+
+    Raises:
+        Misuse: standard output is closed, so that there is nowhere to answer to.
+    """
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:
+        # the lowest number that is free, which is this stream's
+        number = os.open(os.devnull, os.O_RDWR)
+        setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
+    if "stdout" in closed:
+        raise Misuse("it is closed", where="standard output")
+
+
+def _supervised(work: Callable[[], int], given: Given, *, alone: bool = False) -> int:
+    """What `work` returns, done in a copy of this process if it is alone in it, or its memory is limited."""
+    if not alone and given.memory is None:
+        return work()
+    from explorer.process import supervisor
+
+    where = ", ".join(given.models)
+    return supervisor.run(lambda: _in_one_line(work, given.memory), memory=given.memory, where=where)
+
+
+_NEW = 10_000
+"""New objects at which Python looks for garbage: with its own 700 a tenth of a short command is this."""
+
+
+def _answer(verb: str, given: Given) -> int:
+    from explorer.cli.output.progress import ProgressLine
+    from explorer.process import signals
+
+    usual = gc.get_threshold()
+    with signals.answer_only(given.quiet):
+        line = ProgressLine(quiet=given.quiet)
+        gc.set_threshold(_NEW, *usual[1:])
+        try:
+            answer = verbs.run(verb, given, line)
+        finally:
+            gc.set_threshold(*usual)
+            line.clear()
+    if answer.warning:
+        _fail(answer.warning, answer.code)
+    # nothing of a long answer is garbage before it is written: Python would look through it again and again
+    gc.disable()
+    try:
+        return _print_answer(answer, given)
+    finally:
+        gc.enable()
+
+
+# the screen
+
+
+def _open_screen(source: str, given: Given) -> int:
+    """Opens the screen once everything that can be said without it has been said."""
+    _check_source(source)
+    if os.path.isdir(source):
+        from explorer.session import headers
+
+        models = headers.choices(source)
+        if models is not None and not _at_terminal():
+            from explorer.report import outline
+
+            return _print(outline.as_text(models))
+        if models is not None:
+            from explorer.tui.choosing import choose
+
+            chosen = choose(models, remote=given.remote)
+            if chosen is None:
+                return verbs.DONE
+            source = os.path.join(source, chosen)
+    _need_terminal(f"explorer info {source} prints instead")
+    from explorer.tui.app import run
+
+    return run(source, verbs.session_options(given), remote=given.remote, memory=given.memory)
+
+
+def _resume(given: Given) -> int:
+    """Opens the screen as it was when its line was dropped, in the folder that it was opened in."""
+    _need_terminal("resume it in one")
+    from explorer.process import saved_sessions
+    from explorer.tui.app import run
+
+    model = given.models[0] if given.models else None
+    kept, saved = saved_sessions.find(model, os.environ, trust=given.trust)
+    try:
+        os.chdir(saved.cwd)
+        _check_source(saved.source)
+    except OSError as error:
+        kept.release()
+        raise BadModel(f"the session's folder is gone ({error.strerror})", where=saved.cwd) from None
+    except ExplorerError:
+        kept.release()
+        raise
+    from msgspec.structs import asdict
+
+    options = {**asdict(saved.opening), "trust": given.trust}
+    memory = given.memory or saved.memory
+    return run(saved.source, options, remote=given.remote, memory=memory, resumed=(kept, saved))
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _need_terminal(hint: str) -> None:
+    if not _at_terminal():
+        raise Misuse("the screen needs a terminal", hint=hint)
+
+
+def _check_source(source: str) -> None:
+    """Refuses at once a path that leads nowhere, instead of opening the screen to say so."""
+    code, _, callable_name = source.rpartition(":")
+    if callable_name and code.endswith(".py"):
+        source = code
+    if os.path.exists(source):
+        return
+    import difflib
+
+    close = difflib.get_close_matches(source, verb_table.VERBS, n=1, cutoff=0.75)
+    if close:
+        raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
+    from explorer.session import headers
+
+    headers.check(source)
+
+
+def _print_answer(answer: verbs.Answer, given: Given) -> int:
+    if answer.pieces is not None:
+        return _print(answer.pieces(), answer.code)
+    if getattr(given, "csv", False):
+        from explorer.report.csv_table import csv_lines
+
+        return _print(csv_lines(answer.document()[answer.rows]), answer.code)
+    if given.json:
+        from explorer.report import json_text
+
+        return _print(json_text.pieces(answer.document()), answer.code)
+    from explorer.report.layout import Page
+
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    page = Page(answer.page(), fit=terminal)
+    if not terminal:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        return _print(page.plain(ascii_only=not encoding.lower().startswith("utf")), answer.code)
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
+    _put(lambda: console.print(page, crop=False, soft_wrap=True))
+    return answer.code
+
+
+def _print(pieces: Iterable[str], code: int = verbs.DONE) -> int:
+    _put(lambda: _write(pieces))
+    return code
+
+
+def _write(pieces: Iterable[str]) -> None:
+    """Writes pieces by the hundred: to a terminal each one would be a call to the system."""
+    batch: list[str] = []
+    for piece in pieces:
+        batch.append(piece)
+        if len(batch) == _BATCH:
+            sys.stdout.write("".join(batch))
+            batch.clear()
+    sys.stdout.write("".join(batch))
+
+
+def _put(write: Callable[[], object]) -> None:
+    """Writes to standard output; a reader that went away is not an error, a full disk is one."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+    try:
+        write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # what is still buffered must not fail again when Python flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        reason = error.strerror or str(error)
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (OSError, ValueError):
+            pass
+        raise Misuse(reason, where="standard output") from None

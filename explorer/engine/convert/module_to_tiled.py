@@ -1,0 +1,228 @@
+"""`explorer tile --to torch`: an nn.Module in, one with tiled layers out, written and proved.
+
+The module is written by the converters that write any module (`engine.convert`), and compared with its
+original as a converted model is: both run on the same inputs, and the original once more in float64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine import convert
+from explorer.engine.convert import axes, running
+from explorer.engine.convert.job import Asked, Job
+from explorer.engine.formats.torch_module.meta_copy import sharing_values
+from explorer.engine.proof.sites.evidence import Grounds, verdict_of
+from explorer.engine.proof.torch_layers import site_evidence
+from explorer.engine.tiling.torch import module_of
+from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module
+from explorer.facts import Plan, TileResult, TileSpec, Verification
+from explorer.host import output_files
+from explorer.host.optional_packages import said, silence
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
+    from explorer.engine.models.opened import Opened
+
+__all__ = ["plan_module", "to_torch"]
+
+
+class _Held(Struct, frozen=True):
+    """What a converter of modules asks of an opened model."""
+
+    loaded: LoadedModule
+    format: str
+
+
+def plan_module(opened: Opened, spec: TileSpec, job: Job, macs_total: int | None = None) -> Plan:
+    """What `to_torch` would do.
+
+    Raises:
+        Misuse: As `replace.tile_module` says, or the model is no nn.Module.
+    """
+    loaded = _loaded(opened)
+    bound = loaded.bind(job.input_shapes, job.dims)
+    # on the meta device a copy costs nothing
+    return tile_module(loaded.meta(), spec, _calls(loaded, bound), share=True, macs_total=macs_total)[1]
+
+
+def to_torch(
+    opened: Opened,
+    module: nn.Module | None,
+    spec: TileSpec,
+    job: Job,
+    *,
+    output: str | None = None,
+    overwrite: bool = False,
+    macs_total: int | None = None,
+) -> tuple[nn.Module, TileResult]:
+    """A module with tiled layers in place of its own.
+
+    Args:
+        opened: The model.
+        module: The object that it was opened from, if it was one: then the result has weights of its own.
+        spec: Tile size, layers, edges.
+        job: Inputs, axes to leave open in the file, the proof's draws, who is told; its `path` is not looked
+            at.
+        output: Where to write it: .pt2, or TorchScript by any other ending.
+        overwrite: Whether an existing file may be replaced.
+        macs_total: MACs of the whole model.
+
+    Returns:
+        The module, and what was done. Where the proof speaks against the result `output` is empty, and no
+        file is left.
+
+    Raises:
+        Misuse: The model is no nn.Module, nothing can be tiled, or `output` cannot be written.
+        BadModel: The module cannot be run or written.
+        Cancelled: `job.cancel` said so.
+    """
+    started = time.perf_counter()
+    loaded = _loaded(opened)
+    if output is not None:
+        files = getattr(opened, "files", ())
+        output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
+        _writer(output)
+    job.tell("settling the inputs")
+    bound = loaded.bind(job.input_shapes, job.dims)
+    calls = _calls(loaded, bound)
+    job.tell("tiling the layers")
+    original = module if module is not None else loaded.materialise()
+    tiled, plan = tile_module(original, spec, calls, share=module is None, macs_total=macs_total)
+    twin = replace(
+        loaded, build=lambda: sharing_values(tiled), trained=True, bound=None, _meta=None, _real=None
+    )
+    if output is None:
+        evidence = _proof(job, loaded, twin, plan, bound) if job.verify else None
+        return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
+    evidence = None
+    with contextlib.suppress(_Disproved), output_files.replacing(output, overwrite=overwrite) as temporary:
+        writer = _writer(output)
+        name, _, function = writer.function.partition(":")
+        write = getattr(import_module(f"explorer.engine.convert.{name}"), function)
+        written = replace(job, opened=_Held(twin, opened.format), path=temporary, target=output, verify=False)
+        write(written)
+        if job.verify:
+            load = running.LOADERS[writer.format]
+            evidence = _proof(job, loaded, twin, plan, bound, lambda: load(temporary))
+            evidence = replace(evidence, before=opened.source, after=output)
+            if not evidence.passed:
+                raise _Disproved
+    kept = output if evidence is None or evidence.passed else ""
+    return tiled, TileResult(plan, kept, evidence, time.perf_counter() - started, "")
+
+
+class _Disproved(Exception):
+    """Leaves the block that would have moved the result into place."""
+
+
+def _loaded(opened: Opened) -> LoadedModule:
+    """The model as an nn.Module.
+
+    Raises:
+        Misuse: It is none.
+    """
+    loaded = module_of(opened)
+    from explorer.engine.formats.torch_replay.rebuilt_module import Twin
+
+    if any(isinstance(layer, Twin) for layer in loaded.meta().modules()):
+        raise Misuse(
+            f"--to torch replaces the layers of an nn.Module; {opened.format} keeps only their operators",
+            where=opened.source,
+            hint="name the code: package.module:callable; or tile it as ONNX, without --to torch",
+        )
+    return loaded
+
+
+def _writer(output: str) -> convert.Converter:
+    """What writes a module to a file of this name."""
+    if output.lower().endswith(".onnx"):
+        raise Misuse("--to torch makes a module, not ONNX", where=output, hint="give a .pt2 or .pt file")
+    return convert.find("torch", output, output, Asked(), module=True)
+
+
+def _calls(loaded: LoadedModule, bound: Bound) -> Calls:
+    """With how many rows each layer runs: on the meta device, or, where that fails, on the CPU.
+
+    Raises:
+        BadModel: The module does not run.
+    """
+    import torch
+
+    failed: Exception | None = None
+    for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
+        try:
+            args, kwargs = bound.arguments(device=device)
+            with silence(), torch.random.fork_rng(devices=[]):
+                return rows_of_calls(model(), args, kwargs)
+        except Exception as error:
+            failed = error
+    assert failed is not None
+    raise BadModel(f"the model failed: {said(failed)}", where=loaded.source)
+
+
+def _proof(
+    job: Job,
+    loaded: LoadedModule,
+    twin: LoadedModule,
+    plan: Plan,
+    bound: Bound,
+    reopened: Callable[[], Any] | None = None,
+) -> Verification:
+    """Layers first, each against its original, then the whole: as it is, or as it was read back."""
+    started = time.perf_counter()
+    names = [info.name for info in bound.inputs]
+    open_ = axes.settle(loaded, bound, job.asked.dynamic, names)
+    tiled = twin.materialise()
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        job.tell("comparing layers", done, len(plan.sites))
+        done += 1
+
+    feeds = running.one_draw(loaded, bound, job.seed)
+
+    def run(model: Any) -> None:
+        running.module_call(model, bound, 0, loaded.source)(feeds)
+
+    with silence():
+        sites = site_evidence(loaded.materialise(), tiled, plan, run, job.seed, step)
+    if reopened is None:
+        result = tiled
+    else:
+        job.tell("reading what was written")
+        with silence():
+            result = reopened()
+
+    def after(bound: Bound) -> Callable[[Mapping[str, Any]], Any]:
+        return running.module_call(result, bound, 0, "the tiled module")
+
+    found = running.prove(
+        job,
+        loaded,
+        running.cases(open_.bound, open_.other, job.draws),
+        after,
+        (),
+        depth=running.depth_of_module(tiled),
+    )
+    return replace(
+        found,
+        **verdict_of(Grounds(sites=sites, whole=found.outputs, draws=job.draws)),
+        before=loaded.source,
+        after=os.fspath(job.target) or "the tiled module",
+        sites=sites,
+        seconds=time.perf_counter() - started,
+    )

@@ -1,0 +1,305 @@
+"""Values of an ONNX graph as torch's tensors, and its operators as torch's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.convert.onnx_to_torch_interpreter import (
+    elementwise,
+    host,
+    layers,
+    movement,
+    quantized,
+    recurrent,
+)
+from explorer.engine.convert.onnx_to_torch_interpreter.host import as_host
+from explorer.engine.graph.dtypes import ELEMENT_TYPES
+from explorer.engine.graph.model import Node, Tensor
+from explorer.host.optional_packages import said
+
+__all__ = ["OPERATORS", "Call", "TorchDomain", "as_tensor", "known", "torch_dtype"]
+
+_DTYPES = {code: name for code, name, _ in ELEMENT_TYPES}
+
+OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
+    **elementwise.TABLE,
+    **layers.TABLE,
+    **movement.TABLE,
+    **quantized.TABLE,
+    **recurrent.TABLE,
+}
+"""From (domain, operator) to what does it: `rule(call, *inputs)`; a `Call` has the rest."""
+
+_CONTROL = frozenset(("If", "Loop", "Scan"))
+
+
+def known(domain: str, op: str) -> bool:
+    """Whether an operator can be run."""
+    return (domain, op) in OPERATORS or (not domain and (op in _CONTROL or op == "Constant"))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Torch's type of an element type in numpy's spelling.
+
+    Raises:
+        BadModel: torch has none.
+    """
+    found = getattr(torch, {"float4_e2m1fn": "none"}.get(name, name), None)
+    if name in ("int4", "uint4", "int2", "uint2"):
+        return torch.int8 if name.startswith("int") else torch.uint8
+    if not isinstance(found, torch.dtype):
+        raise BadModel(f"torch has no tensors of {name}")
+    return found
+
+
+class Call:
+    """One use of an operator: its attributes, and what its rule may ask for.
+
+    Args:
+        node: The node.
+        attributes: Its attributes, references to those of a function's call filled in.
+        opset: Version of its operator set.
+        device: Where tensors are to be made.
+    """
+
+    __slots__ = ("asked", "attributes", "device", "node", "opset")
+
+    def __init__(self, node: Node, attributes: Mapping[str, Any], opset: int, device: torch.device) -> None:
+        self.node = node
+        self.attributes = attributes
+        self.opset = opset
+        self.device = device
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute."""
+        self.asked.add(name)
+        return self.attributes.get(name, default)
+
+    def dtype(self, code: int) -> torch.dtype:
+        """Torch's type of ONNX's code."""
+        return torch_dtype(_DTYPES[code])
+
+    def tensor(self, value: Any) -> torch.Tensor:
+        """A value as a tensor."""
+        result: torch.Tensor = as_tensor(value, self.device)
+        return result
+
+    def ints(self, value: Any) -> list[Any]:
+        """The numbers of a value: Python's, or torch's symbols for them."""
+        if isinstance(value, torch.Tensor):
+            return list(value.reshape(-1).tolist())
+        return [v.item() if isinstance(v, np.generic) else v for v in np.asarray(value).reshape(-1)]
+
+    def number(self, value: Any) -> Any:
+        """The only number of a value."""
+        return self.ints(value)[0]
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the node names."""
+        return len(self.node.outputs)
+
+
+def as_tensor(value: Any, device: torch.device) -> Any:
+    """A value as a tensor; what is none (a list of tensors, None) stays as it is."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    array = np.asarray(value)
+    if array.dtype != object:
+        return torch.from_numpy(np.array(array)).to(device)
+    flat = list(array.reshape(-1))
+    if any(isinstance(v, torch.Tensor) for v in flat):  # sizes while torch.jit.trace runs
+        parts = [v if isinstance(v, torch.Tensor) else torch.tensor(v) for v in flat]
+        return torch.stack([p.to(device) for p in parts]).reshape(array.shape)
+    if any(isinstance(v, torch.SymInt) for v in flat):
+        parts = [torch.scalar_tensor(v, dtype=torch.int64, device=device) for v in flat]
+        return torch.stack(parts).reshape(array.shape)
+    kind = torch.bool if flat and all(isinstance(v, (bool, np.bool_)) for v in flat) else torch.int64
+    if any(isinstance(v, (float, np.floating)) for v in flat):
+        kind = torch.float32
+    return torch.tensor(flat, dtype=kind, device=device).reshape(array.shape)
+
+
+class TorchDomain:
+    """The domain of tensors, for `verify.interpret.Interpreter`; sizes are `host` arrays.
+
+    Args:
+        constants: Initializers and Constants by the identity of their record.
+        opsets: Of the model.
+        device: Where it runs.
+        seen: Nodes whose attributes are known to have been looked at.
+    """
+
+    def __init__(
+        self,
+        constants: Callable[[Tensor], Any],
+        opsets: Mapping[str, int],
+        device: torch.device,
+        seen: set[int] | None = None,
+    ) -> None:
+        self.constants = constants
+        self.seen: set[int] = set() if seen is None else seen
+        self.opsets = opsets
+        self.device = device
+
+    def constant(self, tensor: Tensor) -> Any:
+        """The value of an initializer or a Constant."""
+        return self.constants(tensor)
+
+    def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of one operator."""
+        if node.op == "Constant" and not node.domain:
+            return [self._literal(attributes)]
+        if not node.domain:
+            found = self._on_sizes(node, attributes, args)
+            if found is not None:
+                return [found]
+        rule = OPERATORS.get((node.domain, node.op))
+        if rule is None:
+            raise _unknown(node)
+        call = Call(node, attributes, self.opsets.get(node.domain, 0), self.device)
+        kept = _SIZES.get(node.op, ()) if not node.domain else ()
+        given = [a if at in kept else as_tensor(a, self.device) for at, a in enumerate(args)]
+        while given and given[-1] is None:
+            given.pop()
+        try:
+            result = rule(call, *given)
+        except BadModel:
+            raise
+        except Exception as error:
+            name = f"{node.op} '{printable(node.label)}'"
+            raise BadModel(f"torch cannot run {name} ({said(error)})") from error
+        if attributes and id(node) not in self.seen:
+            self._check(call)
+        return list(result) if isinstance(result, (tuple, list)) and node.op not in _LISTS else [result]
+
+    def _check(self, call: Call) -> None:
+        """Refuses an attribute that a rule does not know: what is ignored would be quietly wrong.
+
+        Raises:
+            BadModel: There is one.
+        """
+        strange = [name for name in call.attributes if name not in call.asked and name not in _WITHOUT_EFFECT]
+        if strange:
+            name = f"{call.node.op} '{printable(call.node.label)}'"
+            raise BadModel(f"torch cannot run {name} with the attribute '{printable(strange[0])}' here")
+        self.seen.add(id(call.node))
+
+    def _on_sizes(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+        if node.op in ("Shape", "Size") and isinstance(args[0], torch.Tensor):
+            sizes = list(args[0].shape)
+            if node.op == "Shape":
+                return as_host(sizes[attributes.get("start", 0) : attributes.get("end")])
+            return as_host(_product(sizes))
+        rule = host.RULES.get(node.op)
+        if rule is None or not args or any(isinstance(a, (torch.Tensor, list)) for a in args):
+            return None
+        if all(a is None for a in args) or len(node.outputs) != 1:
+            return None
+        found = rule(attributes, [None if a is None else np.asarray(a) for a in args])
+        return found if found is None or isinstance(found, np.ndarray) else as_host(found)
+
+    def _literal(self, attributes: Mapping[str, Any]) -> Any:
+        for name, value in attributes.items():
+            if isinstance(value, Tensor):
+                return self.constants(value)
+            if name in ("value_int", "value_ints"):
+                return as_host(value)
+            if name in ("value_float", "value_floats"):
+                return torch.tensor(value, dtype=torch.float32, device=self.device)
+        raise BadModel("a Constant without a number in it cannot be run by torch")
+
+    def take(self, value: Any, axis: int, index: int) -> Any:
+        """value[index] along an axis."""
+        if isinstance(value, torch.Tensor):
+            return value.select(axis, index)
+        return np.take(value, index, axis)
+
+    def stack(self, values: Sequence[Any], axis: int) -> Any:
+        """Values side by side along a new axis."""
+        tensors = [as_tensor(value, self.device) for value in values]
+        if not tensors:
+            raise BadModel("torch cannot run a loop without turns, whose result has no shape")
+        return torch.stack(tensors, axis)
+
+    def number(self, value: Any) -> Any:
+        """The Python number of a scalar."""
+        if isinstance(value, torch.Tensor):
+            return value.reshape(-1)[0].item()
+        return np.asarray(value).reshape(-1)[0]
+
+
+def _product(sizes: Sequence[Any]) -> Any:
+    total: Any = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def _unknown(node: Node) -> BadModel:
+    name = f"{node.domain}.{node.op}" if node.domain else node.op
+    return BadModel(f"operator {printable(name)} has no counterpart in torch here")
+
+
+_SIZES: Mapping[str, tuple[int, ...]] = {
+    "CenterCropPad": (1,),
+    "Clip": (),
+    "ConstantOfShape": (0,),
+    "CumSum": (1,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "ReduceL1": (1,),
+    "ReduceL2": (1,),
+    "ReduceLogSum": (1,),
+    "ReduceLogSumExp": (1,),
+    "ReduceMax": (1,),
+    "ReduceMean": (1,),
+    "ReduceMin": (1,),
+    "ReduceProd": (1,),
+    "ReduceSum": (1,),
+    "ReduceSumSquare": (1,),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Trilu": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+}
+"""Inputs that a rule wants as numbers, not as tensors."""
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        "consumed_inputs",
+        "cubic_coeff_a",
+        "exclude_outside",
+        "extrapolation_value",
+        "hidden_size",
+        "is_test",
+        "kernel_shape",
+        "saturate",
+        "seed",
+        "sorted",
+        "spatial",
+        "stash_type",
+        "storage_order",
+    }
+)
+"""Attributes that say again what the inputs say, or nothing for what is run here."""
+
+_LISTS = frozenset(
+    {"SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence"}
+)
+"""Operators whose one output is a list."""

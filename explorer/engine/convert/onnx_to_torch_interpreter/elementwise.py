@@ -1,0 +1,328 @@
+"""Operators that treat each element by itself, or fold an axis of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from explorer.base.errors import BadModel
+
+if TYPE_CHECKING:
+    from explorer.engine.convert.onnx_to_torch_interpreter.domain import Call
+
+__all__ = ["TABLE"]
+
+Rule = Callable[..., Any]
+
+_NARROWEST = 17
+"""Codes from here on are of float8, and of types of 4 and 2 bits."""
+
+
+def _plain(function: Callable[..., Any]) -> Rule:
+    """A function of the inputs alone."""
+    return lambda call, *args: function(*args)
+
+
+def _divided(a: Tensor, b: Tensor) -> Tensor:
+    # onnx rounds whole numbers towards zero
+    return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+
+
+def _power(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    return torch.pow(a, b).to(a.dtype)
+
+
+def _modulo(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
+
+
+def _is_infinite(call: Call, x: Tensor) -> Tensor:
+    above, below = call.get("detect_positive", 1), call.get("detect_negative", 1)
+    return (torch.isposinf(x) & bool(above)) | (torch.isneginf(x) & bool(below))
+
+
+def _clipped(call: Call, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+    if call.opset < 11:
+        return x.clamp(call.get("min", -3.4028234663852886e38), call.get("max", 3.4028234663852886e38))
+    # min last: where the limits cross, onnx gives the upper one
+    x = x if low is None else torch.maximum(x, low)
+    return x if high is None else torch.minimum(x, high)
+
+
+def _gelu(call: Call, x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate=call.get("approximate", "none"))
+
+
+def _celu(call: Call, x: Tensor) -> Tensor:
+    alpha = call.get("alpha", 1.0)
+    result: Tensor = x.clamp(min=0) + (alpha * torch.expm1(x / alpha)).clamp(max=0)
+    return result
+
+
+def _selu(call: Call, x: Tensor) -> Tensor:
+    alpha, gamma = call.get("alpha", 1.67326319217681884765625), call.get("gamma", 1.05070102214813232421875)
+    return torch.where(x > 0, gamma * x, gamma * (alpha * torch.exp(x) - alpha))
+
+
+def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
+    result: Tensor = (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1)
+    return result
+
+
+def _shrunk(call: Call, x: Tensor) -> Tensor:
+    bias, limit = call.get("bias", 0.0), call.get("lambd", 0.5)
+    zero = torch.zeros_like(x)
+    return torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, zero)).to(x.dtype)
+
+
+def _prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
+    return torch.where(x < 0, x * slope, x)
+
+
+def _swish(call: Call, x: Tensor) -> Tensor:
+    return x * torch.sigmoid(call.get("alpha", 1.0) * x)
+
+
+def _shifted(call: Call, x: Tensor, by: Tensor) -> Tensor:
+    wide, count = x.to(torch.int64), by.to(torch.int64)
+    found = wide << count if call.get("direction") == "LEFT" else wide >> count
+    return found.to(x.dtype)
+
+
+def _cast(call: Call, x: Tensor) -> Tensor:
+    code = call.get("to")
+    if code >= _NARROWEST:
+        raise BadModel("torch does not round to types of 8 bits or less as onnx does")
+    return _as(x, call.dtype(code))
+
+
+def _cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
+    if "float8" in str(like.dtype):
+        raise BadModel("torch does not round to types of 8 bits or less as onnx does")
+    return _as(x, like.dtype)
+
+
+def _as(x: Tensor, kind: torch.dtype) -> Tensor:
+    return x != 0 if kind == torch.bool else x.to(kind)
+
+
+def _thresholded(call: Call, x: Tensor) -> Tensor:
+    return torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x))
+
+
+# along axes
+
+
+def _axes(call: Call, args: tuple[Any, ...]) -> list[int] | None:
+    if args and args[0] is not None:
+        return call.ints(args[0])
+    given = call.get("axes")
+    return None if given is None else list(given)
+
+
+def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
+    def rule(call: Call, x: Tensor, *rest: Any) -> Tensor:
+        axes, keep = _axes(call, rest), bool(call.get("keepdims", 1))
+        if call.get("noop_with_empty_axes", 0) and not axes:
+            return function(x.unsqueeze(0), [0], False)
+        return function(x, axes or list(range(x.dim())), keep)
+
+    return rule
+
+
+def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    for axis in sorted((a % x.dim() for a in axes), reverse=True):
+        x = torch.prod(x, axis, keepdim=keep, dtype=x.dtype)
+    return x
+
+
+def _sum(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    return x.sum(axes, keepdim=keep, dtype=x.dtype) if axes else x
+
+
+def _mean(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    if not x.is_floating_point():
+        return x.to(torch.float64).mean(axes, keepdim=keep).to(x.dtype)
+    return x.mean(axes, keepdim=keep) if axes else x
+
+
+def _extreme(function: Callable[..., Tensor]) -> Callable[[Tensor, list[int], bool], Tensor]:
+    def fold(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+        if x.dtype == torch.bool:
+            return function(x.to(torch.uint8), axes, keepdim=keep).bool() if axes else x
+        return function(x, axes, keepdim=keep) if axes else x
+
+    return fold
+
+
+def _root(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    wide = x if x.is_floating_point() else x.to(torch.float64)
+    return torch.sqrt((wide * wide).sum(axes, keepdim=keep)).to(x.dtype)
+
+
+def _arg(function: Callable[..., Tensor]) -> Rule:
+    def rule(call: Call, x: Tensor) -> Tensor:
+        axis, keep = call.get("axis", 0), bool(call.get("keepdims", 1))
+        if not call.get("select_last_index", 0):
+            return function(x, axis, keepdim=keep)
+        result: Tensor = x.shape[axis] - 1 - function(x.flip(axis), axis, keepdim=keep)
+        return result
+
+    return rule
+
+
+def _along(function: Callable[..., Tensor]) -> Rule:
+    """Softmax and its like: before opset 13 over all axes from one on."""
+
+    def rule(call: Call, x: Tensor) -> Tensor:
+        axis = call.get("axis", -1 if call.opset >= 13 or call.opset == 0 else 1)
+        if call.opset >= 13:
+            return function(x, axis)
+        flat = x.flatten(axis % x.dim()) if axis % max(x.dim(), 1) < x.dim() else x.unsqueeze(-1)
+        return function(flat, -1).reshape(x.shape)
+
+    return rule
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    return torch.zeros_like(x).scatter(axis, x.argmax(axis, keepdim=True), 1)
+
+
+def _running_sum(call: Call, x: Tensor, axis: Any) -> Tensor:
+    at = call.number(axis)
+    back, exclusive = call.get("reverse", 0), call.get("exclusive", 0)
+    x = x.flip(at) if back else x
+    total = torch.cumsum(x, at, dtype=x.dtype)
+    total = total - x if exclusive else total
+    return total.flip(at) if back else total
+
+
+def _rounded(x: Tensor) -> Tensor:
+    return torch.round(x)
+
+
+def _dropped(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
+    call.get("ratio")
+    if training is not None and call.number(training) and (ratio is None or call.number(ratio)):
+        raise BadModel("torch cannot drop the elements that another runtime drops: Dropout in training")
+    return (x, torch.ones_like(x, dtype=torch.bool))[: call.outputs]
+
+
+def _folded(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+    return lambda call, *args: reduce(function, args)
+
+
+_UNARY: Mapping[str, Callable[..., Any]] = {
+    "Abs": torch.abs,
+    "Acos": torch.acos,
+    "Acosh": torch.acosh,
+    "Asin": torch.asin,
+    "Asinh": torch.asinh,
+    "Atan": torch.atan,
+    "Atanh": torch.atanh,
+    "BitwiseNot": torch.bitwise_not,
+    "Ceil": torch.ceil,
+    "Cos": torch.cos,
+    "Cosh": torch.cosh,
+    "Erf": torch.erf,
+    "Exp": torch.exp,
+    "Floor": torch.floor,
+    "HardSwish": functional.hardswish,
+    "Identity": lambda x: x,
+    "IsNaN": torch.isnan,
+    "Log": torch.log,
+    "Mish": functional.mish,
+    "Neg": torch.neg,
+    "Not": torch.logical_not,
+    "Reciprocal": torch.reciprocal,
+    "Relu": torch.relu,
+    "Round": _rounded,
+    "Sigmoid": torch.sigmoid,
+    "Sign": torch.sign,
+    "Sin": torch.sin,
+    "Sinh": torch.sinh,
+    "Softplus": functional.softplus,
+    "Softsign": functional.softsign,
+    "Sqrt": torch.sqrt,
+    "Tan": torch.tan,
+    "Tanh": torch.tanh,
+}
+
+_BINARY: Mapping[str, Callable[..., Any]] = {
+    "Add": torch.add,
+    "And": torch.logical_and,
+    "BitwiseAnd": torch.bitwise_and,
+    "BitwiseOr": torch.bitwise_or,
+    "BitwiseXor": torch.bitwise_xor,
+    "Div": _divided,
+    "Equal": torch.eq,
+    "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
+    "Less": torch.lt,
+    "LessOrEqual": torch.le,
+    "Mul": torch.mul,
+    "Or": torch.logical_or,
+    "Sub": torch.sub,
+    "Where": torch.where,
+    "Xor": torch.logical_xor,
+}
+
+_OTHERS: Mapping[str, Rule] = {
+    "ArgMax": _arg(torch.argmax),
+    "ArgMin": _arg(torch.argmin),
+    "BitShift": _shifted,
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Celu": _celu,
+    "Clip": _clipped,
+    "CumSum": _running_sum,
+    "Dropout": _dropped,
+    "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
+    "Gelu": _gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "Hardmax": _along(_hardmax),
+    "IsInf": _is_infinite,
+    "LeakyRelu": lambda call, x: functional.leaky_relu(x, call.get("alpha", 0.01)),
+    "LogSoftmax": _along(torch.log_softmax),
+    "Max": _folded(torch.maximum),
+    "Mean": lambda call, *args: reduce(torch.add, args) / len(args),
+    "Min": _folded(torch.minimum),
+    "Mod": _modulo,
+    "PRelu": _prelu,
+    "Pow": _power,
+    "ReduceL1": _reduction(lambda x, axes, keep: _sum(x.abs(), axes, keep)),
+    "ReduceL2": _reduction(_root),
+    "ReduceLogSum": _reduction(lambda x, axes, keep: torch.log(_sum(x, axes, keep))),
+    "ReduceLogSumExp": _reduction(lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep)),
+    "ReduceMax": _reduction(_extreme(torch.amax)),
+    "ReduceMean": _reduction(_mean),
+    "ReduceMin": _reduction(_extreme(torch.amin)),
+    "ReduceProd": _reduction(_product),
+    "ReduceSum": _reduction(_sum),
+    "ReduceSumSquare": _reduction(lambda x, axes, keep: _sum(x * x, axes, keep)),
+    "Selu": _selu,
+    "Shrink": _shrunk,
+    "Softmax": _along(torch.softmax),
+    "Sum": _folded(torch.add),
+    "Swish": _swish,
+    "ThresholdedRelu": _thresholded,
+}
+
+_MICROSOFT: Mapping[str, Rule] = {
+    "BiasGelu": lambda call, x, bias: functional.gelu(x + bias),
+    "FastGelu": lambda call, x, *bias: functional.gelu(x + bias[0] if bias else x, approximate="tanh"),
+    "Gelu": lambda call, x: functional.gelu(x),
+    "QuickGelu": lambda call, x: x * torch.sigmoid(call.get("alpha", 1.702) * x),
+}
+
+TABLE: Mapping[tuple[str, str], Rule] = {
+    **{("", op): _plain(function) for op, function in (*_UNARY.items(), *_BINARY.items())},
+    **{("", op): rule for op, rule in _OTHERS.items()},
+    **{("com.microsoft", op): rule for op, rule in _MICROSOFT.items()},
+}
+"""Operators by domain and name."""

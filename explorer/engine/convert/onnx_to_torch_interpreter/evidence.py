@@ -1,0 +1,117 @@
+"""Evidence that an ONNX model computes in torch what it computes in onnxruntime."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.engine.convert import running
+from explorer.engine.convert.job import Job
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.outputs import run
+from explorer.engine.proof.outputs.run import depth_of
+from explorer.engine.proof.sites.evidence import Grounds, verdict_of
+from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.random_inputs import Drawn
+from explorer.facts import Verification
+from explorer.host.optional_packages import said, silence
+
+__all__ = ["QUANTIZED", "call_of", "is_quantized", "prove"]
+
+Array = np.ndarray[Any, Any]
+Feeds = Mapping[str, Array]
+
+_ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
+
+QUANTIZED = (
+    "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
+    " one step of quantization in the inputs changes"
+)
+
+
+def is_quantized(model: Model) -> bool:
+    """Whether the model rounds to 8 bits on the way."""
+    nodes = (*model.graph.nodes, *(n for f in model.functions.values() for n in f.nodes))
+    return any(node.op in _ROUNDS or node.op.startswith("QLinear") for node in nodes)
+
+
+def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], list[Array]]:
+    """What runs a module on arrays by name of the input, in the order of `names`."""
+    import torch
+
+    from explorer.engine.costs.torch.records import tensors
+
+    def call(feeds: Feeds) -> list[Array]:
+        given = [running.as_tensor(feeds[name]) for name in names]
+        try:
+            with torch.no_grad(), silence():
+                result = module(*given)
+        except ExplorerError:
+            raise
+        except Exception as error:
+            raise BadModel(f"cannot be run ({said(error)})", where=what, hint=running.UNPROVED) from error
+        return [running.as_array(tensor) for _, tensor in tensors(result)]
+
+    return call
+
+
+def prove(
+    job: Job, model: Model, module: Any, cases: Sequence[Sequence[Drawn]], what: str = "the torch model"
+) -> Verification:
+    """Runs the model in onnxruntime and in torch on the same random inputs, and compares.
+
+    Args:
+        job: Draws, seed, names for the report, who is told.
+        model: The ONNX model.
+        module: What runs it in torch: it takes the inputs in the model's order.
+        cases: For each set of sizes, how inputs are drawn; all but the first get one draw.
+        what: How messages call `module`.
+
+    Raises:
+        BadModel: One of the two cannot be run.
+        Cancelled: `job.cancel` said so.
+    """
+    quantized = is_quantized(model)
+    session = Session(model, what="the ONNX file")
+    names = [value.name for value in model.graph.outputs]
+    after = call_of(module, [v.name for v in model.graph.feeds], what)
+    layers = sum(node.op in _ROUNDS for node in model.graph.nodes) if quantized else 1
+
+    def before(feeds: Feeds) -> list[Array]:
+        found = session.run(feeds)
+        return [found[name] for name in names]
+
+    def reference(feeds: Sequence[Feeds], step: Callable[[], None]) -> tuple[list[dict[str, Array]], str]:
+        if quantized:
+            return [], "none: quantized arithmetic is compared with what one step in the inputs changes"
+        return run.reference(model, feeds, job.cancel, step)
+
+    found: list[Verification] = []
+    for at, drawn in enumerate(cases):
+        one = running.compare_runs(
+            replace(job, draws=1 if at else job.draws),
+            before,
+            after,
+            names,
+            drawn,
+            reference,
+            depth=depth_of(model),
+            shake=running.by_one_step if quantized else run.by_one_ulp,
+            growth=math.sqrt(max(layers, 1)),
+        )
+        sizes = "" if at == 0 else f" with {', '.join(f'{d.name} {list(d.shape)}' for d in drawn)}"
+        named = tuple(replace(o, name=f"{o.name}{sizes}") for o in one.outputs)
+        found.append(replace(one, outputs=named))
+    evidence = tuple(o for one in found for o in one.outputs)
+    return replace(
+        found[0],
+        **verdict_of(Grounds(whole=evidence, draws=job.draws)),
+        inputs=tuple(text for one in found for text in one.inputs),
+        outputs=evidence,
+        seconds=sum(one.seconds for one in found),
+    )

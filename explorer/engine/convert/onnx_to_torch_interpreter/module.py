@@ -1,0 +1,228 @@
+"""An ONNX model as an nn.Module: its weights are parameters, its forward walks the graph."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import printable
+from explorer.engine.convert.onnx_to_torch_interpreter.domain import (
+    TorchDomain,
+    as_tensor,
+    known,
+    torch_dtype,
+)
+from explorer.engine.graph.interpreter import Interpreter
+from explorer.engine.graph.model import Graph, Model, Node, Span, Tensor
+
+__all__ = ["OnnxModule", "load_onnx"]
+
+_SIZES = 1024
+"""Elements up to which a list of int64 is taken for sizes, axes or indices rather than for data."""
+
+_SMALL = 64
+"""Numbers of floats up to which a tensor that is no initializer of its own is no parameter."""
+
+
+class OnnxModule(nn.Module):
+    """Runs an ONNX model in torch.
+
+    Weights are parameters (whole numbers: buffers) under the names that they have in the file, dots making
+    modules, so that the state_dict of a file that was exported from an nn.Module reads like that module's.
+
+    Args:
+        model: The model; it must not be changed afterwards.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self._check(model)
+        self._model = model
+        self._inputs = tuple(v.name for v in model.graph.feeds)
+        self._outputs = tuple(v.name for v in model.graph.outputs)
+        self._places: dict[int, tuple[nn.Module, str]] = {}
+        self._sizes: dict[int, Any] = {}
+        self._seen: set[int] = set()
+        self._opset = dict(model.opsets)
+        maps: dict[int, mmap.mmap] = {}
+        own = {id(t) for t in model.graph.initializers.values()}
+        seen = {n for node in _nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]}
+        for at, tensor in enumerate(_constants(model)):
+            if id(tensor) in self._places or id(tensor) in self._sizes:
+                continue
+            if _is_sizes(tensor):
+                self._sizes[id(tensor)] = tensor.array().reshape(tensor.shape).copy()
+                continue
+            value = _loaded(tensor, maps)
+            named = tensor.name if id(tensor) in own else ""
+            self._places[id(tensor)] = self._put(
+                named or f"constant_{at}", value, bool(named), trained=tensor.name not in seen
+            )
+
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+        """The outputs, in the model's order: one by itself, more of them in a tuple.
+
+        Args:
+            *inputs: In the order of the model's inputs.
+            **named: Or by their names.
+
+        Raises:
+            Misuse: One is missing, or there is none of that name.
+            BadModel: An operator cannot be run.
+        """
+        feeds = self._feeds(inputs, named)
+        device = next((t.device for t in feeds.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
+        domain = TorchDomain(self._constant, self._opset, device, self._seen)
+        interpreter = Interpreter(domain, self._model.functions)
+        graph = self._model.graph
+        scope = interpreter.scope(graph.initializers, feeds)
+        interpreter.run(graph.nodes, scope, keep=self._outputs)
+        results = tuple(as_tensor(scope[name], device) for name in self._outputs)
+        return results[0] if len(results) == 1 else results
+
+    def extra_repr(self) -> str:
+        """Inputs and outputs, and how large the graph is."""
+        graph = self._model.graph
+        names = f"{', '.join(self._inputs)} -> {', '.join(self._outputs)}"
+        return printable(f"{names}; {len(graph.nodes):,} nodes, {len(self._model.functions):,} functions")
+
+    def _feeds(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        if len(inputs) > len(self._inputs):
+            raise Misuse(f"{len(inputs)} inputs where the model takes {len(self._inputs)}", where="forward")
+        feeds = dict(zip(self._inputs, inputs, strict=False))
+        for name, value in named.items():
+            if name not in self._inputs or name in feeds:
+                known_names = ", ".join(map(printable, self._inputs))
+                raise Misuse(f"no input '{printable(name)}' is open", hint=f"there is {known_names}")
+            feeds[name] = value
+        missing = [name for name in self._inputs if name not in feeds]
+        if missing:
+            raise Misuse(f"input '{printable(missing[0])}' is missing", where="forward")
+        return feeds
+
+    def _constant(self, tensor: Tensor) -> Any:
+        sizes = self._sizes.get(id(tensor))
+        if sizes is not None:
+            return sizes
+        holder, name = self._places[id(tensor)]
+        return getattr(holder, name)
+
+    def _put(self, name: str, value: torch.Tensor, kept: bool, *, trained: bool) -> tuple[nn.Module, str]:
+        """Registers a tensor: a parameter if it is a weight that is trained, else a buffer."""
+        holder, last = self._holder(name)
+        if trained and value.is_floating_point() and (kept or value.numel() > _SMALL):
+            holder.register_parameter(last, nn.Parameter(value))
+        else:
+            holder.register_buffer(last, value, persistent=kept)
+        return holder, last
+
+    def _holder(self, name: str) -> tuple[nn.Module, str]:
+        """The module that is to hold a tensor of this name, and what it calls it."""
+        *path, last = name.split(".")
+        holder: nn.Module = self
+        if all((*path, last)):
+            for piece in path:
+                inner = holder._modules.get(piece)
+                if inner is None and not hasattr(holder, piece):
+                    inner = nn.Module()
+                    holder.add_module(piece, inner)
+                if inner is None:
+                    break
+                holder = inner
+            else:
+                if not hasattr(holder, last):
+                    return holder, last
+        flat = "weight_" + "".join(c if c.isalnum() else "_" for c in name)
+        while hasattr(self, flat):
+            flat += "_"
+        return self, flat
+
+    def _check(self, model: Model) -> None:
+        """Every operator must be known before anything is loaded.
+
+        Raises:
+            BadModel: One is not.
+        """
+        if 0 < model.opset < 9 and any(n.op == "Scan" and not n.domain for n in _nodes(model)):
+            raise BadModel(f"torch cannot run the Scan of opset {model.opset} here", where=model.path)
+        missing: dict[str, int] = {}
+        for node in _nodes(model):
+            if node.key not in model.functions and not known(node.domain, node.op):
+                name = f"{node.domain}.{node.op}" if node.domain else node.op
+                missing[printable(name)] = missing.get(printable(name), 0) + 1
+        if missing:
+            named = ", ".join(f"{name} ({count:,})" for name, count in list(missing.items())[:6])
+            plural = "s have" if len(missing) > 1 else " has"
+            raise BadModel(f"operator{plural} no counterpart in torch here: {named}", where=model.path)
+
+
+def load_onnx(model: Model) -> OnnxModule:
+    """An ONNX model as an nn.Module, in evaluation mode.
+
+    Raises:
+        BadModel: It has an operator or a type that torch has not.
+    """
+    return OnnxModule(model).eval()
+
+
+def _nodes(model: Model) -> Iterator[Node]:
+    """Every node of the model, its functions and the graphs inside."""
+
+    def inside(nodes: Sequence[Node]) -> Iterator[Node]:
+        for node in nodes:
+            yield node
+            for graph in _graphs(node):
+                yield from inside(graph.nodes)
+
+    yield from inside(model.graph.nodes)
+    for function in model.functions.values():
+        yield from inside(function.nodes)
+
+
+def _graphs(node: Node) -> list[Graph]:
+    if node.domain or node.op not in ("If", "Loop", "Scan"):
+        return []
+    return [value for value in node.attributes.values() if isinstance(value, Graph)]
+
+
+def _constants(model: Model) -> Iterator[Tensor]:
+    """Every tensor that the model holds."""
+    yield from model.graph.initializers.values()
+    for node in _nodes(model):
+        if node.op == "Constant" and not node.domain:
+            yield from (v for v in node.attributes.values() if isinstance(v, Tensor) and v.dtype != "string")
+        for graph in _graphs(node):
+            yield from graph.initializers.values()
+
+
+def _is_sizes(tensor: Tensor) -> bool:
+    return tensor.dtype == "int64" and len(tensor.shape) <= 1 and tensor.elements <= _SIZES
+
+
+def _loaded(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
+    """A tensor's values: mapped where they lie in a file, each page copied when it is first written to.
+
+    What begins at an odd place in its file, or is packed, is copied.
+    """
+    kind = torch_dtype(tensor.dtype)
+    payload = tensor.payload
+    if payload is None or tensor.dtype in ("int4", "uint4", "int2", "uint2"):
+        return torch.from_numpy(np.array(tensor.array())).to(kind)
+    if tensor.elements == 0:
+        return torch.empty(tensor.shape, dtype=kind)
+    if payload.size != tensor.nbytes:
+        raise BadModel(f"tensor '{printable(tensor.name)}' comes with {payload.size:,} bytes")
+    if isinstance(payload, Span) and payload.offset % kind.itemsize == 0:
+        key = id(payload.source)
+        if key not in maps:
+            with open(payload.source.path, "rb") as file:
+                maps[key] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        flat = torch.frombuffer(maps[key], dtype=kind, count=tensor.elements, offset=payload.offset)
+        return flat.reshape(tensor.shape)
+    return torch.frombuffer(bytearray(payload.view()), dtype=kind).reshape(tensor.shape)

@@ -1,0 +1,367 @@
+"""Operators that move elements and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from explorer.engine.convert.onnx_to_torch_interpreter.domain import Call
+
+__all__ = ["TABLE"]
+
+Rule = Callable[..., Any]
+
+
+def _reshape(call: Call, x: Tensor, shape: Any = None) -> Tensor:
+    sizes = call.ints(shape) if shape is not None else list(call.get("shape"))
+    if not call.get("allowzero", 0):
+        sizes = [x.shape[at] if _is(s, 0) else s for at, s in enumerate(sizes)]
+    return x.reshape(sizes)
+
+
+def _is(size: Any, number: int) -> bool:
+    """Whether a size is this number; what is open is not asked."""
+    return isinstance(size, int) and size == number
+
+
+def _transpose(call: Call, x: Tensor) -> Tensor:
+    order = call.get("perm")
+    return x.permute(*(reversed(range(x.dim())) if order is None else order)) if x.dim() else x
+
+
+def _split(call: Call, x: Tensor, sizes: Any = None) -> Sequence[Tensor]:
+    axis = call.get("axis", 0)
+    given = call.ints(sizes) if sizes is not None else call.get("split")
+    if given is None:
+        count = call.get("num_outputs", call.outputs)
+        return _cut(x, -(-x.shape[axis] // count), axis)
+    return _cut(x, list(given), axis)
+
+
+def _cut(x: Tensor, sizes: Any, axis: int) -> list[Tensor]:
+    split: Any = x.split  # it has no types
+    return list(split(sizes, axis))
+
+
+def _slice(call: Call, x: Tensor, *given: Any) -> Tensor:
+    if given:
+        starts, ends = call.ints(given[0]), call.ints(given[1])
+        axes = call.ints(given[2]) if len(given) > 2 and given[2] is not None else range(len(starts))
+        steps = call.ints(given[3]) if len(given) > 3 and given[3] is not None else [1] * len(starts)
+    else:
+        starts, ends = list(call.get("starts")), list(call.get("ends"))
+        axes, steps = call.get("axes", range(len(starts))), [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = axis % x.dim()
+        if step < 0:
+            # torch has no steps back: what they visit, the other way round
+            size = x.shape[axis]
+            first = min(start + size if start < 0 else start, size - 1)
+            last = -1 if end < -size else end + size if end < 0 else end
+            visited = torch.arange(first, last, step, device=x.device)
+            x = x.index_select(axis, visited)
+        else:
+            cut = [slice(None)] * axis + [slice(start, end, step)]
+            x = x[tuple(cut)]
+    return x
+
+
+def _squeeze(call: Call, x: Tensor, axes: Any = None) -> Tensor:
+    given = call.ints(axes) if axes is not None else call.get("axes")
+    return x.squeeze() if given is None else x.squeeze(tuple(given))
+
+
+def _unsqueeze(call: Call, x: Tensor, axes: Any = None) -> Tensor:
+    given = list(call.ints(axes) if axes is not None else call.get("axes"))
+    rank = x.dim() + len(given)
+    for axis in sorted(a % rank for a in given):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _flatten(call: Call, x: Tensor) -> Tensor:
+    axis = call.get("axis", 1)
+    axis = axis + x.dim() if axis < 0 else axis
+    columns: Any = 1
+    for size in x.shape[axis:]:
+        columns = columns * size
+    rows: Any = 1
+    for size in x.shape[:axis]:
+        rows = rows * size
+    return x.reshape(rows, columns)
+
+
+def _expand(call: Call, x: Tensor, shape: Any) -> Tensor:
+    sizes = call.ints(shape)
+    full = [1] * (len(sizes) - x.dim()) + list(x.shape)
+    sizes = [1] * (len(full) - len(sizes)) + sizes
+    # a 1 in the shape keeps the axis
+    return x.expand([a if _is(b, 1) else b for a, b in zip(full, sizes, strict=True)])
+
+
+def _gather(call: Call, x: Tensor, index: Tensor) -> Tensor:
+    axis = call.get("axis", 0) % max(x.dim(), 1)
+    flat = _positive(index.reshape(-1).long(), x.shape[axis])
+    found = x.index_select(axis, flat)
+    return found.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
+
+
+def _positive(index: Tensor, size: Any) -> Tensor:
+    return torch.where(index < 0, index + size, index)
+
+
+def _gather_elements(call: Call, x: Tensor, index: Tensor) -> Tensor:
+    axis = call.get("axis", 0)
+    return torch.gather(x, axis, _positive(index.long(), x.shape[axis]))
+
+
+def _gather_nd(call: Call, x: Tensor, index: Tensor) -> Tensor:
+    batch, depth = call.get("batch_dims", 0), index.shape[-1]
+    index = index.long()
+    places: list[Tensor] = []
+    for axis in range(batch):
+        sizes = [1] * (index.dim() - 1)
+        sizes[axis] = x.shape[axis]
+        places.append(torch.arange(x.shape[axis], device=x.device).reshape(sizes))
+    places += [_positive(index[..., at], x.shape[batch + at]) for at in range(depth)]
+    return x[tuple(places)]
+
+
+_SCATTERED = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def _scatter_elements(call: Call, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+    axis = call.get("axis", 0)
+    index = _positive(index.long(), x.shape[axis])
+    how = call.get("reduction", "none")
+    if how == "none":
+        return x.scatter(axis, index, updates)
+    return x.scatter_reduce(axis, index, updates, _SCATTERED[how], include_self=True)
+
+
+def _scatter_nd(call: Call, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+    places = tuple(_positive(index[..., at].long(), x.shape[at]) for at in range(index.shape[-1]))
+    how = call.get("reduction", "none")
+    if how == "none":
+        return x.index_put(places, updates)
+    if how == "add":
+        return x.index_put(places, updates, accumulate=True)
+    flat_index = torch.zeros_like(places[0])
+    rest = 1
+    for size in x.shape[len(places) :]:
+        rest = rest * size
+    for place, size in zip(places, x.shape, strict=False):
+        flat_index = flat_index * size + place
+    each = (flat_index.reshape(-1, 1) * rest + torch.arange(rest, device=x.device)).reshape(-1)
+    flat = x.reshape(-1).scatter_reduce(0, each, updates.reshape(-1), _SCATTERED[how], include_self=True)
+    return flat.reshape(x.shape)
+
+
+def _pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
+    sizes = call.ints(pads) if pads is not None else list(call.get("pads"))
+    count = len(sizes) // 2
+    chosen = [a % x.dim() for a in (call.ints(axes) if axes is not None else range(count))]
+    fill = call.number(value) if value is not None else call.get("value", 0.0)
+    mode = call.get("mode", "constant")
+    around = {axis: (sizes[at], sizes[at + count]) for at, axis in enumerate(chosen)}
+    if mode == "constant":
+        flat = [size for axis in reversed(range(x.dim())) for size in around.get(axis, (0, 0))]
+        if x.dtype == torch.bool:
+            return functional.pad(x.to(torch.uint8), flat, value=float(fill)).bool()
+        return functional.pad(x, flat, value=fill)
+    for axis, (before, after) in around.items():
+        size = x.shape[axis]
+        places = torch.arange(-before, size + after, device=x.device)
+        if mode == "edge":
+            places = places.clamp(0, size - 1)
+        elif mode == "wrap":
+            places = places % size
+        else:
+            turn = max(2 * (size - 1), 1)
+            places = places % turn
+            places = torch.where(places >= size, turn - places, places)
+        x = x.index_select(axis, places)
+    return x
+
+
+def _constant_of_shape(call: Call, shape: Any) -> Tensor:
+    value = call.get("value")
+    sizes = call.ints(shape)
+    if value is None:
+        return torch.zeros(sizes, device=call.device)
+    array = value.array().reshape(-1)
+    kind = call.tensor(array).dtype
+    return torch.full(sizes, array[0].item(), dtype=kind, device=call.device)
+
+
+def _range(call: Call, start: Any, end: Any, step: Any) -> Tensor:
+    kinds = [a.dtype for a in (start, end, step) if isinstance(a, Tensor)]
+    values = [call.number(a) for a in (start, end, step)]
+    return torch.arange(*values, dtype=kinds[0] if kinds else torch.int64, device=call.device)
+
+
+def _one_hot(call: Call, index: Tensor, depth: Any, values: Tensor) -> Tensor:
+    count, axis = int(call.number(depth)), call.get("axis", -1)
+    places = _positive(index.long(), count)
+    classes = torch.arange(count, device=index.device)
+    hot = (places.unsqueeze(-1) == classes).movedim(-1, axis)
+    return torch.where(hot, values[1], values[0])
+
+
+def _trilu(call: Call, x: Tensor, k: Any = None) -> Tensor:
+    diagonal = 0 if k is None else int(call.number(k))
+    return torch.triu(x, diagonal) if call.get("upper", 1) else torch.tril(x, diagonal)
+
+
+def _eye_like(call: Call, x: Tensor) -> Tensor:
+    kind = call.dtype(call.get("dtype")) if call.get("dtype") is not None else x.dtype
+    rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+    columns = torch.arange(x.shape[1], device=x.device)
+    found: Tensor = (columns - rows == call.get("k", 0)).to(kind)
+    return found
+
+
+def _top_k(call: Call, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
+    count = int(call.number(k)) if k is not None else call.get("k")
+    largest, axis = bool(call.get("largest", 1)), call.get("axis", -1)
+    # among equals onnx takes the first, which a stable sort does and torch's topk need not
+    values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
+    return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
+
+
+def _depth_to_space(call: Call, x: Tensor) -> Tensor:
+    size = call.get("blocksize")
+    if call.get("mode", "DCR") == "CRD":
+        found: Tensor = functional.pixel_shuffle(x, size)
+        return found
+    batch, channels, height, width = x.shape
+    split = x.reshape(batch, size, size, channels // size**2, height, width)
+    moved = split.permute(0, 3, 4, 1, 5, 2)
+    return moved.reshape(batch, channels // size**2, height * size, width * size)
+
+
+def _space_to_depth(call: Call, x: Tensor) -> Tensor:
+    size = call.get("blocksize")
+    batch, channels, height, width = x.shape
+    split = x.reshape(batch, channels, height // size, size, width // size, size)
+    order = (0, 1, 3, 5, 2, 4) if call.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    return split.permute(order).reshape(batch, -1, height // size, width // size)
+
+
+def _compress(call: Call, x: Tensor, condition: Tensor) -> Tensor:
+    axis = call.get("axis")
+    x = x.reshape(-1) if axis is None else x
+    places = torch.nonzero(condition).reshape(-1)
+    return x.index_select(0 if axis is None else axis, places)
+
+
+def _reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
+    batch, time = call.get("batch_axis", 1), call.get("time_axis", 0)
+    moved = x.movedim((time, batch), (0, 1))
+    steps = torch.arange(moved.shape[0], device=x.device).unsqueeze(1)
+    places = torch.where(steps < lengths, lengths - 1 - steps, steps)
+    index = places.reshape(*places.shape, *(1,) * (moved.dim() - 2)).expand(moved.shape)
+    return moved.gather(0, index).movedim((0, 1), (time, batch))
+
+
+def _nonzero(call: Call, x: Tensor) -> Tensor:
+    return torch.nonzero(x).t()
+
+
+# sequences of tensors
+
+
+def _sequence_at(call: Call, sequence: list[Tensor], index: Any) -> Tensor:
+    return sequence[int(call.number(index))]
+
+
+def _sequence_insert(call: Call, sequence: list[Tensor], x: Tensor, index: Any = None) -> list[Tensor]:
+    made = list(sequence)
+    at = len(made) if index is None else int(call.number(index))
+    made.insert(at + len(made) if at < 0 else at, x)
+    return made
+
+
+def _sequence_erase(call: Call, sequence: list[Tensor], index: Any = None) -> list[Tensor]:
+    made = list(sequence)
+    del made[-1 if index is None else int(call.number(index))]
+    return made
+
+
+def _from_sequence(call: Call, sequence: list[Tensor]) -> Tensor:
+    join = torch.stack if call.get("new_axis", 0) else torch.cat
+    return join(sequence, call.get("axis"))
+
+
+def _to_sequence(call: Call, x: Tensor, sizes: Any = None) -> list[Tensor]:
+    axis = call.get("axis", 0)
+    if sizes is None:
+        parts = _cut(x, 1, axis)
+        return [p if call.get("keepdims", 1) else p.squeeze(axis) for p in parts]
+    given = call.ints(sizes)
+    scalar = isinstance(sizes, Tensor) and sizes.dim() == 0
+    return _cut(x, given[0] if scalar else given, axis)
+
+
+def _unique(call: Call, x: Tensor) -> tuple[Tensor, ...]:
+    axis = call.get("axis")
+    values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
+    inverse = inverse.reshape(-1)
+    places = torch.arange(inverse.numel(), device=x.device)
+    none = inverse.new_full((counts.numel(),), inverse.numel())
+    first = none.scatter_reduce(0, inverse, places, "amin")
+    if not call.get("sorted", 1):
+        order = torch.argsort(first)
+        back = torch.argsort(order)
+        return values.index_select(axis or 0, order), first[order], back[inverse], counts[order]
+    return values, first, inverse, counts
+
+
+_TABLE: Mapping[str, Rule] = {
+    "Compress": _compress,
+    "Concat": lambda call, *args: torch.cat(args, call.get("axis")),
+    "ConcatFromSequence": _from_sequence,
+    "ConstantOfShape": _constant_of_shape,
+    "DepthToSpace": _depth_to_space,
+    "Expand": _expand,
+    "EyeLike": _eye_like,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
+    "NonZero": _nonzero,
+    "OneHot": _one_hot,
+    "Pad": _pad,
+    "Range": _range,
+    "Reshape": _reshape,
+    "ReverseSequence": _reverse_sequence,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "SequenceAt": _sequence_at,
+    "SequenceConstruct": lambda call, *args: list(args),
+    "SequenceEmpty": lambda call: [],
+    "SequenceErase": _sequence_erase,
+    "SequenceInsert": _sequence_insert,
+    "SequenceLength": lambda call, sequence: torch.tensor(len(sequence), device=call.device),
+    "Shape": lambda call, x: torch.tensor(x.shape[call.get("start", 0) : call.get("end")]),
+    "Size": lambda call, x: torch.tensor(x.numel()),
+    "Slice": _slice,
+    "SpaceToDepth": _space_to_depth,
+    "Split": _split,
+    "SplitToSequence": _to_sequence,
+    "Squeeze": _squeeze,
+    "Tile": lambda call, x, repeats: x.repeat(*call.ints(repeats)) if x.dim() else x,
+    "TopK": _top_k,
+    "Transpose": _transpose,
+    "Trilu": _trilu,
+    "Unique": _unique,
+    "Unsqueeze": _unsqueeze,
+}
+
+TABLE: Mapping[tuple[str, str], Rule] = {("", op): rule for op, rule in _TABLE.items()}
+"""Operators by domain and name."""

@@ -1,0 +1,67 @@
+"""`explorer.to_torch`: an ONNX file as an nn.Module."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from explorer.base.errors import ExplorerError, Misuse
+from explorer.host.optional_packages import require
+
+if TYPE_CHECKING:
+    from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule
+
+__all__ = ["to_torch"]
+
+
+def to_torch(
+    path: str | os.PathLike[str], *, verify: bool = True, draws: int = 1, seed: int = 0
+) -> OnnxModule:
+    """Loads an ONNX file as an nn.Module: plain or tiled, with functions, branches, loops and 8-bit numbers.
+
+    Weights are parameters under their names in the file; those that begin at a whole word of it stay there,
+    and a page is copied when it is first written to.
+
+    Args:
+        path: The file.
+        verify: Run it here and in onnxruntime, and compare; symbolic dimensions are 1.
+        draws: Random inputs for that.
+        seed: Of the first.
+
+    Raises:
+        BadModel: It is no ONNX model, or has an operator or a type that torch has not.
+        Misuse: It is another kind of model.
+        MissingExtra: torch is not installed.
+        ExplorerError: The two do not compute the same.
+    """
+    source = os.fspath(path)
+    require("torch", source)
+    from explorer.engine.convert.job import Asked, Job
+    from explorer.engine.convert.onnx_to_torch_interpreter.evidence import prove
+    from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx
+    from explorer.engine.formats.onnx import reader
+    from explorer.engine.formats.onnx.validate import validate
+    from explorer.engine.models.registry import recognise
+    from explorer.engine.runtime.random_inputs import plan_inputs
+
+    kind = recognise(source).name
+    if kind != "onnx":
+        raise Misuse(f"to_torch reads ONNX, and this is {kind}", where=source)
+    model = validate(reader.read(source))
+    module = load_onnx(model)
+    if verify:
+        job = Job(
+            opened=None,
+            source=source,
+            dims={},
+            input_shapes={},
+            asked=Asked(),
+            path="",
+            target="torch",
+            draws=draws,
+            seed=seed,
+        )
+        evidence = prove(job, model, module, [plan_inputs(model)])
+        if not evidence.passed:
+            raise ExplorerError(f"torch does not compute the same: {evidence.verdict}", where=source)
+    return module

@@ -1,0 +1,305 @@
+"""Operators on 8-bit numbers: exact integers in, exact integers out.
+
+Products of whole numbers are done in int32 where torch has them (dense matrices), and in float64 elsewhere,
+which holds every sum of int8 products that a model comes near to (2^53) without rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from explorer.base.errors import BadModel
+from explorer.engine.convert.onnx_to_torch_interpreter.layers import convolution
+
+if TYPE_CHECKING:
+    from explorer.engine.convert.onnx_to_torch_interpreter.domain import Call
+
+__all__ = ["TABLE"]
+
+Rule = Callable[..., Any]
+
+_NARROW = {2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7)}
+"""The smallest and largest number of a quantized type, by onnx's code."""
+_CODES = {torch.uint8: 2, torch.int8: 3, torch.uint16: 4, torch.int16: 5}
+
+
+def _along(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
+    """Scales or zero points as they meet `x`: one for all, one for each place of an axis, or blocks."""
+    if scale.dim() == 0 or (scale.numel() == 1 and scale.dim() <= 1):
+        return scale.reshape(())
+    if block:
+        return scale.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])
+    sizes = [1] * x.dim()
+    sizes[axis] = -1
+    return scale.reshape(sizes)
+
+
+def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    code = call.get("output_dtype", 0) or (2 if zero is None else 0)
+    kind = call.dtype(code) if code else _kind(zero)
+    return _stepped(call, x, scale, zero, kind, _NARROW.get(code or _CODES.get(kind, 0)))
+
+
+def _kind(zero: Tensor | None) -> torch.dtype:
+    assert zero is not None
+    return zero.dtype
+
+
+def _stepped(
+    call: Call, x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype, limits: Any
+) -> Tensor:
+    if limits is None:
+        raise BadModel(f"torch cannot quantize to {str(kind).removeprefix('torch.')} here")
+    axis, block = call.get("axis", 1), call.get("block_size", 0)
+    steps = torch.round(x / _along(scale, x, axis, block).to(x.dtype))
+    if zero is not None:
+        steps = steps + _along(zero, x, axis, block).to(x.dtype)
+    return steps.clamp(*limits).to(kind)
+
+
+def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    axis, block = call.get("axis", 1), call.get("block_size", 0)
+    whole = x.to(torch.int32) if not x.is_floating_point() else x.to(scale.dtype)
+    if zero is not None:
+        whole = whole - _along(zero, x, axis, block).to(whole.dtype)
+    return whole.to(scale.dtype) * _along(scale, x, axis, block)
+
+
+def _dynamic(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
+    scale = (high - low) / 255
+    zero = torch.round((0 - low) / scale).clamp(0, 255)
+    zero = torch.where(scale == 0, torch.zeros_like(zero), zero)
+    steps = torch.round(x / scale) + zero
+    return steps.clamp(0, 255).to(torch.uint8), scale, zero.to(torch.uint8)
+
+
+def _moved(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
+    """X less its zero point, in int32."""
+    wide = x.to(torch.int32)
+    if zero is None:
+        return wide
+    flat = zero.to(torch.int32)
+    if flat.numel() == 1:
+        return wide - flat.reshape(())
+    if flat.dim() > 1 or x.dim() < 2:
+        return wide - flat
+    return wide - flat.reshape(-1, 1) if axis == 0 else wide - flat
+
+
+def _integer_product(a: Tensor, b: Tensor) -> Tensor:
+    if a.dim() == 2 and b.dim() == 2 and a.device.type == "cpu":
+        return torch.mm(a, b)
+    return torch.matmul(a.to(torch.float64), b.to(torch.float64)).to(torch.int32)
+
+
+def _matmul_integer(
+    call: Call, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
+) -> Tensor:
+    # a's zero point may be one for each row, b's one for each column
+    return _integer_product(_moved(a, a_zero, 0), _moved(b, b_zero, 1))
+
+
+def _requantized(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
+    """Sums as numbers of the result's type: scaled, rounded to even, held within it."""
+    limits = _NARROW[_CODES[zero.dtype]]
+    steps = torch.round(total.to(torch.float32) * factor) + zero.to(torch.float32).reshape(())
+    return steps.clamp(*limits).to(zero.dtype)
+
+
+def _qlinear_matmul(
+    call: Call, a: Tensor, sa: Tensor, za: Tensor, b: Tensor, sb: Tensor, zb: Tensor, sy: Tensor, zy: Tensor
+) -> Tensor:
+    total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1))
+    if sa.numel() > 1 and sa.dim() == 1:
+        sa = sa.reshape(-1, 1)
+    factor = _single(sa).to(torch.float32) * _single(sb).to(torch.float32) / _single(sy).to(torch.float32)
+    return _requantized(total, factor, zy)
+
+
+def _single(scale: Tensor) -> Tensor:
+    return scale.reshape(()) if scale.numel() == 1 else scale
+
+
+def _whole_convolution(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    return convolution(call, x.to(torch.float64), w.to(torch.float64), bias)
+
+
+def _channels(zero: Tensor | None, w: Tensor) -> Tensor | None:
+    if zero is None or zero.numel() == 1:
+        return zero
+    return zero.reshape(-1, *(1,) * (w.dim() - 1))
+
+
+def _conv_integer(
+    call: Call, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
+) -> Tensor:
+    moved = _moved(x, x_zero, 1), _moved(w, _channels(w_zero, w), 0)
+    return _whole_convolution(call, *moved).to(torch.int32)
+
+
+def _qlinear_conv(
+    call: Call,
+    x: Tensor,
+    sx: Tensor,
+    zx: Tensor,
+    w: Tensor,
+    sw: Tensor,
+    zw: Tensor,
+    sy: Tensor,
+    zy: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
+    total = _whole_convolution(call, _moved(x, zx, 1), _moved(w, _channels(zw, w), 0))
+    if bias is not None:
+        total = total + bias.to(torch.float64).reshape(-1, *(1,) * (x.dim() - 2))
+    factor = _single(sx).to(torch.float32) * _single(sw).to(torch.float32) / _single(sy).to(torch.float32)
+    if factor.dim():
+        factor = factor.reshape(-1, *(1,) * (x.dim() - 2))
+    return _requantized(total, factor, zy)
+
+
+def _number(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    whole = x.to(torch.int32)
+    return (whole if zero is None else whole - zero.to(torch.int32)).to(torch.float32) * scale
+
+
+def _steps(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> Tensor:
+    steps = torch.round(x / scale)
+    steps = steps if zero is None else steps + zero.to(torch.float32)
+    return steps.clamp(*_NARROW[_CODES[kind]]).to(kind)
+
+
+def _two(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+    def rule(
+        call: Call, a: Tensor, sa: Tensor, za: Any, b: Tensor, sb: Tensor, zb: Any, sy: Tensor, zy: Any = None
+    ) -> Tensor:
+        return _steps(function(_number(a, sa, za), _number(b, sb, zb)), sy, zy, a.dtype)
+
+    return rule
+
+
+def _one(function: Callable[[Call, Tensor], Tensor]) -> Rule:
+    def rule(call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None) -> Tensor:
+        return _steps(function(call, _number(x, sx, zx)), sy, zy, x.dtype)
+
+    return rule
+
+
+def _mean(call: Call, x: Tensor) -> Tensor:
+    axes = list(range(1, x.dim() - 1)) if call.get("channels_last", 0) else list(range(2, x.dim()))
+    return x.mean(axes, keepdim=True)
+
+
+def _qlinear_concat(call: Call, sy: Tensor, zy: Tensor, *given: Tensor) -> Tensor:
+    parts = [_number(*given[at : at + 3]) for at in range(0, len(given), 3)]
+    return _steps(torch.cat(parts, call.get("axis")), sy, zy, zy.dtype)
+
+
+def _qgemm(
+    call: Call,
+    a: Tensor,
+    sa: Tensor,
+    za: Tensor,
+    b: Tensor,
+    sb: Tensor,
+    zb: Tensor,
+    c: Tensor | None = None,
+    sy: Tensor | None = None,
+    zy: Tensor | None = None,
+) -> Tensor:
+    left, right = _moved(a, za, 1), _moved(b, zb, 0 if call.get("transB", 0) else 1)
+    left = left.t() if call.get("transA", 0) else left
+    right = right.t() if call.get("transB", 0) else right
+    total = _integer_product(left.contiguous(), right.contiguous())
+    total = total if c is None else total + c
+    factor = _single(sa) * _single(sb) * call.get("alpha", 1.0)
+    if sy is None or zy is None:
+        result: Tensor = total.to(torch.float32) * factor
+        return result
+    return _requantized(total, factor / _single(sy), zy)
+
+
+def _to_float(
+    call: Call,
+    a: Tensor,
+    b: Tensor,
+    sa: Tensor,
+    sb: Tensor,
+    za: Tensor | None = None,
+    zb: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1)).to(torch.float32)
+    y = total * _single(sa) * _single(sb)
+    return y if bias is None else y + bias
+
+
+def _dynamic_matmul(
+    call: Call, a: Tensor, b: Tensor, sb: Tensor, zb: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    whole, scale, zero = _dynamic(call, a)
+    return _to_float(call, whole, b, scale, sb, zero, zb, bias)
+
+
+def _matmul_few_bits(
+    call: Call, a: Tensor, b: Tensor, scales: Tensor, zeros: Tensor | None = None, *rest: Any
+) -> Tensor:
+    """MatMulNBits: b is (N, blocks, bytes), each byte holding two numbers of 4 bits, or one of 8."""
+    bits, size = call.get("bits", 4), call.get("block_size")
+    depth, columns = call.get("K"), call.get("N")
+    if bits not in (4, 8) or (len(rest) > 0 and rest[0] is not None):
+        raise BadModel("torch cannot run MatMulNBits with this width, or with an order of groups, here")
+    blocks = -(-depth // size)
+    whole = _unpacked(b.reshape(columns, blocks, -1), bits).to(scales.dtype)
+    if zeros is None:
+        zero = torch.full((columns, blocks, 1), float(1 << (bits - 1)), device=a.device, dtype=scales.dtype)
+    elif zeros.is_floating_point():
+        zero = zeros.reshape(columns, blocks, 1)
+    else:
+        zero = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks].reshape(columns, blocks, 1)
+    weight = (whole - zero.to(scales.dtype)) * scales.reshape(columns, blocks, 1)
+    y = torch.matmul(a, weight.reshape(columns, -1)[:, :depth].t().to(a.dtype))
+    return y + rest[1] if len(rest) > 1 and rest[1] is not None else y
+
+
+def _unpacked(b: Tensor, bits: int) -> Tensor:
+    if bits == 8:
+        return b
+    return torch.stack((b & 15, b >> 4), -1).flatten(-2)
+
+
+_TABLE: Mapping[str, Rule] = {
+    "ConvInteger": _conv_integer,
+    "DequantizeLinear": _dequantize,
+    "DynamicQuantizeLinear": _dynamic,
+    "MatMulInteger": _matmul_integer,
+    "QLinearConv": _qlinear_conv,
+    "QLinearMatMul": _qlinear_matmul,
+    "QuantizeLinear": _quantize,
+}
+
+_MICROSOFT: Mapping[str, Rule] = {
+    "DequantizeLinear": _dequantize,
+    "DynamicQuantizeMatMul": _dynamic_matmul,
+    "MatMulIntegerToFloat": _to_float,
+    "MatMulNBits": _matmul_few_bits,
+    "QGemm": _qgemm,
+    "QLinearAdd": _two(torch.add),
+    "QLinearConcat": _qlinear_concat,
+    "QLinearGlobalAveragePool": _one(_mean),
+    "QLinearLeakyRelu": _one(lambda call, x: torch.nn.functional.leaky_relu(x, call.get("alpha", 0.01))),
+    "QLinearMul": _two(torch.mul),
+    "QLinearSigmoid": _one(lambda call, x: torch.sigmoid(x)),
+    "QuantizeLinear": _quantize,
+}
+
+TABLE: Mapping[tuple[str, str], Rule] = {
+    **{("", op): rule for op, rule in _TABLE.items()},
+    **{("com.microsoft", op): rule for op, rule in _MICROSOFT.items()},
+}
+"""Operators by domain and name."""

@@ -1,0 +1,1 @@
+"""Files of tensors alone, one kind into another."""

@@ -1,0 +1,393 @@
+"""The tensors of a model that is nothing else, gathered from whatever they are stored in.
+
+A checkpoint, a safetensors file and a folder of shards become the same list: names as a state_dict has
+them, and for each what hands its bytes out, 16 MiB at a time, straight from the file. What a checkpoint
+holds beside the model (an optimizer, an averaged copy) is left behind, and that is said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import bytes_text, printable
+from explorer.engine.convert.job import Job
+from explorer.engine.formats.files import open_regular
+from explorer.engine.formats.tensor_index import Stored, named_few
+from explorer.engine.formats.torch_files import checkpoint, checkpoint_modules
+from explorer.engine.formats.torch_files.tensors import TensorSpec
+from explorer.engine.formats.weights import safetensors
+from explorer.engine.models.opened import OpenOptions
+from explorer.engine.models.torch.described import DescribedFile
+
+__all__ = [
+    "METADATA",
+    "VERSIONS",
+    "Bundle",
+    "Files",
+    "Piece",
+    "check_room",
+    "copied",
+    "count_of",
+    "gather",
+    "of_checkpoint",
+    "of_safetensors",
+]
+
+VERSIONS = "torch.state_dict._metadata"
+"""The key under which safetensors' metadata keeps, as JSON, the versions that torch notes in a state_dict."""
+
+METADATA = "metadata"
+"""The attribute of a state_dict in which safetensors' metadata is kept."""
+
+_SLAB = 1 << 24
+_OPEN = 64
+"""Files that are kept open at once."""
+
+_TEXT = 1 << 20
+"""Characters of what is taken along beside the tensors, for each key."""
+_KEYS = 4096
+_VALUES = 1 << 20
+_DEPTH = 8
+
+
+class Piece(NamedTuple):
+    """One tensor.
+
+    Attributes:
+        name: As a state_dict has it.
+        dtype: In numpy's (or ml_dtypes') spelling.
+        shape: Outermost dimension first.
+        nbytes: Of its elements, one behind the other.
+        read: Hands out those bytes in order; a piece is valid until the next one is asked for.
+        same: Equal for names that are one tensor; None: it is nobody else's.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    read: Callable[[], Iterator[memoryview]]
+    same: Hashable = None
+
+
+class Bundle(NamedTuple):
+    """The tensors of a model.
+
+    Attributes:
+        pieces: In the order of the source.
+        metadata: What the writer said, by key.
+        versions: What torch noted of the modules (`_metadata` of a state_dict); None if nothing.
+        notes: What is worth knowing.
+    """
+
+    pieces: Sequence[Piece]
+    metadata: Mapping[str, str]
+    versions: Any
+    notes: Sequence[str]
+
+
+class Files:
+    """Files that are read from, a few of them open at a time."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def read(self, path: str, offset: int, length: int) -> Iterator[memoryview]:
+        """Bytes of a file, in order, in one buffer that is filled again and again.
+
+        Raises:
+            BadModel: The file is gone, or has become shorter.
+        """
+        buffer = memoryview(bytearray(min(length, _SLAB)))
+        done = 0
+        while done < length:
+            wanted = min(length - done, _SLAB)
+            try:
+                got = os.preadv(self._descriptor(path), [buffer[:wanted]], offset + done)
+            except OSError as error:
+                raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
+            if not got:
+                raise BadModel("has become shorter while it was read", where=path)
+            yield buffer[:got]
+            done += got
+
+    def _descriptor(self, path: str) -> int:
+        found = self._open.pop(path, None)
+        if found is None:
+            found, _ = open_regular(path)
+            if len(self._open) >= _OPEN:
+                os.close(self._open.popitem(last=False)[1])
+        self._open[path] = found
+        return found
+
+
+def count_of(number: int, noun: str) -> str:
+    """'1 tensor', '12 tensors'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def copied(pieces: Sequence[Piece]) -> str:
+    """What was done, in words: 'copying 12 tensors, 3.50 MiB'."""
+    return f"copying {count_of(len(pieces), 'tensor')}, {bytes_text(_bytes(pieces))}"
+
+
+def _bytes(pieces: Sequence[Piece]) -> int:
+    """Bytes of some tensors, each stored one once."""
+    once: dict[Hashable, int] = {piece.same or ("own", piece.name): piece.nbytes for piece in pieces}
+    return sum(once.values())
+
+
+def check_room(job: Job, pieces: Sequence[Piece]) -> None:
+    """Refuses to write what the disk cannot take.
+
+    A few bytes of a checkpoint may say that they stand for any number of elements (an expanded tensor).
+
+    Raises:
+        Misuse: There is less room.
+    """
+    size = _bytes(pieces)
+    free = shutil.disk_usage(os.path.dirname(job.path)).free
+    if size > free:
+        raise Misuse(
+            f"would take {bytes_text(size)}, and {bytes_text(free)} are free there",
+            where=job.target,
+            hint="nothing was written",
+        )
+
+
+def gather(job: Job, files: Files) -> Bundle:
+    """The tensors of the model that a job is about.
+
+    Raises:
+        BadModel: Some of them are missing, or cannot be read.
+    """
+    if job.opened.format == "checkpoint":
+        return of_checkpoint(job.source, files)
+    contents = job.opened.contents
+    if contents.missing:
+        raise BadModel(
+            f"parts of the model are missing: {named_few(contents.missing)}",
+            where=job.source,
+            hint="fetch them first",
+        )
+    metadata: dict[str, str] = {}
+    strides: dict[str, Sequence[int]] = {}
+    for path in contents.files:
+        if path.endswith(".safetensors") or job.opened.format == "safetensors":
+            for key, text in safetensors.read(path).metadata.items():
+                metadata.setdefault(key, text)
+        else:
+            strides |= checkpoint_modules.checkpoint(checkpoint.read(path), "checkpoint").strides
+    return _bundle(contents.tensors, strides, metadata, files, job.source)
+
+
+def of_safetensors(path: str, files: Files) -> Bundle:
+    """The tensors of one safetensors file.
+
+    Raises:
+        BadModel: It is broken.
+    """
+    header = safetensors.read(path)
+    return _bundle(header.tensors, {}, header.metadata, files, path)
+
+
+def of_checkpoint(path: str, files: Files) -> Bundle:
+    """The tensors of the model in a checkpoint; what lies beside the model is left behind.
+
+    Raises:
+        BadModel: It is broken, or one of them is in no form that can be copied.
+    """
+    saved = checkpoint.read(path)
+    found = checkpoint_modules.checkpoint(saved, "checkpoint")
+    tensors = [t for t in found.contents.tensors if t.name not in found.roles]
+    if not tensors:
+        raise BadModel("it holds no tensors of a model", where=path)
+    key, state = _state_dict(saved.root, found.roles)
+    prefix = f"{key}." if key else ""
+    if not all(t.name.startswith(prefix) for t in tensors):
+        prefix = ""
+    metadata, dropped = _beside(saved.root, state)
+    notes = []
+    if prefix:
+        notes.append(f"the state_dict is what the checkpoint holds under '{printable(key)}'")
+    left = sorted(set(found.roles.values()))
+    if left:
+        count = sum(1 for t in found.contents.tensors if t.name in found.roles)
+        notes.append(f"{count_of(count, 'tensor')} beside the model left behind: {', '.join(left)}")
+    if dropped:
+        notes.append(f"left behind, as no text: {named_few(dropped)}")
+    attributes = getattr(state, "state", None)
+    attributes = attributes if isinstance(attributes, dict) else {}
+    kept = attributes.get(METADATA)
+    if isinstance(kept, dict) and all(isinstance(t, str) for pair in kept.items() for t in pair):
+        metadata = {**kept, **metadata}
+    bundle = _bundle(tensors, found.strides, metadata, files, path, prefix)
+    return bundle._replace(
+        versions=_plain(attributes.get("_metadata")) or bundle.versions, notes=[*notes, *bundle.notes]
+    )
+
+
+def _bundle(
+    tensors: Sequence[Stored],
+    strides: Mapping[str, Sequence[int]],
+    metadata: Mapping[str, str],
+    files: Files,
+    source: str,
+    prefix: str = "",
+) -> Bundle:
+    """Pieces of stored tensors, without a prefix of their names; with names that the metadata says are
+    another's put back.
+    """
+    for tensor in tensors:
+        if tensor.unread:
+            raise BadModel(f"'{printable(tensor.name)}' cannot be copied: {tensor.unread}", where=source)
+    gathered = _gathered(tensors, strides)
+    made = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered, files) for t in tensors)
+    pieces = {piece.name: piece for piece in made}
+    metadata, versions, tied = dict(metadata), None, []
+    for alias, name in list(metadata.items()):
+        if alias not in pieces and name in pieces:
+            del metadata[alias]
+            same = pieces[name].same or ("tied", name)
+            pieces[name] = pieces[name]._replace(same=same)
+            pieces[alias] = pieces[name]._replace(name=alias)
+            tied.append(f"{printable(alias)} is {printable(name)}")
+    text = metadata.get(VERSIONS)
+    if text is not None:
+        try:
+            versions = _plain(json.loads(text))
+        except (ValueError, RecursionError):
+            versions = None
+        if versions is not None:
+            del metadata[VERSIONS]
+    notes = [f"as the metadata says, {named_few(tied)}"] if tied else []
+    return Bundle(list(pieces.values()), metadata, versions, [*notes, *_apart(tensors)])
+
+
+def _piece(
+    tensor: Stored, name: str, stride: Sequence[int] | None, gathered: Mapping[str, Any], files: Files
+) -> Piece:
+    def contiguous() -> Iterator[memoryview]:
+        return files.read(tensor.path, tensor.offset, tensor.nbytes)
+
+    def strided() -> Iterator[memoryview]:
+        import numpy as np
+
+        for slab in gathered[tensor.name].slabs():
+            yield memoryview(np.ascontiguousarray(slab).view(np.uint8).data)
+
+    same = None if tensor.identity is None else (tensor.path, tensor.identity, tensor.shape, stride)
+    read = contiguous if stride is None else strided
+    return Piece(name, tensor.dtype, tensor.shape, tensor.nbytes, read, same)
+
+
+def _gathered(tensors: Sequence[Stored], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """What hands out the elements of those tensors that do not lie in one piece."""
+    if not strides:
+        return {}
+    from explorer.engine.formats.tensor_index import Contents
+
+    apart = [t for t in tensors if t.name in strides]
+    contents = Contents("checkpoint", "", apart, (), 0)
+    file = DescribedFile(
+        contents, OpenOptions(), lambda: ([], {}), strides={n: tuple(s) for n, s in strides.items()}
+    )
+    return {numbers.name: numbers for numbers in file.tensors()[0]}
+
+
+def _apart(tensors: Sequence[Stored]) -> list[str]:
+    """A note where tensors lie in one storage and are not the same: each is written by itself."""
+    storages: dict[Hashable, set[Hashable]] = {}
+    for tensor in tensors:
+        if isinstance(tensor.identity, tuple):
+            storages.setdefault((tensor.path, tensor.identity[0]), set()).add(tensor.identity)
+    count = sum(len(views) for views in storages.values() if len(views) > 1)
+    return (
+        [f"{count:,} tensors share storages without being the same: each is written by itself"]
+        if count
+        else []
+    )
+
+
+# what a checkpoint holds beside the tensors
+
+
+def _state_dict(root: Any, roles: Mapping[str, str]) -> tuple[str, Any]:
+    """The key under which the model's tensors lie, and what lies there; '' for the whole."""
+    if not isinstance(root, dict) or any(isinstance(v, TensorSpec) for v in root.values()):
+        return "", root
+    beside = {name.partition(".")[0] for name in roles}
+    keys = [key for key, value in root.items() if str(key) not in beside and _holds_tensors(value)]
+    return (str(keys[0]), root[keys[0]]) if len(keys) == 1 and isinstance(keys[0], str) else ("", root)
+
+
+def _holds_tensors(value: Any) -> bool:
+    stack, seen = [value], 0
+    while stack and seen < _KEYS:
+        seen += 1
+        item = stack.pop()
+        if isinstance(item, TensorSpec):
+            return True
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item)
+        elif hasattr(item, "state"):
+            stack.append(item.state)
+    return False
+
+
+def _beside(root: Any, state: Any) -> tuple[dict[str, str], list[str]]:
+    """Plain values beside a state_dict as text (text as it is, all else as JSON), and keys of the rest."""
+    if not isinstance(root, dict) or root is state:
+        return {}, []
+    found: dict[str, str] = {}
+    dropped = []
+    for key, value in list(root.items())[:_KEYS]:
+        if value is state or _holds_tensors(value):
+            continue
+        plain = _plain(value)
+        text = value if isinstance(value, str) else json.dumps(plain) if plain is not None else ""
+        if isinstance(key, str) and text and len(text) <= _TEXT:
+            found[key] = text
+        elif value is not None:
+            dropped.append(str(key)[:100])
+    return found, dropped
+
+
+def _plain(value: Any) -> Any:
+    """A value of numbers, text, lists and dictionaries of them; None if it is anything else, or too much."""
+    left = _VALUES
+
+    def plain(value: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > _DEPTH:
+            raise ValueError("too much")
+        if isinstance(value, (str, bool, float)):
+            return value
+        if isinstance(value, int) and value.bit_length() <= 64:
+            return value
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {key: plain(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(item, depth + 1) for item in value]
+        raise ValueError("something else")
+
+    try:
+        return plain(value, 0)
+    except ValueError:
+        return None

@@ -1,0 +1,94 @@
+"""Evidence that two files hold the same tensors: every name, type and shape, and every byte."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from explorer.base.units import bytes_text, printable, shape_text
+from explorer.engine.convert.job import Job
+from explorer.engine.convert.tensor_files.bundle import Bundle, count_of
+from explorer.facts.conversion import StoredEvidence
+
+__all__ = ["compare"]
+
+
+def compare(job: Job, source: Bundle, result: Bundle) -> StoredEvidence:
+    """Compares the tensors of a source, and what is said beside them, with those of what was written.
+
+    Args:
+        job: Told how far it is.
+        source: What was to be written.
+        result: What was written, as its own reader found it.
+
+    Raises:
+        BadModel: A file became shorter meanwhile.
+        Cancelled: `job.cancel` said so.
+    """
+    started = time.perf_counter()
+    before = source.pieces
+    written = {piece.name: piece for piece in result.pieces}
+    differing: list[tuple[str, str]] = []
+    digest, nbytes = hashlib.sha256(), 0
+    tied: dict[Hashable, Hashable] = {}
+    for at, piece in enumerate(sorted(before, key=lambda p: p.name)):
+        other = written.pop(piece.name, None)
+        if other is None:
+            differing.append((piece.name, "it is not in the result"))
+            continue
+        if (piece.dtype, piece.shape) != (other.dtype, other.shape):
+            texts = [f"{p.dtype} {shape_text(p.shape)}" for p in (piece, other)]
+            differing.append((piece.name, f"{texts[0]} became {texts[1]}"))
+            continue
+        if piece.same is not None and other.same is not None:
+            if tied.get(piece.same) == other.same:
+                continue
+            tied[piece.same] = other.same
+        job.tell("comparing byte for byte", at, len(before))
+        for old, new in _pairs(piece.read(), other.read()):
+            digest.update(old)
+            nbytes += old.nbytes
+            if old.nbytes != new.nbytes or not np.array_equal(
+                np.frombuffer(old, "u1"), np.frombuffer(new, "u1")
+            ):
+                differing.append((piece.name, "its bytes differ"))
+                break
+            job.tell("comparing byte for byte", at, len(before))
+    differing += [(name, "it is not in the source") for name in sorted(written)]
+    for key, text in source.metadata.items():
+        if result.metadata.get(key) != text:
+            differing.append((f"metadata {key}", "it is not in the result"))
+    if source.versions != result.versions:
+        differing.append(("_metadata", "it is not in the result"))
+    count = f"{count_of(len(before), 'tensor')}, {bytes_text(nbytes)}"
+    verdict = f"equal byte for byte: {count}"
+    if differing:
+        name, why = differing[0]
+        verdict = f"different: {len(differing):,} of {count}: '{printable(name)}': {why}"
+    return StoredEvidence(
+        tensors=len(before),
+        nbytes=nbytes,
+        differing=tuple(differing),
+        sha256="" if differing else digest.hexdigest(),
+        passed=not differing,
+        verdict=verdict,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _pairs(a: Iterator[memoryview], b: Iterator[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
+    """Two streams of bytes in pieces of the same length; what one of them has more of comes alone."""
+    left, right = memoryview(b""), memoryview(b"")
+    while True:
+        left = left or next(a, memoryview(b""))
+        right = right or next(b, memoryview(b""))
+        size = min(left.nbytes, right.nbytes)
+        if not size:
+            break
+        yield left[:size], right[:size]
+        left, right = left[size:], right[size:]
+    if left.nbytes or right.nbytes:
+        yield left, right

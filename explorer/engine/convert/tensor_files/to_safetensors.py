@@ -1,0 +1,122 @@
+"""Tensors to one safetensors file, written as a stream.
+
+The layout is that of safetensors' own writer, to the byte: types of wide elements first, then by name, the
+header filled up with spaces to a multiple of eight. The package itself is not used: it wants every tensor
+in memory at once. A tensor that has several names is stored once, and the metadata says under which, as
+`safetensors.torch.save_model` does; the format has no other way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.tensor_files import write as tensors
+from explorer.engine.convert.tensor_files.bundle import VERSIONS, Bundle, Piece, count_of, of_safetensors
+from explorer.engine.formats.tensor_index import named_few
+from explorer.engine.formats.weights.safetensors import DTYPES, HEADER_BYTES
+
+__all__ = ["convert"]
+
+_CODES = {spelling: (code, rank) for rank, (code, (spelling, _)) in enumerate(DTYPES.items())}
+
+
+def convert(job: Job) -> Made:
+    """Writes one safetensors file.
+
+    Raises:
+        BadModel: A tensor is missing or broken, or of a type that safetensors has not.
+        Misuse: The disk has no room for it.
+        Cancelled: `job.cancel` said so.
+    """
+
+    def write(bundle: Bundle) -> Sequence[str]:
+        kept, metadata, notes = _once(bundle)
+        if bundle.versions is not None:
+            metadata[VERSIONS] = json.dumps(bundle.versions)
+        metadata.setdefault("format", "pt")
+        head = _header(kept, metadata, job.source)
+        with open(job.path, "wb") as out:
+            out.write(len(head).to_bytes(8, "little"))
+            out.write(head)
+            for at, piece in enumerate(kept):
+                for part in piece.read():
+                    job.tell("writing tensors", at, len(kept))
+                    out.write(part)
+        return notes
+
+    return tensors.convert(job, write, of_safetensors)
+
+
+def _once(bundle: Bundle) -> tuple[list[Piece], dict[str, str], list[str]]:
+    """Every tensor under one name, in the order of the format; the metadata, and what to say of it."""
+    metadata = dict(bundle.metadata)
+    names: dict[object, str] = {}
+    for piece in sorted(bundle.pieces, key=lambda p: p.name):
+        if piece.same is not None:
+            names.setdefault(piece.same, piece.name)
+    kept, tied, taken = [], [], []
+    for piece in bundle.pieces:
+        first = piece.name if piece.same is None else names[piece.same]
+        if first == piece.name:
+            kept.append(piece)
+        elif piece.name in metadata:
+            # what the user keeps there goes first; then the name is stored as a tensor of its own
+            taken.append(piece.name)
+            kept.append(piece)
+        else:
+            metadata[piece.name] = first
+            tied.append(f"{piece.name} is {first}")
+    notes = []
+    if tied:
+        notes.append(
+            f"{count_of(len(tied), 'tied tensor')} stored once, with its other names in the metadata:"
+            f" {named_few(tied)} (safetensors.torch.load_model reads that)"
+        )
+    if taken:
+        notes.append(f"stored twice, as the metadata has the name: {named_few(taken)}")
+    kept.sort(key=lambda p: (-_CODES.get(p.dtype, ("", 0))[1], p.name.encode()))
+    return kept, metadata, notes
+
+
+def _header(pieces: Sequence[Piece], metadata: Mapping[str, str], source: str) -> bytes:
+    """The JSON in front of the tensors.
+
+    Raises:
+        BadModel: safetensors has no such type, or the header would be too long for it.
+    """
+    unknown = sorted({piece.dtype for piece in pieces if piece.dtype not in _CODES})
+    if unknown:
+        piece = next(p for p in pieces if p.dtype == unknown[0])
+        raise BadModel(
+            f"safetensors has no type {unknown[0]}, which '{printable(piece.name)}' is of", where=source
+        )
+    if any(piece.name == "__metadata__" for piece in pieces):
+        raise BadModel("safetensors has no tensor called '__metadata__'", where=source)
+    text = ",".join(_entries(pieces, metadata))
+    head = f"{{{text}}}".encode()
+    head += b" " * (-len(head) % 8)
+    if len(head) > HEADER_BYTES:
+        raise BadModel(
+            f"the header would take {len(head):,} bytes, safetensors allows {HEADER_BYTES:,}", where=source
+        )
+    return head
+
+
+def _entries(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Iterator[str]:
+    def plain(value: object) -> str:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+    yield f'"__metadata__":{plain(metadata)}'
+    at = 0
+    for piece in pieces:
+        entry = {
+            "dtype": _CODES[piece.dtype][0],
+            "shape": list(piece.shape),
+            "data_offsets": [at, at + piece.nbytes],
+        }
+        at += piece.nbytes
+        yield f"{plain(piece.name)}:{plain(entry)}"

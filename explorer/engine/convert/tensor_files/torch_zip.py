@@ -1,0 +1,212 @@
+"""Writing what torch.save writes, as a stream and without torch.
+
+torch.save wants every tensor in memory; here a storage is copied from wherever it lies. The archive has
+what torch's own has: the pickle, the byte order, one stored entry for each storage, aligned to 64 bytes so
+that torch can map it, and the version.
+"""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import IO, Any
+
+from explorer.engine.convert.tensor_files.bundle import METADATA, Piece
+from explorer.engine.formats.torch_files.tensors import BYTES
+
+__all__ = ["TYPES", "pickled", "write"]
+
+_STORAGES = {
+    "uint8": "ByteStorage",
+    "int8": "CharStorage",
+    "int16": "ShortStorage",
+    "int32": "IntStorage",
+    "int64": "LongStorage",
+    "float16": "HalfStorage",
+    "float32": "FloatStorage",
+    "float64": "DoubleStorage",
+    "complex64": "ComplexFloatStorage",
+    "complex128": "ComplexDoubleStorage",
+    "bool": "BoolStorage",
+    "bfloat16": "BFloat16Storage",
+}
+"""Types that have a storage class of their own; all others are bytes with the type beside them."""
+
+TYPES = frozenset(BYTES)
+"""Types that torch has."""
+
+_FOLDER = "archive"
+"""What everything lies under, as in what torch writes to a stream."""
+_ALIGNMENT = 64
+_ZIP64 = 1 << 31
+"""Entries of this many bytes have their sizes in 64 bits."""
+
+_BATCH = 1000
+"""Pairs that are put into a dictionary together, as pickle itself does."""
+
+
+def write(
+    path: str,
+    pieces: Sequence[Piece],
+    versions: Any,
+    metadata: Mapping[str, str],
+    tell: Callable[[int], None],
+) -> None:
+    """Writes a state_dict.
+
+    Args:
+        path: Where.
+        pieces: Its tensors; those that are the same share a storage.
+        versions: Its `_metadata`, if any.
+        metadata: Kept as an attribute of it.
+        tell: Called with the number of storages that are written, again and again.
+    """
+    storages: dict[object, int] = {}
+    first: list[Piece] = []
+    keys = []
+    for piece in pieces:
+        identity = ("own", piece.name) if piece.same is None else ("same", piece.same)
+        if identity not in storages:
+            storages[identity] = len(first)
+            first.append(piece)
+        keys.append(storages[identity])
+    with open(path, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        _entry(archive, out, f"{_FOLDER}/data.pkl", pickled(pieces, keys, versions, metadata))
+        _entry(archive, out, f"{_FOLDER}/.format_version", [b"1"])
+        _entry(archive, out, f"{_FOLDER}/.storage_alignment", [str(_ALIGNMENT).encode()])
+        _entry(archive, out, f"{_FOLDER}/byteorder", [b"little"])
+        for key, piece in enumerate(first):
+            tell(key)
+            _entry(archive, out, f"{_FOLDER}/data/{key}", piece.read(), piece.nbytes, partial(tell, key))
+        _entry(archive, out, f"{_FOLDER}/version", [b"3\n"])
+
+
+def _entry(
+    archive: zipfile.ZipFile,
+    out: IO[bytes],
+    name: str,
+    parts: Iterator[Any] | Sequence[bytes],
+    size: int = 0,
+    tell: Callable[[], None] = lambda: None,
+) -> None:
+    """One entry, whose bytes begin at a multiple of the alignment."""
+    info = zipfile.ZipInfo(name)
+    large = size >= _ZIP64
+    start = out.tell() + 30 + len(name.encode()) + (20 if large else 0)
+    padding = -(start + 4) % _ALIGNMENT
+    # a field that torch uses for the same: 'FB', its length, and as many bytes as are wanted
+    info.extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
+    with archive.open(info, "w", force_zip64=large) as entry:
+        for part in parts:
+            entry.write(part)
+            tell()
+
+
+# the pickle, protocol 2: torch.load(weights_only=True) reads it
+
+
+def pickled(
+    pieces: Sequence[Piece], keys: Sequence[int], versions: Any, metadata: Mapping[str, str]
+) -> Iterator[bytes]:
+    """The pickle of an OrderedDict of tensors.
+
+    Args:
+        pieces: The tensors.
+        keys: Of the storage of each.
+        versions: Its attribute `_metadata`; None for none.
+        metadata: Its attribute `metadata`; none if it is empty.
+    """
+    memo: dict[str, int] = {}
+    yield b"\x80\x02" + _global("collections", "OrderedDict", memo) + b")R"
+    for at in range(0, len(pieces), _BATCH):
+        yield b"("
+        for piece, key in zip(pieces[at : at + _BATCH], keys[at : at + _BATCH], strict=True):
+            yield _text(piece.name) + _tensor(piece, key, memo)
+        yield b"u"
+    attributes = b""
+    if versions is not None:
+        attributes += _text("_metadata") + _ordered(versions, memo)
+    if metadata:
+        attributes += _text(METADATA) + _value(dict(metadata))
+    if attributes:
+        yield b"}(" + attributes + b"ub"
+    yield b"."
+
+
+def _tensor(piece: Piece, key: int, memo: dict[str, int]) -> bytes:
+    typed = _STORAGES.get(piece.dtype)
+    elements = 1
+    for dim in piece.shape:
+        elements *= dim
+    if typed is not None:
+        rebuild = _global("torch._utils", "_rebuild_tensor_v2", memo)
+        storage = _global("torch", typed, memo)
+        count = elements
+    else:
+        rebuild = _global("torch._utils", "_rebuild_tensor_v3", memo)
+        storage = _global("torch.storage", "UntypedStorage", memo)
+        count = piece.nbytes
+    place = b"(" + _text("storage") + storage + _text(str(key)) + _text("cpu") + _whole(count) + b"tQ"
+    shape = b"(" + b"".join(map(_whole, piece.shape)) + b"t"
+    stride = b"(" + b"".join(map(_whole, _strides(piece.shape))) + b"t"
+    hooks = _global("collections", "OrderedDict", memo) + b")R"
+    dtype = b"" if typed is not None else _global("torch", piece.dtype, memo)
+    return rebuild + b"(" + place + _whole(0) + shape + stride + b"\x89" + hooks + dtype + b"tR"
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= max(dim, 1)
+    return strides[::-1]
+
+
+def _global(module: str, name: str, memo: dict[str, int]) -> bytes:
+    """A name of code; the second time it is taken from the memo."""
+    key = f"{module} {name}"
+    if key in memo:
+        return b"h" + bytes([memo[key]])
+    memo[key] = len(memo)
+    return b"c" + f"{module}\n{name}\n".encode() + b"q" + bytes([memo[key]])
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return b"X" + struct.pack("<I", len(raw)) + raw
+
+
+def _whole(number: int) -> bytes:
+    if 0 <= number < 1 << 8:
+        return b"K" + bytes([number])
+    if 0 <= number < 1 << 16:
+        return b"M" + struct.pack("<H", number)
+    if -(1 << 31) <= number < 1 << 31:
+        return b"J" + struct.pack("<i", number)
+    raw = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(raw)]) + raw
+
+
+def _value(value: Any) -> bytes:
+    """Numbers, text, lists and dictionaries of them."""
+    if value is True or value is False:
+        return b"\x88" if value else b"\x89"
+    if isinstance(value, int):
+        return _whole(value)
+    if isinstance(value, float):
+        return b"G" + struct.pack(">d", value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return b"}(" + b"".join(_text(str(k)) + _value(v) for k, v in value.items()) + b"u"
+    return b"](" + b"".join(map(_value, value)) + b"e"
+
+
+def _ordered(value: Any, memo: dict[str, int]) -> bytes:
+    """As `_value`, with an OrderedDict outside, which is what torch has there."""
+    if not isinstance(value, Mapping):
+        return _value(value)
+    pairs = b"".join(_text(str(k)) + _value(v) for k, v in value.items())
+    return _global("collections", "OrderedDict", memo) + b")R(" + pairs + b"u"

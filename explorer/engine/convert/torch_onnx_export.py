@@ -1,0 +1,348 @@
+"""An nn.Module out as an ONNX file whose names are those of the module.
+
+torch has two exporters. The TorchScript one comes first: node names carry the module tree
+(`/features/features.0/Conv`), weights keep their state_dict names, detection models work, and AlexNet
+takes 2 s where the newer one takes several times that. The newer one (torch.export) takes over when it
+fails, or when what it wrote branches on values.
+
+Two things that happen to names on the way are undone here: parameters that merely have the same values
+(every fresh bias of zeros) are not merged into one, and a transposed weight that became
+`onnx::MatMul_2064` gets its name back. Batch norms stay themselves, so that parameters can be compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.engine.formats.torch_module.inputs import moved
+from explorer.engine.runtime.torch_fastpath import without_fastpath
+from explorer.facts import Progress, TensorInfo
+from explorer.host.optional_packages import said
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    from torch import nn
+
+    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
+
+__all__ = ["EXPORTERS", "OPSET", "Exported", "Wish", "export", "outputs_of"]
+
+_INVENTED = ("onnx::", "val_")
+"""How the names start that the two exporters give to values of their own."""
+
+OPSET = 17
+"""The lowest that has LayerNormalization as one operator, and that every runtime of today takes."""
+_LEAST_OPSET = 7
+"""The TorchScript exporter's lowest."""
+_LATER_OPSET = 20
+"""The TorchScript exporter's highest: operators that 17 has not, such as affine_grid."""
+_NEWER_OPSET = 18
+"""What the torch.export-based exporter writes without conversion."""
+
+
+EXPORTERS = {"torchscript": "the TorchScript exporter", "dynamo": "the torch.export exporter"}
+"""torch's two, by the name that its own option has for them."""
+
+_WAYS = (("torchscript", OPSET), ("torchscript", _LATER_OPSET), ("dynamo", _NEWER_OPSET))
+"""What is tried, one after the other, where nobody said what it should be."""
+
+_MANY_BYTES = 1 << 30
+"""Weights above this many bytes go into a file beside the model: protobuf ends at 2 GiB, graph included."""
+
+
+class Wish(Struct, frozen=True):
+    """What the file should be like, where that matters to somebody.
+
+    Attributes:
+        exporter: One of `EXPORTERS`; None takes the one that works.
+        opset: Its version of ONNX's operators; None takes what the exporter does best.
+        inputs: Names in the file, one for each input; empty for the model's own.
+        outputs: The same of the outputs.
+        axes: For each input its dynamic axes and the names of those; empty where all sizes are fixed.
+        output_axes: The same of the outputs.
+        shapes: What torch.export needs to know of the axes (`dynamic_shapes`).
+    """
+
+    exporter: str | None = None
+    opset: int | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    axes: tuple[Mapping[int, str], ...] = ()
+    output_axes: tuple[Mapping[int, str], ...] = ()
+    shapes: Any = None
+
+
+class Exported(Struct, frozen=True):
+    """How a file came about: the exporter that wrote it, and the opset that was asked of it."""
+
+    exporter: str
+    opset: int
+
+
+def export(
+    loaded: LoadedModule,
+    bound: Bound,
+    path: str,
+    on_progress: Callable[[Progress], None] | None = None,
+    wish: Wish | None = None,
+) -> Exported:
+    """Writes the model to `path`; weights above 1 GiB may go into files beside it.
+
+    Args:
+        loaded: The model; its weights are made now if they are not there yet.
+        bound: The inputs. Their shapes become the file's, but for the axes that the wish names.
+        path: Overwritten if it exists.
+        on_progress: Told the phase.
+        wish: What the file should be like.
+
+    Raises:
+        BadModel: No exporter that was asked for can write this model; the reason is the first one's.
+        Misuse: The exporter does not know the opset.
+    """
+    tell, wish = on_progress or (lambda progress: None), wish or Wish()
+    ways = _ways(wish)
+    tell(Progress("making the weights"))
+    model = loaded.materialise()
+    device = next((p.device for p in model.parameters()), None)
+    args, kwargs = moved(bound.arguments(device="cpu"), device)
+    if not wish.inputs:
+        wish = replace(wish, inputs=tuple(info.name for info in bound.inputs))
+    if not wish.outputs:
+        found = outputs_of(loaded, bound)
+        wish = replace(wish, outputs=tuple(info.name for info in found or ()))
+    reasons: list[str] = []
+    made_by: Exported | None = None
+    for number, (exporter, opset) in enumerate(ways):
+        # a file that branches is replaced by the other exporter's only
+        if made_by is not None and exporter == made_by.exporter:
+            continue
+        tell(Progress(f"exporting to ONNX ({EXPORTERS[exporter]})", number, len(ways)))
+        made = f"{path}.part" if made_by is not None else path
+        try:
+            with loaded.quiet(), _deaf():
+                _EXPORT[exporter](model, args, kwargs, made, replace(wish, opset=opset))
+        except ExplorerError:
+            raise
+        except Exception as error:
+            if isinstance(full := _cause(error), OSError) and full.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise full from None
+            reasons.append(said(_cause(error)))
+            with contextlib.suppress(OSError):
+                os.unlink(made)
+            continue
+        doubted, made_by = made_by is not None, Exported(exporter, opset)
+        if doubted:
+            os.replace(made, path)
+            break
+        if bound.images or not _branches(path):
+            break
+    if made_by is None:
+        raise BadModel(f"it cannot be exported to ONNX ({reasons[0]})", where=loaded.source)
+    tell(Progress("naming the weights"))
+    _restore_names(path, model)
+    return made_by
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong inside: the newer exporter wraps it in pages of advice."""
+    while type(error).__module__.startswith("torch.onnx") and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _ways(wish: Wish) -> tuple[tuple[str, int], ...]:
+    """The exporters to try, each with its opset.
+
+    Raises:
+        Misuse: The one exporter that is left does not know the opset.
+    """
+    if wish.opset is None:
+        return tuple(way for way in _WAYS if wish.exporter in (None, way[0]))
+    names = [wish.exporter] if wish.exporter else list(EXPORTERS)
+    ways = tuple((name, wish.opset) for name in names if wish.opset in _opsets(name))
+    if not ways:
+        known = [span for span in map(_opsets, names) if span]
+        first, last = min(span[0] for span in known), max(span[-1] for span in known)
+        who = EXPORTERS[wish.exporter] if wish.exporter else "torch"
+        other = "--exporter dynamo writes later ones" if wish.exporter == "torchscript" else ""
+        raise Misuse(
+            f"{who} writes opset {first} to {last}",
+            where=f"--opset {wish.opset}",
+            hint=other if wish.opset > last else "",
+        )
+    return ways
+
+
+def _opsets(exporter: str) -> range:
+    """The opsets that an exporter of the installed torch writes."""
+    if exporter == "torchscript":
+        return range(_LEAST_OPSET, _LATER_OPSET + 1)
+    import onnx
+
+    return range(_NEWER_OPSET, onnx.defs.onnx_opset_version() + 1)
+
+
+def _branches(path: str) -> bool:
+    """Whether the file branches or loops on values.
+
+    A trace of fixed shapes has no reason to. Where the TorchScript exporter lost a shape it writes both
+    ways out, and the runtime may refuse the one that never happens (seen on MViT). Detection models are
+    the exception: they do depend on values.
+    """
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    return any(node.op_type in ("If", "Loop") for node in graph.node)
+
+
+def outputs_of(loaded: LoadedModule, bound: Bound) -> tuple[TensorInfo, ...] | None:
+    """The outputs as the analysis has them; None if the model does not run on shapes."""
+    from explorer.engine.costs.torch.records import described
+    from explorer.engine.costs.torch.tracer import trace
+
+    args, kwargs = bound.arguments(device="meta")
+    with loaded.quiet():
+        seen = trace(loaded.meta(), args, kwargs)
+    return None if seen.failed else described(seen.result, "output")
+
+
+def _by_trace(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, wish: Wish) -> None:
+    import torch
+
+    axes = {
+        **dict(zip(wish.inputs, wish.axes, strict=False)),
+        **dict(zip(wish.outputs, wish.output_axes, strict=False)),
+    }
+    with torch.no_grad(), _no_merging_by_value(), without_fastpath(), torch.random.fork_rng(devices=[]):
+        torch.onnx.export(
+            model,
+            (*args, kwargs) if kwargs else tuple(args),
+            path,
+            input_names=list(wish.inputs),
+            output_names=list(wish.outputs) or None,
+            opset_version=wish.opset,
+            dynamic_axes={name: dict(named) for name, named in axes.items() if named} or None,
+            do_constant_folding=True,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            dynamo=False,
+        )
+
+
+def _by_graph(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, wish: Wish) -> None:
+    import torch
+
+    nbytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+    with torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
+        torch.onnx.export(
+            model,
+            tuple(args),
+            path,
+            kwargs=kwargs or None,
+            input_names=list(wish.inputs),
+            output_names=list(wish.outputs) or None,
+            opset_version=wish.opset,
+            dynamic_shapes=wish.shapes,
+            dynamo=True,
+            external_data=nbytes > _MANY_BYTES,
+            verbose=False,
+        )
+
+
+_EXPORT = {"torchscript": _by_trace, "dynamo": _by_graph}
+
+
+@contextlib.contextmanager
+def _no_merging_by_value() -> Iterator[None]:
+    """Initializers are merged where they share memory, and not where they happen to be equal.
+
+    The exporter has this as the rule for training models only; without the switch (it is no public
+    API), the names of fresh biases and batch norms would collapse into one.
+    """
+    import torch
+
+    passes: Any = torch._C
+    name = "_jit_pass_onnx_deduplicate_initializers"
+    merge = getattr(passes, name, None)
+    if merge is None:
+        yield
+        return
+    setattr(passes, name, lambda graph, params, training: merge(graph, params, True))
+    try:
+        yield
+    finally:
+        setattr(passes, name, merge)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Nothing written to the process's standard output and error arrives.
+
+    The exporter prints whole graphs from C++ when it fails, past everything that Python could catch.
+    """
+    with contextlib.ExitStack() as stack:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        stack.callback(os.close, nowhere)
+        for stream in (1, 2):
+            try:
+                saved = os.dup(stream)
+            except OSError:
+                # closed: there is nobody to be spared
+                continue
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, stream)
+            os.dup2(nowhere, stream)
+        yield
+
+
+def _restore_names(path: str, model: nn.Module) -> None:
+    """Gives weights that constant folding transposed the names of the state_dict again.
+
+    They are recognised by value. Nothing is rewritten when all names are right already.
+    """
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False)
+    renamed = _renamed(graph, path, model)
+    if not renamed:
+        return
+    for tensor in graph.graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    for node in graph.graph.node:
+        for at, value in enumerate(node.input):
+            if value in renamed:
+                node.input[at] = renamed[value]
+    onnx.save(graph, path)
+
+
+def _renamed(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
+    """Names that the exporter made up to names in the state_dict."""
+    from onnx import numpy_helper
+
+    taken = {tensor.name for tensor in graph.graph.initializer}
+    lost: dict[tuple[int, ...], list[tuple[str, np.ndarray[Any, Any]]]] = {}
+    for name, weight in model.state_dict().items():
+        if name not in taken and weight.dim() == 2:
+            lost.setdefault(tuple(weight.shape[::-1]), []).append((name, weight.t().numpy()))
+    renamed: dict[str, str] = {}
+    for tensor in graph.graph.initializer:
+        candidates = lost.get(tuple(tensor.dims), [])
+        if not tensor.name.startswith(_INVENTED) or not candidates:
+            continue
+        array = numpy_helper.to_array(tensor, os.path.dirname(os.path.abspath(path)))
+        for at, (name, values) in enumerate(candidates):
+            # the first row tells almost all apart without reading the rest
+            if (array[0] == values[0]).all() and (array == values).all():
+                renamed[tensor.name] = name
+                del candidates[at]
+                break
+    return renamed

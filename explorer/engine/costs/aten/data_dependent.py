@@ -1,0 +1,219 @@
+"""What operators answer that need values, when there are none: the largest output possible, or a guess.
+
+The size of what nonzero, nms or unique return depends on values, and so does every program that asks a
+tensor for a number. Where a largest output exists it is the answer, and what is computed from it is an
+upper bound. Where none exists (a number may be anything) the answer is an assumption, and says that word:
+what is computed after it may be more or less.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from explorer.engine.costs import formulas
+from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
+
+__all__ = ["ASKED", "BOUNDS", "MOST_KEPT", "REFUSED", "VALUES", "VALUES_BESIDE", "answer", "guess"]
+
+MOST_KEPT = 4096
+"""Elements up to which a tensor that no input goes into keeps its values: programs index and branch with
+them."""
+
+
+Most = Callable[[int, Any], int]
+"""How many of at most so many there are, of the elements of a tensor (None: of no mask)."""
+
+
+def _all_indices(args: Sequence[Any], most: Most) -> Any:
+    source = args[0]
+    count = most(source.numel() if source.dim() else 1, source)
+    return source.new_empty((count, source.dim()), dtype=torch.long)
+
+
+def _keep_all(args: Sequence[Any], most: Most) -> Any:
+    return args[0].new_empty((most(args[0].shape[0], None),), dtype=torch.long)
+
+
+def _all_distinct(args: Sequence[Any], most: Most) -> Any:
+    source = args[0]
+    count = most(source.numel(), None)
+    return (
+        source.new_empty((count,)),
+        source.new_empty(source.shape, dtype=torch.long),
+        source.new_empty((count,), dtype=torch.long),
+    )
+
+
+def _all_distinct_slices(args: Sequence[Any], most: Most) -> Any:
+    source, axis = args[0], args[1]
+    size = source.shape[axis]
+    count = most(size, None)
+    shape = list(source.shape)
+    shape[axis] = count
+    return (
+        source.new_empty(shape),
+        source.new_empty((size,), dtype=torch.long),
+        source.new_empty((count,), dtype=torch.long),
+    )
+
+
+def _all_selected(args: Sequence[Any], most: Most) -> Any:
+    """Indexing with a mask returns at most every element that the mask covers."""
+    source, indices = args[0], list(args[1])
+    at = next((i for i, t in enumerate(indices) if _is_mask(t)), None)
+    if at is None:
+        return None
+    mask = indices[at]
+    if any(t is not None for i, t in enumerate(indices) if i != at):
+        return None
+    lead, rest = source.shape[:at], source.shape[at + mask.dim() :]
+    return source.new_empty((*lead, most(mask.numel(), mask), *rest))
+
+
+def _is_mask(tensor: Any) -> bool:
+    return tensor is not None and tensor.dtype in (torch.bool, torch.uint8)
+
+
+def _masked(args: Sequence[Any], most: Most) -> Any:
+    shape = formulas.broadcast(tuple(args[0].shape), tuple(args[1].shape))
+    count = math.prod(d for d in shape if isinstance(d, int))
+    return args[0].new_empty((most(count, args[1] if args[1].numel() == count else None),))
+
+
+def _full_length(args: Sequence[Any], most: Most) -> Any:
+    """A padded batch as a packed sequence in which every sequence has the full length."""
+    source, lengths, batch_first = args[:3]
+    if not lengths.is_meta:
+        return None
+    batch, steps = (int(d) for d in (source.shape[:2] if batch_first else source.shape[1::-1]))
+    steps = most(steps, None)
+    sizes = torch.full((steps,), batch, dtype=torch.long, device="cpu")
+    return source.new_empty((steps * batch, *source.shape[2:])), sizes
+
+
+def _repeated_once(args: Sequence[Any], most: Most) -> Any:
+    repeats = args[0]
+    # there is no most: it may be more, too
+    return repeats.new_empty((repeats.numel() + (most(2, None) == 1),))
+
+
+def _least_bins(args: Sequence[Any], most: Most) -> Any:
+    least = next((a for a in args[2:3] if isinstance(a, int)), 0)
+    weights = args[1] if len(args) > 1 and args[1] is not None else None
+    kind = (
+        torch.long if weights is None else weights.dtype if weights.dtype.is_floating_point else torch.float64
+    )
+    return args[0].new_empty((max(least, 1) + (most(2, None) == 1),), dtype=kind)
+
+
+def _value(args: Sequence[Any], most: Most | None = None) -> Any:
+    kind = args[0].dtype
+    return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
+
+
+ASKED = "assumed: a value of a tensor was asked for and taken as 1 or true; what follows may depend on it"
+
+EQUAL = "assumed: two tensors that were compared are equal"
+
+BOUNDS: dict[str, tuple[Callable[[Sequence[Any], Most], Any], str]] = {
+    "aten::nonzero": (_all_indices, "nonzero: every element taken as nonzero"),
+    "torchvision::nms": (_keep_all, "nms: every box taken as kept"),
+    "aten::_unique2": (_all_distinct, "unique: every value taken as distinct"),
+    "aten::unique_consecutive": (_all_distinct, "unique: every value taken as distinct"),
+    "aten::unique_dim": (_all_distinct_slices, "unique: every slice taken as distinct"),
+    "aten::unique_dim_consecutive": (_all_distinct_slices, "unique: every slice taken as distinct"),
+    "aten::index": (_all_selected, "indexing with a mask: everything taken as selected"),
+    "aten::masked_select": (_masked, "masked_select: everything taken as selected"),
+    "aten::_pack_padded_sequence": (_full_length, "packed sequence: every length taken as the longest"),
+    "aten::repeat_interleave": (_repeated_once, "assumed: every element is repeated once"),
+    "aten::bincount": (_least_bins, "assumed: no value reaches beyond the least number of bins"),
+    "aten::_local_scalar_dense": (_value, ASKED),
+    "aten::is_nonzero": (lambda args, most: True, ASKED),
+    "aten::equal": (lambda args, most: True, EQUAL),
+}
+"""Answers of operators that need values, and the bound or the assumption in words."""
+
+VALUES = frozenset(("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"))
+"""Operators that hand a value over to Python: whatever comes after it may depend on it."""
+
+
+VALUES_BESIDE = frozenset(("aten::_pack_padded_sequence", "aten::_pad_packed_sequence"))
+"""Operators that read one argument (the lengths) whatever the others have: it keeps its values."""
+
+REFUSED = "assumed: a value of a tensor was asked for and taken as false, because the model fails otherwise"
+
+_MOST_VALUES = 1_000_000
+
+
+def _ones(tensor: Any) -> Any:
+    """As many ones as a tensor has elements, in nested lists of its shape."""
+    made: Any = _value((tensor,))
+    for size in reversed(tuple(tensor.shape)):
+        made = [copy.deepcopy(made) for _ in range(size)]
+    return made
+
+
+def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
+    """What a function of a tensor without values that hands out all its values is taken to return.
+
+    Returns:
+        None for any other function, or when there would be too many values.
+    """
+    if name not in ("tolist", "numpy", "__array__") or not args or not getattr(args[0], "is_meta", False):
+        return None
+    tensor = args[0]
+    if tensor.numel() > _MOST_VALUES or (name != "tolist" and tensor.dtype == torch.bfloat16):
+        return None
+    if name == "tolist":
+        return _ones(tensor), ASKED
+    return torch.ones(tuple(tensor.shape), dtype=tensor.dtype, device="cpu").numpy(), ASKED
+
+
+def answer(
+    func: Any, args: Sequence[Any], classes: Classes, *, least: bool = False, valued: bool = False
+) -> tuple[Any, str] | None:
+    """The upper bound of an operator that would need values, and what it assumes.
+
+    Args:
+        func: The operator.
+        args: Of its call.
+        classes: What falls to each class, where that is known to be less than everything.
+        least: The least is wanted instead.
+        valued: What is known of values is answered with its values.
+
+    Returns:
+        None for an operator that runs without values.
+    """
+    row = BOUNDS.get(func._schema.name)
+    if row is None or not any(_no_values(a) for a in args):
+        return None
+    text = row[1]
+
+    def most(count: int, mask: Any) -> int:
+        nonlocal text
+        shared = None if mask is None else classes.most(mask)
+        if shared is not None:
+            text = EVENLY
+            return shared
+        return min(count - 1, 1) if least and count else count
+
+    result = row[0](args, most)
+    if result is None:
+        return None
+    if valued and not least and text is row[1] and func._schema.name == "aten::nonzero":
+        # every element is nonzero: then it is known which
+        source = args[0]
+        if 0 < result.numel() <= MOST_KEPT:
+            result = torch.ones(tuple(source.shape), device="cpu").nonzero()
+    return result, text
+
+
+def _no_values(argument: Any) -> bool:
+    if isinstance(argument, (tuple, list)):
+        return any(_no_values(a) for a in argument)
+    return bool(getattr(argument, "is_meta", False))

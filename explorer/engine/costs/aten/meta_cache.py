@@ -1,0 +1,247 @@
+"""What is known of ATen operators before they are called: torch's shape functions are slow, models repeat.
+
+Most of torch's meta kernels are written in Python and take more time than everything that the analysis
+does itself. An operator that was asked with the same sizes before is answered as it answered then, with
+fresh tensors, the same tensor or a view of it, and costs what it cost then. What is asked for the first
+time is answered by `aten_shapes`, where that knows the rule, and else by torch.
+
+Answers outlive a run: an operator's answer depends on its arguments alone. They are dropped when there
+are too many, and when the rule that counted them is no longer the one in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from explorer.engine.costs.aten import data_dependent, meta_shapes
+from explorer.engine.costs.aten import rules as aten
+from explorer.engine.costs.aten.expert_routing import COUNTS
+from explorer.engine.costs.formulas import Cost
+from explorer.engine.costs.torch.records import dtype_name, size_of
+
+__all__ = ["Answer", "Operator", "answered", "forget", "known", "read", "remember", "trim"]
+
+MOST = 20_000
+"""Answers that are kept, of all operators together."""
+
+Sizes = tuple[tuple[Any, Any, Any], ...]
+"""Shape, stride and (of a fresh tensor) dtype or (of a view) distance from its source's offset."""
+
+
+class Operator:
+    """An ATen operator: what it does to its arguments, and what it answered so far.
+
+    Attributes:
+        name: Of its schema, with the namespace.
+        short: Without it.
+        mutates: Whether it writes to an argument.
+        repeats: Whether what it returns is decided by the sizes and values of its arguments.
+        auxiliary: Whether only its first result is an activation.
+        gathers: Whether it reads rows of a table.
+        bounded: Whether it may have to be answered by an upper bound.
+        shapes: Closed form of its sizes, None if there is none.
+    """
+
+    __slots__ = (
+        "answers", "auxiliary", "bounded", "gathers", "moves", "mutates", "name", "repeats", "rules",
+        "shapes", "short",
+    )  # fmt: skip
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.name: str = schema.name
+        self.short = self.name.partition("::")[2]
+        self.mutates: bool = schema.is_mutable
+        self.moves = torch.Tag.inplace_view in func.tags or self.short in ("set_", "resize_", "resize_as_")
+        self.repeats = func.namespace == "aten"
+        self.auxiliary = self.name in aten.AUXILIARY
+        self.gathers = self.name in aten.GATHERS
+        self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
+        self.shapes: meta_shapes.Rule | None = meta_shapes.RULES.get(func)
+        self.rules: tuple[Any, ...] = ()
+        self.answers: dict[Hashable, Answer] = {}
+
+
+class Answer:
+    """What an operator returned for one signature, and what it cost.
+
+    Attributes:
+        sizes: Of the tensors that it makes; empty when it has to be called.
+        how: `FRESH`, `VIEWS`, `SAME` or `CALLED`.
+        container: Type of the result when it is not a single tensor.
+        cost: Of the call.
+        given: Bytes of each tensor among the arguments.
+        made: dtype, shape and bytes of each tensor of the result.
+        attributes: The arguments that are not tensors, once somebody asked.
+    """
+
+    __slots__ = ("attributes", "container", "cost", "given", "how", "made", "sizes")
+
+    def __init__(
+        self,
+        how: int,
+        sizes: Sizes,
+        container: Callable[[Any], Any] | None,
+        cost: Cost,
+        given: Sequence[torch.Tensor],
+        made: Sequence[torch.Tensor],
+    ) -> None:
+        self.how = how
+        self.sizes = sizes
+        self.container = container
+        self.cost = cost
+        self.given = tuple(size_of(t) for t in given)
+        self.made = tuple((dtype_name(t.dtype), tuple(t.shape), size_of(t)) for t in made)
+        self.attributes: dict[str, Any] | None = None
+
+    def again(self, args: Sequence[Any]) -> Any:
+        """The same answer for other tensors of the same sizes; not for one that is `CALLED`."""
+        if self.how == FRESH:
+            made = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in self.sizes]
+        elif self.how == SAME:
+            return args[0]
+        else:
+            source = args[0]
+            start = source.storage_offset()
+            made = [_VIEW(source, s, t, start + d) for s, t, d in self.sizes]
+        return made[0] if self.container is None else self.container(made)
+
+
+CALLED, FRESH, SAME, VIEWS = range(4)
+"""Ways to answer: by calling the operator, with new tensors, with its first argument, with views of it."""
+
+_META = torch.device("meta")
+_EMPTY = torch.empty_strided
+_VIEW = torch.as_strided
+_OPERATORS: dict[Any, Operator] = {}
+
+
+def known(func: Any) -> Operator:
+    """What is known of an operator; answers counted by rules that are no longer in the table are dropped."""
+    operator = _OPERATORS.get(func)
+    if operator is None:
+        operator = _OPERATORS[func] = Operator(func)
+    rules = (aten.RULES.get(operator.name), aten.RULES.get(operator.name.removesuffix("_")))
+    if rules != operator.rules:
+        operator.rules = rules
+        operator.answers.clear()
+    return operator
+
+
+def forget() -> None:
+    """Drops every answer."""
+    for operator in _OPERATORS.values():
+        operator.answers.clear()
+
+
+def trim() -> None:
+    """Drops every answer when there are too many."""
+    if sum(len(operator.answers) for operator in _OPERATORS.values()) > MOST:
+        forget()
+
+
+def read(values: Any, key: list[Any], given: list[torch.Tensor]) -> bool:
+    """Collects the tensors among the arguments of a call, and what decides its answer.
+
+    Args:
+        values: The arguments.
+        key: Takes sizes and types of tensors, type and value of everything else (1, 1.0 and True are
+            equal, but not the same).
+        given: Takes the tensors.
+
+    Returns:
+        Whether the answer is decided by `key`: False when a tensor has values.
+    """
+    decided = True
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor or kind is torch.nn.Parameter or isinstance(value, torch.Tensor):
+            given.append(value)
+            if value.is_meta:
+                key += (value.shape, value.stride(), value.dtype)
+            else:
+                decided = False
+        elif kind is list or kind is tuple:
+            # lists of numbers are of one type, as the operator's schema says
+            if value and type(value[0]) in _PLAIN:
+                key += (type(value[0]), tuple(value))
+            else:
+                key.append(len(value))
+                decided = read(value, key, given) and decided
+        elif kind is torch.ScriptObject:
+            # handles of native code refuse to be compared
+            decided = False
+        else:
+            key += (kind, value)
+    return decided
+
+
+_PLAIN = frozenset((int, float, bool))
+
+
+def answered(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator returns, in closed form; None if torch has to be asked."""
+    if operator.shapes is None:
+        return None
+    found = operator.shapes(*args, **kwargs)
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return args[0]
+    made = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in found]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def remember(
+    operator: Operator,
+    key: Hashable,
+    args: Sequence[Any],
+    given: Sequence[torch.Tensor],
+    out: Any,
+    cost: Cost,
+) -> Answer | None:
+    """Keeps an answer for the next call with the same signature.
+
+    Returns:
+        None if the next call may answer something else.
+    """
+    container = type(out) if isinstance(out, (tuple, list)) else None
+    parts = out if container is not None else (out,)
+    if not all(isinstance(t, torch.Tensor) and t.is_meta for t in parts):
+        return None
+    how, sizes = _repeated(operator, args, given, parts)
+    made = parts[:1] if operator.auxiliary else parts
+    answer = Answer(how, sizes, container, cost, given, made)
+    operator.answers[key] = answer
+    return answer
+
+
+def _repeated(
+    operator: Operator, args: Sequence[Any], given: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
+) -> tuple[int, Sizes]:
+    """How to answer without calling: only where nothing but the answer can be seen from outside."""
+    source = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    if len(parts) == 1 and parts[0] is source and not operator.moves:
+        return SAME, ()
+    if operator.mutates or any(t.is_conj() or t.is_neg() for t in parts):
+        return CALLED, ()
+    storages = {t.untyped_storage()._cdata for t in given}
+    made = {t.untyped_storage()._cdata for t in parts}
+    if len(made) == len(parts) and not made & storages:
+        return FRESH, tuple((t.shape, t.stride(), t.dtype) for t in parts)
+    if source is None or not all(_is_view(t, source) for t in parts):
+        return CALLED, ()
+    start = source.storage_offset()
+    return VIEWS, tuple((t.shape, t.stride(), t.storage_offset() - start) for t in parts)
+
+
+def _is_view(tensor: torch.Tensor, source: torch.Tensor) -> bool:
+    return (
+        tensor.dtype == source.dtype
+        and tensor.untyped_storage()._cdata == source.untyped_storage()._cdata
+        and not source.is_conj()
+        and not source.is_neg()
+    )

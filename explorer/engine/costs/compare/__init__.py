@@ -1,0 +1,1 @@
+"""Models held against each other, and against what other tools print of them."""

@@ -1,0 +1,287 @@
+"""Models side by side: their totals, and how each comes to differ from the first.
+
+The same model has many forms: a module, its export, a file whose batch norms a tool folded away. A
+difference is explained when something that is seen in both accounts for it to the last unit, and open
+when not; nothing is explained by being plausible. Parameters follow from the stored tensors
+(`comparison_weights`), the rest from the rows of the layer trees, by the kind of work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from explorer.base.units import shape_text
+from explorer.engine.costs.compare.rewrites import (
+    Needless,
+    leaves,
+    needless,
+    rewritten,
+    sizes_computed,
+    tile_sums,
+)
+from explorer.engine.costs.compare.weights import Causes, Zeros, family, graphless, weight_causes
+from explorer.engine.costs.memory.liveness import Schedule
+from explorer.facts import Analysis
+from explorer.facts.comparison import Comparison, Difference
+
+__all__ = ["compare"]
+
+SHOWN = 4
+"""How many kinds of work are named in a difference that stays open."""
+
+_SAME_KINDS = ("torch", "torchscript", "torch.export")
+
+
+def compare(
+    analyses: Sequence[Analysis], schedules: Sequence[Schedule] = (), zeros: Sequence[Zeros] = ()
+) -> Comparison:
+    """The totals of two or more analysed models, and every difference from the first.
+
+    Args:
+        analyses: Of the models.
+        schedules: Their execution orders, which tell what no output needs.
+        zeros: Of each, whether a stored tensor is all zeros.
+
+    `agree` says that parameters and MACs of each model are those of the first, or that the differences
+    are explained in full.
+    """
+    first = analyses[0]
+    differences: list[Difference] = []
+    agree = True
+    for at, other in enumerate(analyses[1:], start=1):
+        idle = needless(first, other, (schedules[0], schedules[at])) if schedules else None
+        found, same = _against(first, other, at, idle, (zeros[0], zeros[at]) if zeros else ())
+        differences += found
+        agree = agree and same
+    return Comparison(tuple(a.info for a in analyses), _operators(analyses), tuple(differences), agree)
+
+
+def _against(
+    first: Analysis, other: Analysis, at: int, idle: Needless | None, zeros: Sequence[Zeros]
+) -> tuple[list[Difference], bool]:
+    """Differences of one model from the first, and whether parameters and MACs are settled."""
+    causes = weight_causes(first, other, idle.paths if idle is not None else frozenset(), zeros)
+    folds = causes is not None and causes.folds
+    params = _weights(first, other, at, "params", causes)
+    macs = _work(first, other, at, "macs", idle)
+    found = [
+        *params,
+        *_weights(first, other, at, "weight_bytes", causes),
+        *macs,
+        *_elementwise(first, other, at, folds, idle),
+        *_moved(first, other, at, folds),
+    ]
+    # what a file of tensors does not say cannot differ
+    settled = params if graphless(first) or graphless(other) else [*params, *macs]
+    return found, all(d.delta is not None and d.delta == d.explained for d in settled)
+
+
+# -- parameters
+
+
+def _weights(
+    first: Analysis, other: Analysis, at: int, figure: str, causes: Causes | None
+) -> list[Difference]:
+    delta = getattr(other.info.totals, figure) - getattr(first.info.totals, figure)
+    if causes is None:
+        return [Difference(at, figure, delta, 0, "its tensors are not known one by one")] if delta else []
+    amounts = [(c.why, c.params if figure == "params" else c.bytes) for c in causes.known]
+    found = [Difference(at, figure, n, n, why) for why, n in amounts if n]
+    rest = delta - sum(n for _, n in amounts)
+    if rest:
+        found.append(Difference(at, figure, rest, 0, causes.alone or "no weight that is known explains it"))
+    return found
+
+
+# -- work
+
+
+def _unknown(analysis: Analysis) -> int:
+    return sum(1 for layer in leaves(analysis) if layer.status == "unknown")
+
+
+def _by_family(analysis: Analysis, figure: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for layer in leaves(analysis):
+        found[family(layer.kind)] += getattr(layer, figure) or 0
+    return found
+
+
+def _sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
+    return [tuple(i.shape or ()) for i in analysis.info.model.inputs]
+
+
+def _batches(first: Analysis, other: Analysis) -> tuple[int, int] | None:
+    """The batch of either model, where that is all in which their inputs differ."""
+    pairs = list(zip(_sizes(first), _sizes(other), strict=False))
+    if len(_sizes(first)) != len(_sizes(other)) or not pairs:
+        return None
+    found = set()
+    for a, b in pairs:
+        if (
+            not a
+            or len(a) != len(b)
+            or a[1:] != b[1:]
+            or not isinstance(a[0], int)
+            or not isinstance(b[0], int)
+        ):
+            return None
+        found.add((a[0], b[0]))
+    return found.pop() if len(found) == 1 else None
+
+
+def _same_inputs(first: Analysis, other: Analysis) -> bool:
+    return sorted(map(str, _sizes(first))) == sorted(map(str, _sizes(other)))
+
+
+def _inputs_text(first: Analysis, other: Analysis) -> str:
+    ours = ", ".join(map(shape_text, _sizes(other)))
+    theirs = ", ".join(map(shape_text, _sizes(first)))
+    return f"other inputs: {ours} instead of {theirs}"
+
+
+def _work(
+    first: Analysis, other: Analysis, at: int, figure: str, idle: Needless | None = None
+) -> list[Difference]:
+    """Differences of a figure that grows with the inputs."""
+    a, b = getattr(first.info.totals, figure), getattr(other.info.totals, figure)
+    if graphless(first) or graphless(other):
+        if figure != "macs" or graphless(first) == graphless(other):
+            return []
+        return [Difference(at, figure, None, None, "one of the two is tensors without a graph")]
+    missing = _unknown(first) + _unknown(other)
+    if a is None or b is None:
+        return [Difference(at, figure, None, None, f"not known for {missing:,} layers: see their reasons")]
+    found = []
+    if missing and figure == "macs":
+        found.append(
+            Difference(at, figure, None, None, f"{missing:,} layers have no known cost and are left out")
+        )
+    delta = b - a
+    if not delta:
+        return found
+    if not _same_inputs(first, other):
+        batches = _batches(first, other)
+        if batches and b * batches[0] == a * batches[1]:
+            why = f"batch {batches[1]:,} instead of {batches[0]:,}"
+            return [*found, Difference(at, figure, delta, delta, why)]
+        return [*found, Difference(at, figure, delta, None, _inputs_text(first, other))]
+    amounts = tile_sums(first, other, figure) + (idle.amounts(figure) if idle is not None else [])
+    found += [Difference(at, figure, n, n, why) for why, n in amounts if n]
+    rest = delta - sum(n for _, n in amounts)
+    return [*found, Difference(at, figure, rest, 0, _where(first, other, figure))] if rest else found
+
+
+def _where(first: Analysis, other: Analysis, figure: str) -> str:
+    """In which kinds of work two models differ, most first."""
+    a, b = _by_family(first, figure), _by_family(other, figure)
+    changed = {k: b[k] - a[k] for k in {*a, *b} if b[k] != a[k]}
+    order = sorted(changed, key=lambda k: (-abs(changed[k]), k))
+    parts = [f"{k} {changed[k]:+,}" for k in order[:SHOWN]]
+    rest = len(order) - SHOWN
+    return "; ".join(parts) + (f"; {rest:,} more kinds" if rest > 0 else "")
+
+
+# -- elementwise work
+
+
+def _elementwise(
+    first: Analysis, other: Analysis, at: int, folds: bool, idle: Needless | None
+) -> list[Difference]:
+    figure = "elementwise_ops"
+    a, b = first.info.totals.elementwise_ops, other.info.totals.elementwise_ops
+    if a is None or b is None or a == b or not _same_inputs(first, other):
+        return _work(first, other, at, figure, idle)
+    left, right = _by_family(first, figure), _by_family(other, figure)
+    amounts: list[tuple[str, int]] = []
+    if folds:
+        amounts.append((_FOLDED, right["batch norm"] - left["batch norm"]))
+        biases = _bias_work(other) - _bias_work(first)
+        if right["convolution"] - left["convolution"] == biases:
+            amounts.append((_BIASES, biases))
+    if not left["quantization"] or not right["quantization"]:
+        amounts.append((_QUANTIZED, right["quantization"] - left["quantization"]))
+    amounts += rewritten(
+        first,
+        other,
+        {"batch norm", "convolution"} if folds else set(),
+        idle.paths if idle is not None else frozenset(),
+    )
+    amounts += sizes_computed(first, other)
+    amounts += tile_sums(first, other, figure)
+    amounts += idle.amounts(figure) if idle is not None else []
+    found = [Difference(at, figure, n, n, why) for why, n in amounts if n]
+    rest = b - a - sum(n for _, n in amounts)
+    if rest:
+        found.append(Difference(at, figure, rest, 0, _where(first, other, figure)))
+    return found
+
+
+_FOLDED = "scale and shift of batch normalisations that are folded into the weights before them"
+_QUANTIZED = "values that are quantized or dequantized: a scale, and a shift"
+_BIASES = "biases of convolutions that come with folding: one addition for every output"
+
+
+def _bias_work(analysis: Analysis) -> int:
+    """Additions of the biases of convolutions: all that a convolution has of elementwise work."""
+    work = 0
+    for layer in leaves(analysis):
+        if family(layer.kind) == "convolution" and len(layer.weights) > 1:
+            work += layer.elementwise_ops or 0
+    return work
+
+
+def _count(analysis: Analysis, name: str) -> int:
+    return sum(layer.calls for layer in leaves(analysis) if family(layer.kind) == name)
+
+
+# -- operators
+
+
+def _moved(first: Analysis, other: Analysis, at: int, folds: bool) -> list[Difference]:
+    """Layers that one model has and the other does without, and why that changes nothing."""
+    found: list[Difference] = []
+    if graphless(first) or graphless(other):
+        return found
+    for name, (fewer, more) in _DROPPED.items():
+        delta = _count(other, name) - _count(first, name)
+        if delta and (folds or name != "batch norm"):
+            found.append(Difference(at, "operators", delta, delta, fewer if delta < 0 else more))
+    return found
+
+
+_DROPPED = {
+    "dropout or identity": (
+        "dropout and identity left out: they do nothing in evaluation mode",
+        "dropout and identity kept: they do nothing in evaluation mode",
+    ),
+    "batch norm": (
+        "batch normalisations folded into the weights of what stands before them",
+        "batch normalisations that are folded into other weights in the first",
+    ),
+    "constant": (
+        "constants that are nodes in the first",
+        "constants that an export writes as nodes: sizes, mostly",
+    ),
+}
+"""Work that a model can do without, and what to say where it has less or more of it than the first."""
+
+
+def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """How many operators of each type there are, in the words of the format, or of the work they do where
+    the models are of different formats.
+    """
+    formats = {a.info.model.format for a in analyses}
+    bare = all(map(graphless, analyses))
+    alike = formats <= set(_SAME_KINDS) or formats in ({"onnx"}, {"tflite"}) or bare
+    counts = []
+    for analysis in analyses:
+        count: Counter[str] = Counter()
+        # where one is a graph, the types of another's tensors are no operators
+        listed = leaves(analysis) if bare or not graphless(analysis) else []
+        for layer in listed:
+            count[layer.kind if alike else family(layer.kind)] += layer.calls
+        counts.append(count)
+    names = sorted({n for c in counts for n in c}, key=lambda n: (-max(c[n] for c in counts), n))
+    return tuple((name, tuple(c[name] for c in counts)) for name in names if any(c[name] for c in counts))

@@ -1,0 +1,233 @@
+"""The same work written in other operators: an export of modules, a tiling of an export.
+
+What a module does in one piece, an export writes as several operators, and names the module with each; what
+a product does within itself, a tiling writes as tile products and their sums, under the product's name. So
+it is seen which operators stand for what, and how much elementwise work that makes more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from explorer.base.units import printable
+from explorer.engine.costs.compare.weights import family
+from explorer.engine.costs.memory.liveness import Schedule
+from explorer.facts import Analysis, Layer
+
+__all__ = ["Needless", "leaves", "needless", "rewritten", "sizes_computed", "tile_sums"]
+
+NAMED = 3
+"""How many layers are named that nothing needs."""
+
+_SIZES = 16
+"""Elements up to which whole numbers are taken for sizes."""
+
+
+def leaves(analysis: Analysis) -> list[Layer]:
+    """The rows that add up to the totals."""
+    return [layer for layer in analysis.layers if not layer.group and layer.counted]
+
+
+def _sides(first: Analysis, other: Analysis) -> tuple[Analysis, Analysis, int] | None:
+    """Modules, their graph, and the sign of what the graph has more; None if they are not one of each."""
+    formats = first.info.model.format == "onnx", other.info.model.format == "onnx"
+    if formats[0] == formats[1]:
+        return None
+    return (other, first, -1) if formats[0] else (first, other, 1)
+
+
+def rewritten(
+    first: Analysis,
+    other: Analysis,
+    settled: Collection[str],
+    idle: Collection[str],
+    figure: str = "elementwise_ops",
+) -> list[tuple[str, int]]:
+    """What a graph writes as several operators, and how much work that makes more.
+
+    Args:
+        first: A model, of modules or the graph of one.
+        other: The other of the two.
+        settled: Families of work whose differences are explained already.
+        idle: Paths of layers that nothing needs, likewise.
+        figure: The kind of work.
+    """
+    sides = _sides(first, other)
+    if sides is None:
+        return []
+    modules, graph, sign = sides
+    known = {layer.path: layer for layer in leaves(modules) if layer.name != layer.kind}
+    attending = _attending(modules, idle)
+    parts: dict[str, list[Layer]] = {}
+    for node in leaves(graph):
+        if _is_size(node):
+            continue
+        scope = _scope(graph, node)
+        # an operator that is all of its module stands in the module's place
+        own = f"{scope}.{node.name}".lstrip(".")
+        scope = own if own in known else scope
+        while scope and scope not in known and scope not in attending:
+            scope = scope.rpartition(".")[0]
+        if scope in known or scope in attending:
+            parts.setdefault(scope, []).append(node)
+    work: Counter[str] = Counter()
+    words: dict[str, Counter[str]] = {}
+    for path, nodes in parts.items():
+        # what runs and has no operators of its name is written where its weights are used
+        ours = (
+            [known[path]]
+            if path in known
+            else attending[path]
+            + [y for y in known.values() if _above(y) == path and y.path not in parts and y.path not in idle]
+        )
+        kinds = Counter(n.kind for n in nodes if n.elementwise_ops or n.macs)
+        name = ours[0].kind
+        if family(name) in settled or len(kinds) < 2:
+            continue
+        work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(getattr(y, figure) or 0 for y in ours)
+        words.setdefault(name, Counter()).update(kinds.keys())
+    found = []
+    for kind, amount in work.items():
+        count = words[kind].most_common()[0][1]
+        text = f"{count:,} {kind} written as {', '.join(words[kind])}"
+        if graph.info.tiled is not None and (figure == "macs" or words[kind].keys() & {"Sum", "ReduceSum"}):
+            text = f"{count:,} {kind} on tiles: {_TILED[figure]}"
+        found.append((text if sign > 0 else f"{text} in the first", sign * amount))
+    return found
+
+
+_TILED = {
+    "elementwise_ops": "the sums of its tiles, which a product does within itself",
+    "macs": "what fills up its tiles",
+}
+"""What a product on tiles does more than a whole one."""
+
+
+def _attending(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
+    """What the forward of a module calls itself, attention first, by the module's path, where attention is
+    among it.
+    """
+    called: dict[str, list[Layer]] = {}
+    for layer in leaves(modules):
+        if layer.name.startswith(layer.kind) and layer.path not in idle:
+            called.setdefault(_above(layer), []).append(layer)
+    return {
+        path: sorted(found, key=lambda y: family(y.kind) != "attention")
+        for path, found in called.items()
+        if any(family(layer.kind) == "attention" for layer in found)
+    }
+
+
+def _above(layer: Layer) -> str:
+    return layer.path.rpartition(".")[0]
+
+
+def _scope(graph: Analysis, node: Layer) -> str:
+    """The module of an operator, as the module tree calls it: '/layer1/layer1.0/conv1' is layer1.0.conv1."""
+    if node.parent is None:
+        return ""
+    path = ""
+    for token in graph.layers[node.parent].path.strip("/").split("/"):
+        last = path.rpartition(".")[2]
+        token = token.removeprefix(f"{last}.") if last else token
+        path = f"{path}.{token}" if path else token
+    return path
+
+
+def _is_size(node: Layer) -> bool:
+    """Whether an operator of a graph computes a size, not what a model works on."""
+    shapes = [t.shape for t in node.outputs if t.dtype in ("int64", "int32")]
+    return bool(shapes) and len(shapes) == len(node.outputs) and (node.elementwise_ops or 0) <= _SIZES
+
+
+def sizes_computed(first: Analysis, other: Analysis) -> list[tuple[str, int]]:
+    """Sizes that a graph computes where modules have them at hand."""
+    sides = _sides(first, other)
+    if sides is None:
+        return []
+    _, graph, sign = sides
+    work = sum(node.elementwise_ops or 0 for node in leaves(graph) if _is_size(node))
+    return [("sizes that the graph computes itself", sign * work)]
+
+
+def tile_sums(first: Analysis, other: Analysis, figure: str) -> list[tuple[str, int]]:
+    """What a tiled graph does more than the graph that it was made from, product by product."""
+    sides = _sides(first, other)
+    if sides is not None:
+        tiled = figure == "macs" and sides[1].info.tiled is not None
+        return rewritten(first, other, (), (), figure) if tiled else []
+    found = []
+    for plain, cut, sign in ((first, other, 1), (other, first, -1)):
+        if cut.info.tiled is None:
+            continue
+        single = {layer.path: layer for layer in leaves(plain)}
+        more = count = 0
+        for group in cut.layers:
+            whole = single.get(group.path) if group.group and group.counted else None
+            if whole is not None and whole.kind == group.kind:
+                more += (getattr(group, figure) or 0) - (getattr(whole, figure) or 0)
+                count += 1
+        text = f"{count:,} product{'s' if count != 1 else ''} on tiles: {_TILED[figure]}"
+        found.append((text, sign * more))
+    return found
+
+
+class Needless(Struct, frozen=True):
+    """Layers of modules whose work no output needs, and which their graph leaves out.
+
+    Attributes:
+        layers: The rows.
+        sign: Of what the second model has more.
+    """
+
+    layers: tuple[Layer, ...]
+    sign: int
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Of the rows."""
+        return frozenset(layer.path for layer in self.layers)
+
+    def amounts(self, figure: str) -> list[tuple[str, int]]:
+        """Why there is less of a figure, and how much."""
+        work = sum(getattr(layer, figure) or 0 for layer in self.layers)
+        names = ", ".join(printable(layer.path) for layer in self.layers[:NAMED])
+        rest = f" and {len(self.layers) - NAMED:,} more" if len(self.layers) > NAMED else ""
+        return [(f"{names}{rest}: no output of the graph needs it, which leaves it out", self.sign * work)]
+
+
+def needless(first: Analysis, other: Analysis, orders: Sequence[Schedule]) -> Needless | None:
+    """The layers of modules that no output of their graph needs; None if the two are not one of each.
+
+    A graph that has fewer outputs is taken to have the first ones: what only later ones need goes, too.
+    """
+    sides = _sides(first, other)
+    if sides is None:
+        return None
+    modules, graph, sign = sides
+    order = orders[0] if modules is first else orders[1]
+    if order.failed:
+        return None
+    count = len(graph.info.model.outputs)
+    kept = [o.shape for o in modules.info.model.outputs][:count] == [
+        o.shape for o in graph.info.model.outputs
+    ]
+    keep = list(order.keep)
+    wanted = set(keep[:count] if kept and len(keep) == len(modules.info.model.outputs) else keep)
+    used: set[int] = set()
+    for step, row in zip(reversed(order.steps), reversed(order.rows), strict=True):
+        if any(key in wanted for key, _, _ in step.outputs):
+            wanted.update(step.inputs)
+            if row is not None:
+                used.add(row)
+    idle = [y for y in leaves(modules) if y.id not in used and y.calls and (y.macs or y.elementwise_ops)]
+    scopes = {_scope(graph, node) for node in leaves(graph)}
+    idle = [
+        y
+        for y in idle
+        if y.name.startswith(y.kind) or not any(f"{s}.".startswith(f"{y.path}.") for s in scopes)
+    ]
+    return Needless(tuple(idle), -sign) if idle else None

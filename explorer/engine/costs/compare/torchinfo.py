@@ -1,0 +1,344 @@
+"""torchinfo's own table, and where its numbers are not ours.
+
+Many know torchinfo and check new tools against it. So it is run here, by itself, on the same model and
+inputs; its multiply-adds are then taken apart by the rule with which it makes them (parameters times
+outputs, `torchinfo/layer_info.py`), and each part that is no multiply-accumulate, or is missing, is said
+by name. A difference that no rule accounts for is said to be that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+from torch import nn
+
+from explorer.base.errors import BadModel, ExplorerError, MissingExtra
+from explorer.base.units import printable
+from explorer.engine.runtime.torch_fastpath import undisturbed
+from explorer.facts import Analysis, Layer
+from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
+from explorer.host.optional_packages import TORCH, said
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
+
+__all__ = ["table"]
+
+COLUMNS = ("output_size", "num_params", "mult_adds")
+
+
+def table(
+    loaded: LoadedModule,
+    analysis: Analysis,
+    *,
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> TorchinfoTable:
+    """Runs torchinfo on a model and compares its numbers with the analysis.
+
+    Args:
+        loaded: The model: its twin on the meta device is run, and the model itself where that cannot.
+        analysis: Of the same model at the same inputs.
+        input_shapes: As for the analysis.
+        dims: As for the analysis.
+
+    Raises:
+        MissingExtra: torchinfo is not installed.
+        BadModel: torchinfo cannot run the model.
+    """
+    try:
+        import torchinfo
+    except ImportError as error:
+        raise MissingExtra(
+            "this needs torchinfo, which is not installed", where=loaded.source, hint=f"type: {TORCH}"
+        ) from error
+
+    bound = loaded.bind(input_shapes, dims)
+    try:
+        summary, model = _summary(loaded, bound, "meta"), loaded.meta()
+    except ExplorerError:
+        raise
+    except Exception:
+        # operators that need values do not run without them
+        try:
+            model = loaded.materialise()
+            summary = _summary(loaded, bound, "cpu")
+        except ExplorerError:
+            raise
+        except Exception as error:
+            cause = error.__cause__ or error
+            raise BadModel(f"torchinfo cannot run it: {said(cause)}", where=loaded.source) from error
+    text = "\n".join(printable(line) for line in str(summary).splitlines())
+    return TorchinfoTable(text, str(torchinfo.__version__), _differences(summary, model, analysis))
+
+
+def _summary(loaded: LoadedModule, bound: Any, device: str) -> Any:
+    import torchinfo
+    from torchinfo.torchinfo import clear_cached_forward_pass
+
+    model = loaded.meta() if device == "meta" else loaded.materialise()
+    args, kwargs = bound.arguments(device=device)
+    deepest = max((name.count(".") + 1 for name, _ in model.named_modules() if name), default=1)
+    with loaded.quiet(), undisturbed(model.modules()):
+        try:
+            return torchinfo.summary(
+                model,
+                input_data=list(args) if args else kwargs,
+                col_names=COLUMNS,
+                row_settings=("depth", "var_names"),
+                depth=deepest + 1,
+                device=device,
+                verbose=0,
+                **(kwargs if args else {}),
+            )
+        finally:
+            clear_cached_forward_pass()
+
+
+# -- taking its numbers apart
+
+
+class _Seen(Struct):
+    """What torchinfo counted for one module, all its calls together.
+
+    Attributes:
+        macs: As it adds them to its total.
+        weights, biases: The parts of it that come from weights and from biases.
+        outputs: Sizes of the output, call by call.
+    """
+
+    module: nn.Module
+    leaf: bool
+    macs: int = 0
+    weights: int = 0
+    biases: int = 0
+    outputs: list[list[int]] = field(default_factory=list)
+
+
+def _seen(summary: Any, paths: Mapping[int, str]) -> dict[str, _Seen]:
+    found: dict[str, _Seen] = {}
+    for info in summary.summary_list:
+        path = paths.get(info.layer_id)
+        if path is None:
+            continue
+        one = found.setdefault(path, _Seen(info.module, info.is_leaf_layer))
+        size = _flat(info.output_size)
+        one.outputs.append(size)
+        if not info.is_leaf_layer:
+            continue
+        one.macs += info.macs
+        if not info.executed:
+            continue
+        for name, parameter in info.module.named_parameters():
+            part = _multiplied(info.class_name, name, parameter.numel(), size)
+            if name.rpartition(".")[2].startswith("bias"):
+                one.biases += part
+            else:
+                one.weights += part
+    return found
+
+
+def _flat(size: Any) -> list[int]:
+    return [int(d) for d in size if not isinstance(d, (list, tuple))]
+
+
+def _multiplied(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
+    """Torchinfo's rule for one parameter (`LayerInfo.calculate_macs`)."""
+    if name in ("weight", "bias"):
+        if "Conv" in kind:
+            return elements * math.prod([*out[:1], *out[2:]])
+        return elements * (out[0] if out else 1)
+    return elements * math.prod(out[:2]) if "weight" in name or "bias" in name else 0
+
+
+def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[TorchinfoDifference, ...]:
+    paths = {id(module): path for path, module in model.named_modules()}
+    seen = _seen(summary, paths)
+    found: list[TorchinfoDifference] = []
+    reasons: Counter[str] = Counter()
+    for layer, ours in _comparable(analysis, seen):
+        one = seen.get("" if layer.path == _whole(seen) else layer.path)
+        theirs = one.macs if one is not None and one.leaf else 0
+        if ours is None:
+            found.append(TorchinfoDifference(layer.path, layer.kind, "macs", theirs, None, layer.reason))
+            continue
+        if theirs == ours:
+            continue
+        parts = _parts(layer, one, ours)
+        rest = theirs - ours - sum(parts.values())
+        if rest:
+            parts[_UNKNOWN] += rest
+        reasons.update({why: n for why, n in parts.items() if n})
+        why = "; ".join(f"{text} ({n:+,})" for text, n in parts.items() if n)
+        found.append(TorchinfoDifference(layer.path, layer.kind, "macs", theirs, ours, why))
+    return (*found, *_total_macs(summary, analysis, reasons), *_totals(summary, model, analysis, seen))
+
+
+def _whole(seen: Mapping[str, _Seen]) -> str:
+    """What a model is called that is a single leaf module: torchinfo has one row for all of it."""
+    return type(seen[""].module).__name__ if "" in seen and seen[""].leaf else ""
+
+
+def _comparable(analysis: Analysis, seen: Mapping[str, _Seen]) -> Iterator[tuple[Layer, int | None]]:
+    """The rows to compare: leaf modules, modules that we take as one, operators of no module's own."""
+    whole = _whole(seen)
+    if whole and analysis.layers:
+        row = replace(analysis.layers[0], path=whole, kind=whole, reason="")
+        yield row, analysis.info.totals.macs
+        return
+    inside: set[int] = set()
+    for layer in analysis.layers:
+        if layer.parent in inside:
+            inside.add(layer.id)
+            continue
+        one = seen.get(layer.path)
+        if layer.group and one is not None and one.leaf:
+            # torchinfo has one row where we show the operators of a leaf module
+            inside.add(layer.id)
+            yield layer, layer.macs
+        elif not layer.group:
+            yield layer, layer.macs
+
+
+# -- why
+
+_BIAS = "a bias is added, not multiplied"
+_NORM = "scale and shift of a normalisation are elementwise"
+_TABLE = "an embedding only reads rows of its table"
+_ROWS = "only the first dimension of the output is taken as rows of the product"
+_TRANSPOSED = "a transposed convolution multiplies at every input, not at every output"
+_UNBATCHED = "an output without a batch: its channels are taken for the batch and its length left out"
+_CONV1D = "Conv1D of GPT-2 is a linear layer, and is taken for a convolution"
+_ATTENTION = "attention counts 0: only leaf modules that own parameters are counted"
+_FUNCTION = "an operator that is no module counts 0"
+_CALLED = "its parameters are multiplied by a function, not by a leaf module, and count 0"
+_ELEMENTWISE = "its parameters are applied elementwise"
+_SEQUENCE = "the first two dimensions of the output are taken for steps and batch"
+_BARE = "a module without parameters of its own counts 0, whatever it multiplies"
+_EATEN = "parameters of no leaf layer are what the layers leave over, and tied ones are taken off twice"
+_UNKNOWN = "no rule that is known accounts for this"
+
+
+def _parts(layer: Layer, one: _Seen | None, ours: int) -> Counter[str]:
+    """What torchinfo counted too much (positive) or too little, by reason."""
+    found: Counter[str] = Counter()
+    if one is None or not one.leaf:
+        reason = _ATTENTION if "ttention" in layer.kind else _CALLED if layer.weights else _FUNCTION
+        found[reason] -= ours
+        return found
+    module = one.module
+    kind = type(module).__name__
+    weights = one.weights - ours
+    found[_BIAS] += one.biases
+    if not weights:
+        return found
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        found[_TRANSPOSED] += weights
+    elif isinstance(module, nn.modules.conv._ConvNd) and _unbatched(module, one):
+        found[_UNBATCHED] += weights
+    elif kind == "Conv1D":
+        found[_CONV1D] += weights
+    elif isinstance(module, nn.Linear):
+        found[_ROWS] += weights
+    elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        found[_TABLE] += weights
+    elif isinstance(module, nn.RNNBase):
+        found[_SEQUENCE] += weights
+    elif not ours and "Norm" in kind:
+        found[_NORM] = found.pop(_BIAS) + weights
+    elif not ours:
+        found[_ELEMENTWISE] = found.pop(_BIAS) + weights
+    elif not one.weights:
+        found[_BARE] += weights
+    return found
+
+
+def _unbatched(module: Any, one: _Seen) -> bool:
+    return any(len(out) == len(module.kernel_size) + 1 for out in one.outputs)
+
+
+def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list[TorchinfoDifference]:
+    theirs, ours = int(summary.total_mult_adds), analysis.info.totals.macs
+    if theirs == ours:
+        return []
+    parts = [f"{why} ({n:+,})" for why, n in reasons.most_common()]
+    parts.sort(key=lambda text: _UNKNOWN in text)
+    rest = theirs - (ours or 0) - sum(reasons.values())
+    if rest:
+        parts.append(f"{_UNKNOWN} ({rest:+,})")
+    return [TorchinfoDifference("", "", "macs", theirs, ours, "; ".join(parts))]
+
+
+def _totals(
+    summary: Any, model: nn.Module, analysis: Analysis, seen: Mapping[str, _Seen]
+) -> Iterator[TorchinfoDifference]:
+    """Parameters, their bytes, and activations of the whole model."""
+    totals = analysis.info.totals
+    tied = _tied(model)
+    again = sum((len(owners) - 1) * p.numel() for p, owners in tied)
+    if int(summary.total_params) != totals.params:
+        theirs = int(summary.total_params)
+        whys = []
+        if again:
+            names = ", ".join(owners[0] for _, owners in tied[:3])
+            whys.append(f"a tied weight counts once for every layer that has it ({names}: {again:+,})")
+        rest = theirs - totals.params - again
+        bare = sum(p.numel() for p in _outside_leaves(summary, model))
+        if rest:
+            # a module's own are what it has less what its layers have, tied ones taken off twice
+            eaten = again and 0 < -rest <= bare
+            whys.append(f"{_EATEN if eaten else _UNKNOWN} ({rest:+,})")
+        yield TorchinfoDifference("", "", "params", theirs, totals.params, "; ".join(whys))
+    if int(summary.total_param_bytes) != totals.weight_bytes:
+        yield _weight_bytes(summary, model, totals.weight_bytes, tied)
+    theirs, ours = int(summary.total_output_bytes), totals.activation_bytes_sum
+    if theirs != ours:
+        owning = [i for i in summary.summary_list if i.is_leaf_layer and i.num_params > 0]
+        other = sum(1 for one in seen.values() if one.leaf) - len({i.layer_id for i in owning})
+        why = (
+            f"forward/backward: twice the first output of the {len({i.layer_id for i in owning}):,} layers "
+            f"that own parameters; {other:,} other leaf layers are left out, though they put out values too"
+        )
+        yield TorchinfoDifference("", "", "activation_bytes", theirs, ours, why)
+
+
+def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
+    """Parameters that belong to no leaf layer that is called."""
+    counted = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
+    for module in model.modules():
+        if id(module) not in counted:
+            yield from (p for p in module._parameters.values() if p is not None)
+
+
+def _tied(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
+    """Parameters that several modules have, and the names under which they have them."""
+    names: defaultdict[int, list[str]] = defaultdict(list)
+    known: dict[int, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                known[id(parameter)] = parameter
+                names[id(parameter)].append(f"{path}.{name}" if path else name)
+    return [(known[key], found) for key, found in names.items() if len(found) > 1]
+
+
+def _weight_bytes(
+    summary: Any, model: nn.Module, ours: int, tied: Sequence[tuple[nn.Parameter, list[str]]]
+) -> TorchinfoDifference:
+    theirs = int(summary.total_param_bytes)
+    again = sum((len(owners) - 1) * p.numel() * p.element_size() for p, owners in tied)
+    bare = sum(p.numel() * p.element_size() for p in _outside_leaves(summary, model))
+    whys = []
+    if again:
+        whys.append(f"a tied weight counts once for every layer that has it ({again:+,})")
+    if bare:
+        whys.append(f"parameters that are no called leaf layer's are left out ({-bare:+,})")
+    rest = theirs - ours - again + bare
+    if rest:
+        whys.append(f"{_UNKNOWN} ({rest:+,})")
+    return TorchinfoDifference("", "", "weight_bytes", theirs, ours, "; ".join(whys))

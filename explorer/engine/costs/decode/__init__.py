@@ -1,0 +1,1 @@
+"""What one step of decoding costs, with the cache that it reads."""

@@ -1,0 +1,385 @@
+"""The rows of a layer tree, from its leaves: made when they are looked at where there are very many.
+
+A row is a kilobyte of objects; of a hundred thousand nobody looks at more than a few hundred, and whoever
+prints them all needs one after the other. Groups, whose rows are sums over what is below them, are made at
+once.
+"""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, cast, overload
+
+from msgspec.structs import force_setattr
+
+from explorer.engine.costs.layer_tree import Figures, GroupFacts, Leaf, Scope
+from explorer.facts import Layer, Status, is_assumed
+
+__all__ = ["MANY", "LayerRows", "LeafRows", "build"]
+
+MANY = 20_000
+"""Rows from which on they are made when they are looked at."""
+
+SHARERS = 16
+"""How many other users of a shared parameter are named."""
+
+_BELOW = "some below are bounds"
+_BELOW_ASSUMED = "assumed values count below"
+
+
+class LayerRows(Sequence[Layer]):
+    """Rows of a tree, in pre-order, of which none is there until `_row` makes it."""
+
+    def _row(self, at: int) -> Layer:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, at: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Layer, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Layer | tuple[Layer, ...]:
+        if isinstance(at, slice):
+            return tuple([self._row(i) for i in range(*at.indices(len(self)))])
+        if at < 0:
+            at += len(self)
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        return self._row(at)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return map(self._row, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (LayerRows, tuple, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def build(
+    leaves: Sequence[Leaf],
+    groups: Mapping[str, GroupFacts] | None = None,
+    *,
+    rows_of: array[int] | None = None,
+    mark: Callable[[Layer], None] | None = None,
+) -> tuple[Layer, ...]:
+    """The rows of the tree in pre-order.
+
+    Args:
+        leaves: In execution order. Scopes of the same path are one group, wherever they appear.
+        groups: What else is known of groups, by path of the scope.
+        rows_of: Takes the id of each leaf's row, in the order of `leaves`.
+        mark: Changes a finished row before anybody sees it.
+
+    Returns:
+        Parents before children, siblings in order of first appearance, ids in sequence. A group's
+        figures are sums of what is known; `status` is 'unknown' if one below is, and `reason` counts
+        them. Parameters count once per identity, in every group anew. Of very many it is no tuple, but
+        like one to whoever looks at it.
+    """
+    rows = LeafRows(leaves, groups or {}, mark)
+    if rows_of is not None:
+        rows_of.extend(rows.of_leaves())
+    return cast("tuple[Layer, ...]", rows) if len(rows) > MANY else tuple(rows)
+
+
+class _Group:
+    """A row in the making: a scope, and the groups and the positions of the leaves in it."""
+
+    __slots__ = ("children", "scope")
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.children: list[_Group | int] = []
+
+
+def _grouped(leaves: Sequence[Leaf]) -> tuple[_Group, Counter[str]]:
+    """The leaves under their scopes, children in the order in which they first appear; the groups' paths."""
+    root = _Group(Scope("", "", ""))
+    groups: dict[str, _Group] = {}
+    before: tuple[Scope, ...] = ()
+    current = root
+    for at, leaf in enumerate(leaves):
+        scopes = leaf.scopes
+        if scopes is not before and scopes != before:
+            current = root
+            for scope in scopes:
+                group = groups.get(scope.path)
+                if group is None:
+                    group = groups[scope.path] = _Group(scope)
+                    current.children.append(group)
+                current = group
+            before = scopes
+        current.children.append(at)
+    return root, Counter([*groups])
+
+
+_FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activation_bytes", "weight_bytes_read")
+
+
+class _Sum:
+    """Totals of a subtree while its rows are added up, last row first."""
+
+    __slots__ = ("assumed", "figures", "leaves", "missing", "status", "stored", "unknown")
+
+    def __init__(self) -> None:
+        self.assumed = False
+        self.figures = [0] * len(_FIGURES)
+        self.missing: set[int] = set()
+        self.stored: dict[Hashable, tuple[int, int]] = {}
+        self.leaves = 0
+        self.unknown = 0
+        self.status: Status = "exact"
+
+    def add_leaf(self, layer: Figures | Layer, stored: Iterable[tuple[Hashable, int, int]]) -> None:
+        figures = self.figures
+        values = (
+            layer.macs,
+            layer.elementwise_ops,
+            layer.bytes_read,
+            layer.bytes_written,
+            layer.activation_bytes,
+            layer.weight_bytes_read,
+        )
+        if None in values:
+            for at, value in enumerate(values):
+                if value is None:
+                    self.missing.add(at)
+                else:
+                    figures[at] += value
+        else:
+            self.figures = [*map(operator.add, figures, values)]
+        for identity, elements, size in stored:
+            self.stored[identity] = elements, size
+        self.leaves += 1
+        if layer.status != "exact":
+            self.count(layer.status, layer.status == "unknown")
+            self.assumed = self.assumed or is_assumed(layer.reason)
+
+    def add_sum(self, other: _Sum) -> None:
+        self.figures = [a + b for a, b in zip(self.figures, other.figures, strict=True)]
+        self.missing |= other.missing
+        self.stored.update(other.stored)
+        self.leaves += other.leaves
+        self.count(other.status, other.unknown)
+        self.assumed = self.assumed or other.assumed
+
+    def count(self, status: Status, unknown: int) -> None:
+        self.unknown += unknown
+        if status == "unknown" or (status == "bound" and self.status == "exact"):
+            self.status = status
+
+    def values(self) -> dict[str, int | None]:
+        return {
+            name: None if at in self.missing and not value else value
+            for at, (name, value) in enumerate(zip(_FIGURES, self.figures, strict=True))
+        }
+
+
+class LeafRows(LayerRows):
+    """The rows of leaves and of the groups around them; see `build`."""
+
+    def __init__(
+        self, leaves: Sequence[Leaf], facts: Mapping[str, GroupFacts], mark: Callable[[Layer], None] | None
+    ) -> None:
+        self._leaves = leaves
+        self._mark = mark
+        # the leaf of each row by its position; of a group -1 minus that among the groups
+        self._item = array("i")
+        self._parent = array("i")
+        self._depth = array("i")
+        self._groups: list[Layer] = []
+        self._renamed: dict[int, str] = {}
+        self._users: dict[Hashable, list[str]] = {}
+        self._add_up(self._gather(facts))
+        if mark is not None:
+            for group in self._groups:
+                mark(group)
+
+    def _gather(self, facts: Mapping[str, GroupFacts]) -> Sequence[GroupFacts]:
+        """Puts the rows in order; what else is known of each group."""
+        root, taken = _grouped(self._leaves)
+        first: dict[Hashable, str] = {}
+        given: list[GroupFacts] = []
+        stack, above = [iter(root.children)], [-1]
+        while stack:
+            item = next(stack[-1], None)
+            if item is None:
+                stack.pop()
+                above.pop()
+                continue
+            at, parent, depth = len(self._item), above[-1], len(above) - 1
+            self._parent.append(parent)
+            self._depth.append(depth)
+            if isinstance(item, _Group):
+                known = facts.get(item.scope.path) or GroupFacts()
+                self._item.append(-1 - len(given))
+                self._groups.append(self._group(item.scope, known, at, parent, depth))
+                given.append(known)
+                stack.append(iter(item.children))
+                above.append(at)
+                continue
+            self._item.append(item)
+            leaf = self._leaves[item]
+            path = _unique(leaf.path, taken)
+            if path != leaf.path:
+                self._renamed[at] = path
+            for identity, _, _ in leaf.stored:
+                if identity in first:
+                    self._users.setdefault(identity, [first[identity]]).append(path)
+                else:
+                    first[identity] = path
+        return given
+
+    def _group(self, scope: Scope, known: GroupFacts, at: int, parent: int, depth: int) -> Layer:
+        """The row of a group, without its sums."""
+        return Layer(
+            id=at,
+            parent=parent if parent >= 0 else None,
+            path=scope.path,
+            name=scope.name,
+            kind=known.kind or scope.kind,
+            depth=depth,
+            group=True,
+            calls=known.calls,
+            inputs=known.inputs,
+            outputs=known.outputs,
+            attributes=known.attributes,
+            counted=not known.apart and (parent < 0 or self._groups[-1 - self._item[parent]].counted),
+        )
+
+    def _add_up(self, given: Sequence[GroupFacts]) -> None:
+        """Fills in totals and runs; rows are in pre-order, so children are summed backwards."""
+        sums: dict[int, _Sum] = {}
+        signatures: dict[Hashable, int] = {}
+        kinds = array("i", bytes(4 * len(self._item)))
+        children: dict[int, list[int]] = {}
+        for at in range(len(self._item) - 1, -1, -1):
+            parent, item = self._parent[at], self._item[at]
+            above: _Sum | None = None
+            if parent >= 0:
+                above = sums.get(parent)
+                if above is None:
+                    above = sums[parent] = _Sum()
+            signature: Hashable
+            if item >= 0:
+                leaf = self._leaves[item]
+                figures, params = leaf.figures, sum([elements for _, elements, _ in leaf.stored])
+                if above is not None:
+                    above.add_leaf(figures, leaf.stored)
+                signature = leaf.called, params, figures.macs, figures.activation_bytes
+            else:
+                layer, facts = self._groups[-1 - item], given[-1 - item]
+                below = children.get(at, [])
+                below.reverse()
+                mine = sums.pop(at, None) or _Sum()
+                _settle(layer, facts, mine)
+                if above is not None and facts.apart:
+                    above.stored.update(mine.stored)
+                elif above is not None:
+                    above.add_sum(mine)
+                signature = (layer.kind, tuple([kinds[i] for i in below]))
+            kinds[at] = signatures.setdefault(signature, len(signatures))
+            if parent in children:
+                children[parent].append(at)
+            else:
+                children[parent] = [at]
+        children.get(-1, []).reverse()
+        for siblings in children.values():
+            self._mark_runs(siblings, kinds)
+
+    def _mark_runs(self, siblings: Sequence[int], kinds: Sequence[int]) -> None:
+        """Sets `repeat` on runs of sibling groups that are built alike."""
+        items, start = self._item, 0
+        while start < len(siblings):
+            stop = start + 1
+            first = siblings[start]
+            if items[first] < 0:
+                while (
+                    stop < len(siblings)
+                    and items[siblings[stop]] < 0
+                    and kinds[siblings[stop]] == kinds[first]
+                ):
+                    stop += 1
+                if stop - start > 1:
+                    for at in siblings[start:stop]:
+                        _fill(self._groups[-1 - items[at]], repeat=stop - start if at == first else 0)
+            start = stop
+
+    def of_leaves(self) -> array[int]:
+        """The id of every leaf's row."""
+        found = array("i", bytes(4 * len(self._leaves)))
+        for at, item in enumerate(self._item):
+            if item >= 0:
+                found[item] = at
+        return found
+
+    def __len__(self) -> int:
+        return len(self._item)
+
+    def _row(self, at: int) -> Layer:
+        item, parent = self._item[at], self._parent[at]
+        if item < 0:
+            return self._groups[-1 - item]
+        leaf = self._leaves[item]
+        row = leaf.layer if callable(leaf.row) else copy(leaf.layer)
+        set_ = force_setattr
+        set_(row, "id", at)
+        set_(row, "parent", parent if parent >= 0 else None)
+        set_(row, "depth", self._depth[at])
+        set_(row, "counted", leaf.counted)
+        if at in self._renamed:
+            set_(row, "path", self._renamed[at])
+        stored = leaf.stored
+        others: dict[str, None] = {}
+        if stored and self._users:
+            for identity, _, _ in stored:
+                others.update(dict.fromkeys(self._users.get(identity, ())[: SHARERS + 1]))
+            others.pop(row.path, None)
+        set_(row, "shared_with", tuple(others)[:SHARERS])
+        set_(row, "params", sum([elements for _, elements, _ in stored]) if stored else 0)
+        set_(row, "weight_bytes", sum([size for _, _, size in stored]) if stored else 0)
+        if self._mark is not None:
+            self._mark(row)
+        return row
+
+
+def _settle(layer: Layer, facts: GroupFacts, mine: _Sum) -> None:
+    """Fills in what is summed up over a group."""
+    mine.status = facts.status or mine.status
+    reason = facts.reason
+    if not reason and mine.status == "unknown":
+        reason = f"{mine.unknown:,} of {mine.leaves:,} below have no known cost"
+    elif not reason and mine.status == "bound":
+        reason = _BELOW_ASSUMED if mine.assumed else _BELOW
+    _fill(layer, status=mine.status, reason=reason, **mine.values())
+    if mine.stored:
+        params = sum(e for e, _ in mine.stored.values())
+        _fill(layer, params=params, weight_bytes=sum(b for _, b in mine.stored.values()))
+
+
+def _fill(row: Layer, **fields: Any) -> None:
+    """Sets fields of a row that nobody else has seen yet."""
+    for name, value in fields.items():
+        force_setattr(row, name, value)
+
+
+def _unique(path: str, taken: Counter[str]) -> str:
+    """`path`, or with '#2', '#3', ... behind it if it is taken."""
+    if path not in taken:
+        taken[path] = 1
+        return path
+    taken[path] += 1
+    while True:
+        candidate = f"{path}#{taken[path]}"
+        if candidate not in taken:
+            taken[candidate] += 1
+            return candidate
+        taken[path] += 1

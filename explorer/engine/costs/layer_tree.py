@@ -1,0 +1,312 @@
+"""Rows of the layer tree: leaves in execution order, and the scopes they belong to, to a pre-order list.
+
+Both kinds of model come here with leaves that know their scopes (an nn.Module from its modules, an ONNX
+graph from `scopes`), so that totals of groups, sharing of parameters and runs of identical blocks mean
+the same for both.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.base.units import printable
+from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals, is_assumed
+
+if TYPE_CHECKING:
+    from explorer.engine.costs.onnx.scopes import Place
+    from explorer.engine.costs.onnx.values import Frame
+    from explorer.engine.graph.model import Node
+
+__all__ = [
+    "Bounds",
+    "Figures",
+    "GroupFacts",
+    "Leaf",
+    "Row",
+    "Scope",
+    "bounds",
+    "said_of_bounds",
+    "summed",
+    "totals",
+    "whole",
+]
+
+
+class Scope(NamedTuple):
+    """A group that a leaf belongs to: unique path, name to show, kind ('Sequential', 'Scan body')."""
+
+    path: str
+    name: str
+    kind: str
+
+
+class Figures(Struct, frozen=True, eq=False):
+    """What a leaf adds to the sums over it: the fields of a `Layer` of these names, of all its calls."""
+
+    macs: int | None
+    elementwise_ops: int | None
+    bytes_read: int | None
+    bytes_written: int | None
+    activation_bytes: int | None
+    weight_bytes_read: int | None
+    status: Status
+    reason: str
+
+
+Number = TypeVar("Number", int, float)
+
+Row = tuple[tuple[Scope, ...], Layer]
+"""The groups around a leaf, outermost first; and its layer, of which id, parent, depth, params, weight_bytes
+and shared_with are filled in by `build`. The path is made unique if it is not."""
+
+
+class Leaf(Struct, eq=False, gc=False):
+    """An operator or leaf module.
+
+    The totals of a model need its figures only; the rest is made when somebody looks at its row.
+
+    Attributes:
+        figures: What it adds to the totals. Leaves that are alike may share them.
+        row: Its row, or what makes its layer, anew whenever somebody looks: a large graph has many.
+        stored: Identity, elements and bytes of every stored parameter it uses.
+        nodes: How many operators of one forward pass the leaf stands for (calls counted).
+        counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
+        frame, node, constants: What it was made from, for who looks closer; the last are names of constants
+            that the frame does not know.
+        places, index: The places of the nodes around it, and which is its own.
+        kind: What to call it, if not by its operator.
+        tiled: MACs and how many of the tile products inside, for a call that stays closed and has some.
+    """
+
+    figures: Figures | Layer
+    row: Row | Callable[[Leaf], Layer]
+    stored: Sequence[tuple[Hashable, int, int]] = ()
+    nodes: int = 1
+    counted: bool = True
+    frame: Frame | None = None
+    node: Node | None = None
+    constants: Collection[str] = ()
+    places: Sequence[Place] = ()
+    index: int = 0
+    kind: str = ""
+    tiled: tuple[int | None, int | None] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        scopes: tuple[Scope, ...],
+        layer: Layer,
+        stored: Sequence[tuple[Hashable, int, int]] = (),
+        nodes: int = 1,
+        origin: tuple[Frame, Node, Collection[str]] | None = None,
+    ) -> Leaf:
+        """A leaf whose row is there already."""
+        return cls(layer, (scopes, layer), stored, nodes, True, *(origin or ()))
+
+    @property
+    def origin(self) -> tuple[Frame, Node, Collection[str]] | None:
+        """The frame, the node and the constants, where it was made from a node."""
+        return None if self.frame is None or self.node is None else (self.frame, self.node, self.constants)
+
+    @property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The groups around it, outermost first."""
+        if not callable(self.row):
+            return self.row[0]
+        assert self.frame is not None
+        spot = self.places[self.index]
+        return self.frame.scopes_of(spot) if self.frame.prefix else spot.scopes
+
+    @property
+    def layer(self) -> Layer:
+        """Its row, as yet outside the tree."""
+        return self.row(self) if callable(self.row) else self.row[1]
+
+    @property
+    def path(self) -> str:
+        """Where it stands, from the root of the model."""
+        if not callable(self.row):
+            return self.row[1].path
+        assert self.frame is not None
+        assert self.node is not None
+        return self.frame.path(self.node)
+
+    @property
+    def called(self) -> str:
+        """Its operator, or what it is called instead."""
+        if not callable(self.row):
+            return self.row[1].kind
+        assert self.node is not None
+        return self.kind or self.node.op
+
+
+class GroupFacts(Struct, frozen=True):
+    """What is known of a group beyond the sum of its leaves.
+
+    Attributes:
+        kind: Empty leaves that of its scope.
+        calls: How often it runs in one forward pass.
+        inputs: Tensors that come in from outside.
+        outputs: Tensors that are used outside.
+        attributes: What to show of it.
+        status: None leaves what follows from the leaves; `reason` goes with it.
+        apart: The group's figures are not part of its parent's, only its parameters are.
+    """
+
+    kind: str = ""
+    calls: int = 1
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    status: Status | None = None
+    reason: str = ""
+    apart: bool = False
+
+
+def summed(values: Iterable[Number | None]) -> Number | None:
+    """Sum of what is known; None when something is unknown and what is known adds up to nothing."""
+    result: Any = 0
+    missing = False
+    for value in values:
+        if value is None:
+            missing = True
+        else:
+            result += value
+    return None if missing and not result else result
+
+
+def whole(values: Iterable[int | None]) -> int | None:
+    """Sum of all; None when one of them is unknown."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+Bounds = tuple[int, str, int]
+"""How many layers have no exact figure, the path of one, and how many of them rest on an assumption."""
+
+
+def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> Bounds:
+    """How many leaves and groups are counted at an upper bound or under an assumption."""
+    found = [leaf for leaf in leaves if leaf.counted and leaf.figures.status == "bound"]
+    paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
+    if not found and not paths:
+        return 0, "", 0
+    assumed = sum(is_assumed(leaf.figures.reason) for leaf in found)
+    return len(found) + len(paths), paths[0] if paths else found[0].path, assumed
+
+
+def said_of_bounds(info: Info, found: Bounds) -> Info:
+    """The facts with a note where their totals hold what is not exact, which looks like any other number."""
+    count, path, assumed = found
+    if not count:
+        return info
+    many = f"{count:,} layers are" if count > 1 else f"'{printable(path)}' is"
+    how = "under an assumption" if assumed == count else "at an upper bound"
+    if 0 < assumed < count:
+        many, how = f"{count - assumed:,} layers are", f"{how} and {assumed:,} under an assumption"
+    note = f"{many} counted {how}"
+    if info.totals.status == "exact":
+        note += "; MACs in total do not depend on it"
+    elif assumed:
+        note += ": the totals may be more or less"
+    else:
+        note += ", which the totals hold: they are the most"
+    if info.totals.coverage < 1:
+        note += " of what is known"
+    return replace(info, model=replace(info.model, notes=(*info.model.notes, note)))
+
+
+_SUMMED = operator.attrgetter(
+    "macs", "elementwise_ops", "activation_bytes", "bytes_read", "bytes_written", "weight_bytes_read"
+)
+
+
+def totals(
+    leaves: Sequence[Leaf],
+    *,
+    peak_bytes: int | None = None,
+    peak_at: str = "",
+    peak_tensors: tuple[TensorInfo, ...] = (),
+    trainable_params: int | None = None,
+    stored: Iterable[tuple[Hashable, int, int]] | None = None,
+    groups: Mapping[str, GroupFacts] | None = None,
+) -> Totals:
+    """The figures of the whole model from its leaves.
+
+    Args:
+        leaves: All of them.
+        peak_bytes: Of `memory.live_peak`.
+        peak_at: Path of the layer at which it occurs.
+        peak_tensors: The tensors alive there.
+        trainable_params: As the format has it.
+        stored: All stored parameters, if there are some that no leaf uses.
+        groups: What else is known of groups, by path of the scope.
+    """
+    used: dict[Hashable, tuple[Hashable, int, int]] = {}
+    # operators that are alike share their figures: there are a few dozen of them in a large graph
+    alike: dict[int, tuple[Figures | Layer, list[int]]] = {}
+    for leaf in leaves:
+        for entry in leaf.stored:
+            used[entry[0]] = entry
+        if leaf.counted:
+            figures = leaf.figures
+            found = alike.get(id(figures))
+            if found is None:
+                alike[id(figures)] = figures, [leaf.nodes]
+            else:
+                found[1].append(leaf.nodes)
+    for entry in stored or ():
+        used[entry[0]] = entry
+    each = [(_SUMMED(figures), len(found)) for figures, found in alike.values()]
+    macs, elementwise, activations, read, written, weights = (
+        summed([None if row[at] is None else row[at] * times for row, times in each]) for at in range(6)
+    )
+    nodes = sum(sum(found) for _, found in alike.values())
+    known = sum(sum(found) for figures, found in alike.values() if figures.status != "unknown")
+    coverage = known / nodes if nodes else 1.0
+    return Totals(
+        nodes=nodes,
+        params=sum([elements for _, elements, _ in used.values()]),
+        trainable_params=trainable_params,
+        weight_bytes=sum([size for _, _, size in used.values()]),
+        macs=macs,
+        flops=None if macs is None else 2 * macs,
+        elementwise_ops=elementwise,
+        activation_bytes_sum=activations,
+        activation_bytes_peak=peak_bytes,
+        bytes_read=read,
+        bytes_written=written,
+        weight_bytes_read=weights,
+        coverage=coverage,
+        status=_reach(leaves, groups or {}, coverage),
+        peak_at=peak_at,
+        peak_tensors=peak_tensors,
+    )
+
+
+def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float) -> Reach:
+    """How far the MACs of all leaves can be believed: those that have none are in no doubt."""
+    loops = {path: facts for path, facts in groups.items() if facts.status == "bound" and facts.reason}
+    reasons: list[str] = []
+    for leaf in leaves:
+        if not leaf.counted or not leaf.figures.macs:
+            continue
+        if leaf.figures.status == "bound":
+            reasons.append(leaf.figures.reason)
+        if loops:
+            reasons += [loops[scope.path].reason for scope in leaf.scopes if scope.path in loops]
+    if coverage < 1:
+        # less than what is not known, more than what is too much: no bound at all
+        return "assumed" if reasons else "unknown"
+    if not reasons:
+        return "exact"
+    return "assumed" if any(map(is_assumed, reasons)) else "bound"

@@ -1,0 +1,329 @@
+"""Which tensors are alive when: activation memory over an execution order.
+
+A tensor lives from the step that makes it to the end of the last step that uses it; inputs and outputs
+of a step are alive together. Weights are not counted: they are resident anyway. The peak in the totals
+and the timeline of `Memory` come from the same lives, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.costs.memory.arena import Block, place
+from explorer.facts import Analysis, Info, Layer, Shape, Status, TensorInfo, is_assumed
+from explorer.facts.memory import Lifetime, Memory, MemoryStep
+
+__all__ = [
+    "Detail",
+    "Examined",
+    "Life",
+    "Moved",
+    "Named",
+    "Peak",
+    "Schedule",
+    "Step",
+    "live_peak",
+    "described",
+    "lives",
+    "memory",
+    "schedule",
+    "settled",
+]
+
+SHOWN = 16
+"""How many of the tensors alive at the peak are named."""
+
+
+class Moved(NamedTuple):
+    """A tensor as an operator reads or makes it: its shape there, the bytes moved, whether it is stored."""
+
+    key: Hashable
+    shape: Shape | None
+    size: int | None
+    stored: bool = False
+
+
+class Detail(Struct, frozen=True):
+    """What one operator does by itself, for who has to tell it from the others of its row.
+
+    Attributes:
+        op: ONNX's operator type, or the name of ATen's schema ('aten::mm').
+        macs, elementwise: Of all its runs; None if unknown.
+        reads: Its tensors in the order of its arguments, each view once; None where one is left out.
+        made: Its results, also those that are views.
+        pointwise: Whether each element of the result depends on the elements at its place alone.
+        causal: Whether it is attention that leaves out later positions by itself.
+        axes: Of a softmax or a normalisation: the axes that it goes over.
+    """
+
+    op: str
+    macs: int | None
+    elementwise: int | None
+    reads: tuple[Moved | None, ...]
+    made: tuple[Moved, ...]
+    pointwise: bool = False
+    causal: bool = False
+    axes: tuple[int, ...] = ()
+
+
+Named = tuple[Mapping[str, TensorInfo], str]
+"""A tensor by its name among others: its description is made when somebody asks for it."""
+
+
+class Step(Struct, gc=False):
+    """One operator in execution order.
+
+    Attributes:
+        label: Path of the layer.
+        inputs: Keys of the tensors that it reads.
+        outputs: Key, description (in a finished schedule a `TensorInfo`) and bytes (None: unknown) of every
+            tensor that it makes. A key that is alive already (a view of it, an update in place) takes no
+            memory of its own.
+        leaf: Position of its leaf among those of the analysis; -1 for a step of the group called `label`,
+            or of none.
+        bound: Why the bytes are upper bounds; empty if they are not.
+        detail: What it does, where that was asked for.
+    """
+
+    label: str
+    inputs: Sequence[Hashable]
+    outputs: Sequence[tuple[Hashable, TensorInfo | Named, int | None]]
+    leaf: int = -1
+    bound: str = ""
+    detail: Detail | None = None
+
+
+class Life(Struct, gc=False):
+    """A tensor and the first and last step at which it is alive; `size` is None if it is not known."""
+
+    info: TensorInfo | Named
+    size: int | None
+    born: int
+    dies: int
+
+
+class Peak(Struct, frozen=True):
+    """The step at which most bytes are alive, and the tensors alive there, largest first.
+
+    `bytes` is None when there are tensors and the size of none is known.
+    """
+
+    bytes: int | None
+    label: str
+    tensors: tuple[TensorInfo, ...]
+
+
+class Schedule(Struct, frozen=True):
+    """The execution order of an analysed model, which few ask for: `memory` makes facts of it.
+
+    Attributes:
+        steps: In execution order; the model's inputs are the outputs of the first.
+        keep: Keys that are never freed: the model's outputs.
+        rows: For every step the id of its row in `Analysis.layers`, None where it has none of its own.
+        failed: Why the order ends early; empty if it does not.
+        hint: What to do about it.
+    """
+
+    steps: Sequence[Step]
+    keep: Collection[Hashable]
+    rows: Sequence[int | None]
+    failed: str = ""
+    hint: str = "open the code or the graph that the weights are for"
+
+
+class Examined:
+    """What one run of an analysis gives: the totals, and the rest when somebody asks for it.
+
+    Args:
+        info: What is known of the whole model.
+        rows: Makes the rows of the layer tree, and what makes the order from which more facts can be made.
+        bounds: What `tree.bounds` found.
+
+    Attributes:
+        info: What is known of the whole model.
+        bounds: As given.
+        rows: As given, done once.
+    """
+
+    __slots__ = ("bounds", "info", "rows")
+
+    def __init__(
+        self,
+        info: Info,
+        rows: Callable[[], tuple[tuple[Layer, ...], Callable[[], Schedule]]],
+        bounds: tuple[int, str, int] = (0, "", 0),
+    ) -> None:
+        self.info = info
+        self.bounds = bounds
+        self.rows = cache(rows)
+
+    @classmethod
+    def of(cls, analysis: Analysis, order: Schedule, bounds: tuple[int, str, int] = (0, "", 0)) -> Examined:
+        """What is there already."""
+        return cls(analysis.info, lambda: (analysis.layers, lambda: order), bounds)
+
+    @property
+    def analysis(self) -> Analysis:
+        """The totals and every row of the layer tree."""
+        return Analysis(self.info, self.rows()[0])
+
+    @property
+    def schedule(self) -> Schedule:
+        """The execution order."""
+        return self.rows()[1]()
+
+    def with_info(self, info: Info) -> Examined:
+        """The same, but for what is said of the whole model."""
+        return Examined(info, self.rows, self.bounds)
+
+    def with_schedule(self, order: Schedule) -> Examined:
+        """The same in another order."""
+        return Examined(self.info, lambda: (self.rows()[0], lambda: order), self.bounds)
+
+
+def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
+    """Every tensor that takes memory of its own, in the order of birth.
+
+    Args:
+        steps: Execution order; the graph's inputs are the outputs of step 0.
+        keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
+    """
+    found: dict[Hashable, Life] = {}
+    for index, step in enumerate(steps):
+        for key in step.inputs:
+            if (life := found.get(key)) is not None:
+                life.dies = index
+        for key, info, size in step.outputs:
+            if (life := found.get(key)) is not None:
+                life.dies = index
+            else:
+                found[key] = Life(info, size, index, index)
+    for key in keep:
+        if (life := found.get(key)) is not None:
+            life.dies = len(steps) - 1
+    return [life for life in found.values() if life.size != 0]
+
+
+def _alive(found: Sequence[Life], count: int) -> list[int]:
+    """Bytes alive at each of `count` steps; tensors of unknown size are left out."""
+    change = [0] * (count + 1)
+    for life in found:
+        if life.size:
+            change[life.born] += life.size
+            change[life.dies + 1] -= life.size
+    return list(accumulate(change[:-1]))
+
+
+def live_peak(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> Peak:
+    """The largest set of tensors alive at one step.
+
+    Args:
+        steps: Execution order; the graph's inputs are the outputs of step 0.
+        keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
+
+    Returns:
+        The peak, at the first step that reaches it. Bytes are 0 when there is nothing to count.
+    """
+    found = lives(steps, keep)
+    alive = _alive(found, len(steps))
+    if not alive:
+        return Peak(0, "", ())
+    best = max(alive)
+    at = alive.index(best)
+    there = [life for life in found if life.size and life.born <= at <= life.dies]
+    there.sort(key=lambda life: -(life.size or 0))
+    known = best or not found
+    return Peak(best if known else None, steps[at].label, tuple(described(x.info) for x in there[:SHOWN]))
+
+
+def described(info: TensorInfo | Named) -> TensorInfo:
+    """The description of a tensor that may be there by its name only."""
+    if isinstance(info, TensorInfo):
+        return info
+    values, name = info
+    return values.get(name) or TensorInfo(name, None, None, "unknown")
+
+
+def settled(steps: Iterable[Step]) -> Sequence[Step]:
+    """The steps with all descriptions made."""
+    return [
+        replace(step, outputs=[(key, described(info), size) for key, info, size in step.outputs])
+        for step in steps
+    ]
+
+
+def schedule(
+    steps: Sequence[Step],
+    keep: Collection[Hashable],
+    layers: Sequence[Layer],
+    rows_of: Sequence[int],
+    *,
+    failed: str = "",
+) -> Schedule:
+    """The execution order with the row of every step.
+
+    Args:
+        steps: Execution order.
+        keep: Keys that are never freed.
+        layers: Of the analysis.
+        rows_of: Row of a leaf by its position, from `tree_rows.build`.
+        failed: Why the order ends early.
+    """
+    groups = {layer.path: layer.id for layer in layers if layer.group}
+    rows = [rows_of[step.leaf] if step.leaf >= 0 else groups.get(step.label) for step in steps]
+    return Schedule(steps, keep, rows, failed)
+
+
+def memory(examined: Examined) -> Memory:
+    """Activation memory over the execution order of an analysed model.
+
+    The arena is laid out by first fit, in the order of birth and by decreasing size, and the smaller one
+    is taken. Tensors of unknown size are counted in `reason` and in nothing else.
+    """
+    order, layers = examined.schedule, examined.analysis.layers
+    found = lives(order.steps, order.keep)
+    alive = _alive(found, len(order.steps))
+    known = [(life, life.size) for life in found if life.size is not None]
+    arena = place([Block(size, life.born, life.dies) for life, size in known])
+    peak = max(alive, default=0)
+    status, reason = _status(order, len(found), len(found) - len(known))
+    return Memory(
+        steps=tuple(
+            MemoryStep(
+                path=step.label if layer is None else layer.path,
+                kind="" if layer is None else layer.kind,
+                live_bytes=size,
+                layer=row,
+            )
+            for step, row, size in zip(order.steps, order.rows, alive, strict=True)
+            for layer in [None if row is None else layers[row]]
+        ),
+        lifetimes=tuple(
+            Lifetime(described(life.info), size, life.born, life.dies, offset)
+            for (life, size), offset in zip(known, arena.offsets, strict=True)
+        ),
+        sum_bytes=sum(size for _, size in known),
+        peak_bytes=peak,
+        peak_step=alive.index(peak) if alive else 0,
+        arena_bytes=arena.size,
+        weight_bytes=examined.analysis.info.totals.weight_bytes,
+        status=status,
+        reason=reason,
+    )
+
+
+def _status(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
+    """How far the figures can be believed, and why no further."""
+    reasons = [order.failed] if order.failed else []
+    if missing:
+        reasons.append(f"{missing:,} of {tensors:,} tensors are left out: their sizes are not known")
+    if reasons:
+        return "unknown", "; ".join(reasons)
+    bounds = [step.bound for step in order.steps if step.bound and step.outputs]
+    return ("bound", next(filter(is_assumed, bounds), bounds[0])) if bounds else ("exact", "")

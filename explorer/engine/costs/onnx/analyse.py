@@ -1,0 +1,218 @@
+"""An ONNX model to facts: the layer tree with every figure, and the totals."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Cancelled, ExplorerError
+from explorer.engine.costs import layer_tree
+from explorer.engine.costs.layer_rows import build
+from explorer.engine.costs.memory.liveness import Examined, Schedule, live_peak, schedule, settled
+from explorer.engine.costs.onnx import tile_coverage, visitor
+from explorer.engine.costs.onnx.leaves import Walk, boundaries
+from explorer.engine.costs.onnx_rules import Rules
+from explorer.engine.graph.model import Model, subgraphs
+from explorer.engine.shapes import Inference, InputShapes
+from explorer.engine.shapes.bodies import captured_names
+from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo, Tiled
+from explorer.host.gc_pause import uncollected
+
+__all__ = ["Look", "analyse", "examine"]
+
+Look = Callable[[Sequence[layer_tree.Leaf], Sequence[int]], None]
+"""Takes the leaves of a walk, and the id of the row of each by its position."""
+
+
+def analyse(model: Model, **options: Any) -> Analysis:
+    """The facts of `examine` alone, which takes the same arguments."""
+    return examine(model, **options).analysis
+
+
+def examine(
+    model: Model,
+    *,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+    rules: Rules | None = None,
+    observe: bool = False,
+    look: Look | None = None,
+    shapes: Inference | None = None,
+    format: str = "onnx",
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Examined:
+    """Everything that can be known of a model without running it.
+
+    Args:
+        model: The model, checked by `engine.validate`.
+        dims: Sizes of symbolic dimensions by name; those not given stay symbolic, and what depends on
+            them is unknown.
+        input_shapes: Type (None: as declared) and shape of inputs by name.
+        rules: Rules of the user's own, which go before ours.
+        observe: What inference cannot find is taken from a run on random inputs.
+        look: Shown the leaves and the row of each, before they are forgotten.
+        shapes: Of a model whose format knows them, in place of what is inferred.
+        format: What the model was written in.
+        on_progress: Told phases and nodes.
+        cancel: Asked now and then; True stops.
+
+    Returns:
+        One leaf per operator, bodies of functions, branches and loops opened; groups from names or
+        exporter metadata. An operator without a rule is 'unknown' and lowers the coverage. With it the
+        execution order.
+
+    Raises:
+        Misuse: `dims` or `input_shapes` name what the model does not have, or a rule failed.
+        Cancelled: `cancel` said so.
+    """
+    with uncollected():
+        return _examine(model, dims, input_shapes, rules, observe, look, shapes, format, on_progress, cancel)
+
+
+def _examine(
+    model: Model,
+    dims: Mapping[str, int] | None,
+    input_shapes: InputShapes | None,
+    rules: Rules | None,
+    observe: bool,
+    look: Look | None,
+    shapes: Inference | None,
+    format: str,
+    on_progress: Callable[[Progress], None] | None,
+    cancel: Callable[[], bool] | None,
+) -> Examined:
+    if on_progress is not None:
+        on_progress(Progress("inferring shapes"))
+    inference = shapes or Inference(model, dims, input_shapes)
+    if cancel is not None and cancel():
+        raise Cancelled
+    seen: tuple[str, ...] = ()
+    if observe:
+        from explorer.engine.shapes import observed
+
+        known = inference.main.values
+        types, seen = observed.observe(
+            model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel
+        )
+        inference = Inference(model, dims, input_shapes, observed=types)
+        found = inference.main.values.values()
+        taken = sum(info.origin == "observed" and "inference gives" not in info.conflict for info in found)
+        if taken:
+            what = (
+                "shape that inference does not know was"
+                if taken == 1
+                else "shapes that inference does not know were"
+            )
+            seen += (f"{taken:,} {what} seen in a run on random inputs",)
+    walk = visitor.walk(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
+    inference.main.alike.clear()  # nobody else asks, and there is one for every node
+    tiled = walk.tiled
+    if shapes is None and not observe:
+        tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)
+    outputs = [v.name for v in model.graph.outputs]
+    peak = live_peak(walk.steps, walk.kept)
+    totals = layer_tree.totals(
+        walk.leaves,
+        peak_bytes=peak.bytes,
+        peak_at=peak.label,
+        peak_tensors=peak.tensors,
+        groups=walk.groups,
+    )
+    values = inference.main.values
+    declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
+    info = Info(
+        model=ModelInfo(
+            source=model.path,
+            format=format,
+            inputs=tuple(values[v.name] for v in model.graph.feeds),
+            outputs=tuple(values.get(name, declared[name]) for name in outputs),
+            opset=model.opset or None,
+            producer=" ".join(p for p in (model.producer, model.producer_version) if p),
+            file_bytes=os.path.getsize(model.path) if os.path.isfile(model.path) else None,
+            notes=(*inference.main.notes, *seen, *_notes(model, walk)),
+        ),
+        assumptions={
+            "dims": dict(inference.main.dims),
+            **({"observed": "random inputs, seed 0"} if observe else {}),
+        },
+        totals=totals,
+        tiled=tiled,
+    )
+
+    def rows() -> tuple[tuple[Layer, ...], Callable[[], Schedule]]:
+        with uncollected():
+            assert walk.frame is not None
+            boundaries(walk, model.graph, walk.frame)
+            rows_of = array("i")
+            mark = tile_coverage.marker(walk.claims, model.functions.values())
+            layers = build(walk.leaves, walk.groups, rows_of=rows_of, mark=mark)
+            if look is not None:
+                look(walk.leaves, rows_of)
+
+        @cache
+        def order() -> Schedule:
+            return schedule(settled(walk.steps), walk.kept, layers, rows_of)
+
+        return layers, order
+
+    examined = Examined(info, rows, layer_tree.bounds(walk.leaves, walk.groups))
+    if look is not None:
+        examined.rows()
+    return examined
+
+
+def _on_tiles(
+    model: Model,
+    tiled: Tiled | None,
+    inference: Inference,
+    input_shapes: InputShapes | None,
+    rules: Rules | None,
+    cancel: Callable[[], bool] | None,
+) -> Tiled | None:
+    """What runs on tiles; of a model that leaves sizes open, for those that its plan took."""
+    values = inference.main.values
+    open_ = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
+    sizes = tile_coverage.planned_sizes(model, open_) if tiled is not None and tiled.share is None else {}
+    if not sizes:
+        return tiled
+    try:
+        bound = Inference(model, {**inference.main.dims, **sizes}, input_shapes)
+        found = visitor.walk(model, bound, own=rules, cancel=cancel).tiled
+    except Cancelled:
+        raise
+    except ExplorerError:
+        return tiled  # sizes that somebody wrote into the file, and that the model cannot have
+    return tiled if found is None or found.share is None else replace(found, dims=sizes)
+
+
+def _notes(model: Model, walk: Walk) -> list[str]:
+    """What a reader of the figures should know."""
+    notes = []
+    used = {name for node in model.graph.nodes for name in node.inputs}
+    used.update(v.name for v in model.graph.outputs)
+    idle = [t for t in model.graph.initializers.values() if t.name not in used]
+    if idle:
+        # a body takes what it needs from the graphs around it, without a word at the node that carries it
+        within = (captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
+        used.update(*within)
+        idle = [t for t in idle if t.name not in used]
+    if idle:
+        size = sum(t.nbytes for t in idle)
+        notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
+    disputed = [(shapes.values, name) for shapes in walk.shapes.values() for name in shapes.disputed]
+    conflicts = [values[name].conflict for values, name in disputed if name in values]
+    for words, what in (
+        ("the file declares", "declared in the file {} what was found, which is believed"),
+        ("inference gives", "seen in a run {} inference; the run is believed"),
+    ):
+        number = sum(words in conflict for conflict in conflicts)
+        if number:
+            told = what.format("contradicts" if number == 1 else "contradict")
+            notes.append(f"{number:,} shape{'s' * (number > 1)} {told}")
+    return notes

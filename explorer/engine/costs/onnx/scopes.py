@@ -1,0 +1,273 @@
+"""The module hierarchy behind a flat ONNX graph, read back from what its exporter left.
+
+Four kinds of files are met: torch's TorchScript exporter writes paths into names
+(`/features/features.0/Conv`), its dynamo exporter writes them into metadata
+(`pkg.torch.onnx.name_scopes`), others use plain paths (`model/block_1/conv`, `encoder.0.fc`), and some
+have no names at all. All come out as the same scopes, so that the tree of a file reads like the tree
+of the module it was made from.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from sys import intern
+from typing import Any, NamedTuple
+
+from explorer.engine.costs.layer_tree import Scope
+from explorer.engine.graph.model import Node
+
+__all__ = ["TILED", "Place", "Places", "from_name", "place", "relative"]
+
+NAMES = "pkg.torch.onnx.name_scopes"
+CLASSES = "pkg.torch.onnx.class_hierarchy"
+SITE = "tile_hw.site"
+TILED = "tiled"
+"""Kind of the group around the nodes of a site, as long as nobody looks up what it was."""
+
+MAX_DEPTH = 48
+"""Groups within groups; what a name has beyond that stays in one piece."""
+
+
+class Place(NamedTuple):
+    """Where a node stands: the groups around it, outermost first, and its name among its siblings."""
+
+    scopes: tuple[Scope, ...]
+    name: str
+
+
+def relative(name: str, inside: str) -> str:
+    """`name` without the pieces at its front that the path `inside` has as well.
+
+    Exporters give nodes in the body of an If or Loop, and tilings those in a Scan, names that begin at
+    the root of the model.
+    """
+    if not inside or not name.startswith("/"):
+        return name
+    own, around = name.split("/"), inside.split("/")
+    same = 0
+    while same < min(len(own) - 1, len(around)) and own[same] == around[same]:
+        same += 1
+    return "/".join(own[same:])
+
+
+class Places(Sequence[Place]):
+    """The places of the nodes of one body, found when somebody asks for the first of them."""
+
+    def __init__(self, nodes: Sequence[Node], inside: str = "") -> None:
+        self.nodes = nodes
+        self.inside = inside
+        self._found: list[Place] | None = None
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, at: Any) -> Any:
+        if self._found is None:
+            self._found = place(self.nodes, self.inside)
+        return self._found[at]
+
+
+def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
+    """The place of every node, in the same order.
+
+    Args:
+        nodes: Of the main graph, of a function, or of the body of a node.
+        inside: For a body, the path of the node that it belongs to.
+
+    A group that would hold a single node is left out and gives the node its name: `features.0` with one
+    Conv in it is the Conv called `0`. Nodes that a tiling made for one site stand together under the
+    site's name. A node without a name is called by its type and its number among those of that type.
+    """
+    found: list[Place] = []
+    units: list[str] = []  # the site of each, "" for none
+    known: dict[tuple[str, str], Place] = {}
+    around: Known = {"/": {}, ".": {}}
+    numbers: Counter[str] = Counter()
+    sites = False
+    for node in nodes:
+        metadata = node.metadata
+        site = metadata.get(SITE, "") if metadata and not inside else ""
+        if site:
+            sites = True
+            units.append(site)
+            key = SITE, site
+            if key not in known:
+                scopes = metadata.get(NAMES, "")
+                classes = metadata.get(CLASSES, "")
+                known[key] = _from_metadata(scopes, classes, node, known) if scopes else from_name(site)
+            found.append(known[key])
+            continue
+        units.append("")
+        written = metadata.get(NAMES, "") if metadata else ""
+        if written:
+            numbers[node.op] += 1
+            found.append(_from_metadata(written, metadata.get(CLASSES, ""), node, known))
+        elif node.name:
+            numbers[node.op] += 1
+            found.append(from_name(relative(node.name, inside) if inside else node.name, around))
+        else:
+            number = numbers[node.op]
+            numbers[node.op] += 1
+            output = next((o for o in node.outputs if o), "")
+            groups = from_name(relative(output, inside), around).scopes if "/" in output else ()
+            found.append(Place(groups, f"{node.op}_{number}"))
+    places = _collapsed(found, units)
+    return _under_sites(nodes, places, units) if sites else places
+
+
+def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
+    """Every prefix of a dotted path as a scope."""
+    if len(pieces) > MAX_DEPTH:
+        pieces = [*pieces[: MAX_DEPTH - 1], ".".join(pieces[MAX_DEPTH - 1 :])]
+    scopes = []
+    path = ""
+    for piece in pieces:
+        path = f"{path}.{piece}" if path else piece
+        scopes.append(Scope(path, piece, kinds.get(path, "Module")))
+    return tuple(scopes)
+
+
+Known = Mapping[str, dict[str, tuple[Scope, ...] | None]]
+"""By the sign between pieces: groups by what stands in front of the last piece; None for what is no path."""
+
+
+def from_name(name: str, known: Known | None = None) -> Place:
+    """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
+
+    Args:
+        name: The path.
+        known: What was found before, to be looked up and added to.
+    """
+    sign = "/" if "/" in name else "."
+    front, _, last = name.rpartition(sign)
+    if not last:
+        front = name.rstrip(sign) if sign == "/" else name.rpartition(".")[0].rstrip(".")
+        front, _, last = front.rpartition(sign)
+    if not last or (not front and sign == "."):
+        pieces = [p for p in name.split(sign) if p]
+        return Place((), pieces[-1] if len(pieces) == 1 and sign == "/" else name)
+    if known is None:
+        groups = _groups(front, sign)
+    elif front in (same := known[sign]):
+        groups = same[front]
+    else:
+        groups = same[front] = _groups(front, sign) if sign == "." else _known_groups(front, same)
+    # thousands of nodes are called Conv
+    return Place((), name) if groups is None else Place(groups, intern(last))
+
+
+def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
+    """The groups that a path without its last piece names; None if it names none and is no path."""
+    if sign == ".":
+        return _scopes([p for p in front.split(".") if p], {}) or None
+    return _scopes(_pieces(front), {})
+
+
+def _known_groups(front: str, known: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
+    """The same for a path with slashes, from the groups around it where those are known."""
+    above, _, part = front.rpartition("/")
+    if front.count("/") > MAX_DEPTH:
+        return _scopes(_pieces(front), {})
+    around: tuple[Scope, ...] = ()
+    if above:
+        around = known[above] = known.get(above) or _known_groups(above, known)
+    before = above.rstrip("/").rpartition("/")[2]
+    pieces = _own(part, before)
+    if len(around) + len(pieces) > MAX_DEPTH:
+        return _scopes(_pieces(front), {})
+    path = around[-1].path if around else ""
+    found = [*around]
+    for piece in pieces:
+        path = f"{path}.{piece}" if path else piece
+        found.append(Scope(path, intern(piece), "Module"))
+    return tuple(found)
+
+
+def _own(part: str, before: str) -> list[str]:
+    """The pieces of a part of a path; `a/a.b` repeats the container's name in the child's."""
+    own = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
+    return [p for p in own.split(".") if p]
+
+
+def _pieces(front: str) -> list[str]:
+    """The pieces of a path with slashes."""
+    pieces: list[str] = []
+    before = ""
+    for part in front.split("/"):
+        if part:
+            pieces += _own(part, before)
+            before = part
+    return pieces
+
+
+def _from_metadata(names: str, classes: str, node: Node, known: dict[tuple[str, str], Place]) -> Place:
+    """Dynamo's lists: qualified module names from the root down, then the operator's own name."""
+    key = names, classes
+    if key in known:
+        return known[key]
+    paths, kinds = _strings(names), _strings(classes)
+    if not paths:
+        return from_name(node.label)
+    modules = [p for p in paths[:-1] if p]
+    named = dict(zip(paths[:-1], (k.rpartition(".")[2] for k in kinds), strict=False))
+    pieces = [p for p in modules[-1].split(".") if p] if modules else []
+    known[key] = Place(_scopes(pieces, named), paths[-1] or node.label)
+    return known[key]
+
+
+def _strings(text: str) -> list[str]:
+    """A list of strings as Python writes it; empty if it is something else (anyone can write metadata)."""
+    if len(text) > 10_000:
+        return []
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else []
+
+
+def _collapsed(places: list[Place], units: Sequence[str]) -> list[Place]:
+    """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
+    seen: set[str] = set()
+    once: list[Place] = []
+    for spot, unit in zip(places, units, strict=True):
+        if unit:
+            if unit in seen:
+                continue
+            seen.add(unit)
+        once.append(spot)
+    # places that share their groups are counted together
+    counted = Counter(id(spot.scopes) for spot in once)
+    groups = {id(spot.scopes): spot.scopes for spot in once}
+    inside: dict[str, int] = {}
+    for key, scopes in groups.items():
+        count = counted[key]
+        for scope in scopes:
+            path = scope.path
+            inside[path] = inside.get(path, 0) + count
+    alone = {key for key, scopes in groups.items() if scopes and inside[scopes[-1].path] == 1}
+    # places of one group share its scopes
+    same = {scopes: scopes for key, scopes in groups.items() if key not in alone}
+    out = []
+    for spot in places:
+        scopes = spot.scopes
+        if id(scopes) in alone:
+            around = scopes[:-1]
+            spot = Place(same.setdefault(around, around), scopes[-1].name)
+        out.append(spot)
+    return out
+
+
+def _under_sites(nodes: Sequence[Node], places: list[Place], units: Sequence[str]) -> list[Place]:
+    """Puts the nodes of a tiled site under a group with the site's name."""
+    sizes = Counter(filter(None, units))
+    out = []
+    for node, spot, unit in zip(nodes, places, units, strict=True):
+        if sizes[unit] > 1:
+            own = from_name(node.label).name if node.name else node.op
+            out.append(Place((*spot.scopes, Scope(unit, spot.name, TILED)), own))
+        else:
+            out.append(spot)
+    return out

@@ -1,0 +1,111 @@
+"""How many tensors a sequence holds and what they look like, as far as the nodes that make it tell.
+
+Shape inference knows the type of a sequence, not its length; a SequenceMap costs its body that often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, MutableMapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.costs.onnx.values import Frame
+from explorer.engine.graph.model import Node
+from explorer.facts import Dim, TensorInfo
+
+__all__ = ["MAKERS", "Elements", "remember"]
+
+MAKERS = frozenset(
+    (
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceInsert",
+        "SequenceErase",
+        "SplitToSequence",
+        "Identity",
+        "Optional",
+        "OptionalGetElement",
+    )
+)
+"""Operators whose result is a sequence of known length if their input is."""
+
+
+class Elements(Struct, frozen=True):
+    """What a sequence holds.
+
+    Attributes:
+        length: How many tensors; None if that is not known before a run.
+        each: Type and shape of all of them; None if they differ or are not known.
+    """
+
+    length: Dim
+    each: TensorInfo | None = None
+
+
+def remember(known: MutableMapping[Hashable, Elements], frame: Frame, node: Node) -> None:
+    """Notes what the sequence that `node` makes holds, if it makes one and that can be told."""
+    made = _made(known, frame, node)
+    if made is not None and node.outputs and node.outputs[0]:
+        known[frame.key(node.outputs[0])] = made
+
+
+def _made(known: Mapping[Hashable, Elements], frame: Frame, node: Node) -> Elements | None:
+    if node.op == "SequenceEmpty":
+        return Elements(0)
+    if not node.inputs:
+        return None
+    if node.op == "SequenceConstruct":
+        return Elements(len(node.inputs), _alike([frame.info(n) for n in node.inputs]))
+    if node.op == "SplitToSequence":
+        return _split(frame, node)
+    before = known.get(frame.key(node.inputs[0]))
+    if before is None:
+        return None
+    if node.op == "SequenceInsert" and len(node.inputs) > 1:
+        new = frame.info(node.inputs[1])
+        each = new if before.length == 0 else None if before.each is None else _alike([before.each, new])
+        return Elements(_more(before.length, 1), each)
+    if node.op == "SequenceErase":
+        return replace(before, length=_more(before.length, -1))
+    return before
+
+
+def _alike(tensors: list[TensorInfo]) -> TensorInfo | None:
+    first = tensors[0]
+    same = all((t.dtype, t.shape) == (first.dtype, first.shape) for t in tensors)
+    return first if same else None
+
+
+def _more(length: Dim, by: int) -> Dim:
+    return max(length + by, 0) if isinstance(length, int) else None
+
+
+def _split(frame: Frame, node: Node) -> Elements:
+    """Pieces along an axis: of one by default, of a given size, or of given sizes."""
+    source = frame.info(node.inputs[0])
+    given = node.inputs[1] if len(node.inputs) > 1 else ""
+    sizes: Any = frame.shapes.constants.get(given) if given else None
+    shape = source.shape
+    axis = node.attributes.get("axis", 0)
+    if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        return Elements(int(sizes.size) if sizes is not None and sizes.ndim else None)
+    at = axis % len(shape)
+    size = shape[at]
+    if not given:
+        keep = node.attributes.get("keepdims", 1)
+        rest = (*shape[:at], 1, *shape[at + 1 :]) if keep else (*shape[:at], *shape[at + 1 :])
+        return Elements(size, replace(source, shape=rest))
+    if sizes is None:
+        return Elements(None)
+    if sizes.ndim:
+        widths = [int(s) for s in sizes]
+        even = len(set(widths)) == 1
+        piece = (*shape[:at], widths[0], *shape[at + 1 :]) if even else None
+        return Elements(len(widths), replace(source, shape=piece) if even else None)
+    width = int(sizes)
+    if not isinstance(size, int) or width < 1:
+        return Elements(None)
+    piece = (*shape[:at], width, *shape[at + 1 :])
+    return Elements(-(-size // width), replace(source, shape=piece) if size % width == 0 else None)

@@ -1,0 +1,391 @@
+"""What the values in a graph or body are: who they are, whether they are stored, what moving them costs.
+
+The walk over a model (`walker`) goes through functions, branches and loops, in which the same value has
+other names. A `Frame` keeps track of that, and of which values are parameters in one guise or another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.engine.costs import formulas, onnx_rules
+from explorer.engine.costs.layer_tree import Scope, whole
+from explorer.engine.costs.onnx.scopes import Place, relative
+from explorer.engine.costs.onnx_rules import tflite
+from explorer.engine.formats.onnx import tensors as onnx_tensor
+from explorer.engine.graph.model import DTYPES, Graph, Node, Span, Tensor, dtype_code
+from explorer.engine.shapes import Shapes
+from explorer.facts import Dim, TensorInfo
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = [
+    "HANDED_ON",
+    "PLAIN",
+    "SHOWN",
+    "VIEWS",
+    "Frame",
+    "Stored",
+    "Traffic",
+    "constant",
+    "hand_on",
+    "learned",
+    "nbytes",
+    "parameter_places",
+    "parameters",
+    "plain_looks",
+    "scaled",
+    "shown",
+    "stored_in",
+    "traffic",
+    "view_of",
+]
+
+_ALIASES = frozenset(
+    ("Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "DequantizeLinear")
+).union(tflite.ALIASES)
+"""Operators that hand a stored tensor on as the same parameter in another guise."""
+
+VIEWS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout")) | tflite.VIEWS
+"""Operators whose first output is their first input under another shape: no runtime copies it."""
+
+HANDED_ON = _ALIASES | {"Constant"}
+"""Operators of which `hand_on` may have something to remember."""
+
+_UNREAD = frozenset(("Shape", "Size", "Constant"))
+"""Operators that look at a shape, not at what is in the tensor."""
+
+
+_TABLES: Mapping[str, tuple[int, ...]] = {
+    "Gather": (0,),
+    "GatherElements": (0,),
+    "GatherND": (0,),
+    "TorchEmbedding": (0,),
+    "EmbedLayerNormalization": (2, 3, 4),
+    "QEmbedLayerNormalization": (2, 3, 4),
+    **tflite.TABLES,
+}
+"""Inputs of which one row is read for each row of the first output."""
+
+_TYPES = frozenset(
+    ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
+)
+"""Attributes that hold the number of an element type."""
+
+SHOWN = 32
+"""How many tensors going into or out of a group are named."""
+
+
+_SIZED = frozenset(kind.name for kind in DTYPES.values() if kind.bits)
+
+PLAIN = -1
+"""How a tensor looks that is stored as its type says, an element behind the other."""
+
+
+class Stored(Struct, frozen=True):
+    """A stored tensor: who it is (the same bytes are the same parameter), and what it looks like."""
+
+    identity: Hashable
+    name: str
+    elements: int
+    size: int
+    dtype: str
+    shape: tuple[int, ...]
+    quantized: bool = False
+    sparse: bool = False
+
+
+class Traffic(Struct, frozen=True):
+    """Bytes that a node reads and writes, None if unknown; `weights` is the part of `read` that is stored.
+
+    `made` holds key, description and bytes of every tensor that it makes, `sizes` the bytes read of each
+    input by name.
+    """
+
+    read: int | None
+    weights: int | None
+    written: int | None
+    made: list[tuple[Hashable, TensorInfo, int | None]]
+    sizes: Mapping[str, int | None] = field(default_factory=dict)
+
+
+class Frame(Struct):
+    """A body being walked: its values, where they come from, and how often it runs.
+
+    Attributes:
+        shapes: Of the body's values.
+        stored: Values that are stored in the file, by name in this body.
+        keys: Names that stand for a value of the caller.
+        scopes: Groups around the body.
+        prefix: In front of every path.
+        inside: For the body of a node, that node's path: names in it may begin with the same pieces.
+        trips: How often the body runs.
+        early: Why it may run less often than that; empty if it does not.
+        number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
+        closed: Calls are summed up, not opened.
+        looks: What is stored behind a name, as a number that alike tensors share (`Walker.look`); `PLAIN`
+            where the type of the value says it all.
+    """
+
+    shapes: Shapes
+    stored: dict[str, tuple[Stored, ...]]
+    opsets: Mapping[str, int]
+    keys: dict[str, Hashable] = field(default_factory=dict)
+    scopes: tuple[Scope, ...] = ()
+    prefix: str = ""
+    inside: str = ""
+    trips: Dim = 1
+    early: str = ""
+    number: int = 0
+    closed: bool = False
+    looks: dict[str, int] = field(default_factory=dict)
+
+    def key(self, name: str) -> Hashable:
+        """Who the value is, whatever it is called here."""
+        found = self.keys.get(name) if self.keys else None
+        return found if found is not None else ((self.number, name) if self.number else name)
+
+    def path(self, node: Node) -> str:
+        """Where the node stands, from the root of the model."""
+        if not self.inside:
+            return f"{self.prefix}{node.name or node.label}"
+        return f"{self.prefix}{relative(node.label, self.inside)}"
+
+    def scopes_of(self, spot: Place) -> tuple[Scope, ...]:
+        """The groups around a node; those inside a body carry the body's path."""
+        if not self.prefix:
+            return spot.scopes
+        return (*self.scopes, *(Scope(self.prefix + s.path, s.name, s.kind) for s in spot.scopes))
+
+    def info(self, name: str) -> TensorInfo:
+        """The value's type and shape; unknown ones if nothing is known."""
+        return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
+
+
+def nbytes(info: TensorInfo) -> int | None:
+    """Bytes of a tensor; None if its shape or type is not known or it holds strings."""
+    elements = None if info.shape is None else formulas.count(info.shape)
+    if elements is None or info.dtype is None:
+        return None
+    bits = DTYPES[dtype_code(info.dtype)].bits
+    return (elements * bits + 7) // 8 if bits else None
+
+
+def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stored, ...]]:
+    """The initializers of a graph by name; `owner` tells those of a body from others of the same name."""
+    found: dict[str, tuple[Stored, ...]] = {
+        name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()
+    }
+    if graph.extra:
+        for name, entry in onnx_tensor.sparse_initializers(graph).items():
+            found[name] = (_of_sparse(entry, name, owner),)
+    return found
+
+
+def plain_looks(graph: Graph) -> dict[str, int]:
+    """`Frame.looks` of the initializers of which there is nothing to know but their type."""
+    tensors = graph.initializers.items()
+    return dict.fromkeys([name for name, tensor in tensors if _is_plain(tensor)], PLAIN)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.dtype in _SIZED and not tensor.beside and tensor.held is None
+
+
+def _of_sparse(entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tuple[Hashable, ...]) -> Stored:
+    """A sparse tensor has as many parameters as it stores values; its bytes are theirs and the indices'."""
+    values, shape, indices = entry
+    size = values.nbytes + indices
+    return Stored((*owner, name), name, values.elements, size, values.dtype, shape, sparse=True)
+
+
+def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
+    payload, dtype = tensor.payload, tensor.dtype
+    elements, size = tensor.extent
+    identity: Hashable
+    if isinstance(payload, Span) and payload.size:
+        identity = payload.source.path, payload.offset, payload.size
+    else:
+        identity = *owner, name
+    if not tensor.beside:
+        return Stored(identity, name, elements, size, dtype, tensor.shape)
+    # an index has no scale: integers that have one stand for numbers of the model
+    quantized = dtype in ("int32", "int64")
+    return Stored(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
+
+
+def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:
+    """Where a node's inputs bring stored parameters.
+
+    Returns:
+        For every parameter the position of the input, its position among the stored tensors behind that
+        input, and the bits of one value where bytes hold several, else 8.
+    """
+    found: list[tuple[int, int, int]] = []
+    if node.op in _ALIASES and all(n in frame.stored for n in node.inputs if n):
+        return found
+    for index, name in enumerate(node.inputs):
+        for at, entry in enumerate(frame.stored.get(name, ())):
+            if entry.quantized or onnx_rules.is_parameter(node.op, index, entry.dtype, entry.shape):
+                found.append(
+                    (index, at, onnx_rules.packed_bits(node.op, index, entry.dtype, node.attributes))
+                )
+    return found
+
+
+def parameters(
+    frame: Frame, node: Node, places: Iterable[tuple[int, int, int]]
+) -> tuple[list[Stored], set[str]]:
+    """The stored parameters at the places that `parameter_places` found, and the names of their inputs."""
+    found: list[Stored] = []
+    names: set[str] = set()
+    for index, at, bits in places:
+        name = node.inputs[index]
+        entry = frame.stored[name][at]
+        if bits != 8:
+            entry = replace(entry, elements=entry.elements * 8 // bits)
+        found.append(entry)
+        names.add(name)
+    return found, names
+
+
+def learned(frame: Frame, node: Node) -> list[Stored]:
+    """The parameters that an operator carries in its attributes (`rules.LEARNED`)."""
+    found: list[Stored] = []
+    for name in onnx_rules.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
+        value = node.attributes.get(name)
+        identity = frame.number, node.outputs[:1] and node.outputs[0], name
+        if isinstance(value, Tensor):
+            found.append(replace(_of_tensor(value, name, ()), identity=identity))
+        elif isinstance(value, tuple) and value:
+            found.append(Stored(identity, name, len(value), 4 * len(value), "float32", (len(value),)))
+    return found
+
+
+def hand_on(frame: Frame, node: Node) -> None:
+    """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
+    if not node.outputs:
+        return
+    stored, name = frame.stored, node.outputs[0]
+    if node.op == "Constant" and not node.domain:
+        owner = (frame.number,) if frame.number else ()
+        tensor = constant(node)
+        if tensor is not None:
+            stored[name] = (_of_tensor(tensor, name, owner),)
+            if _is_plain(tensor):
+                frame.looks[name] = PLAIN
+        elif isinstance(sparse := node.attributes.get("sparse_value"), Span):
+            stored[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
+    elif node.op in _ALIASES and node.inputs and all(n in stored for n in node.inputs if n):
+        if node.op == "DequantizeLinear":
+            entries = [e for n in node.inputs for e in stored.get(n, ())]
+            found = tuple([replace(e, quantized=True) for e in entries])
+        else:
+            found = stored.get(node.inputs[0], ())
+            if node.op == "Identity" and node.inputs[0] in frame.looks:
+                frame.looks[name] = frame.looks[node.inputs[0]]
+        if found:
+            stored[name] = found
+
+
+def traffic(
+    frame: Frame,
+    node: Node,
+    inputs: list[TensorInfo | None],
+    outputs: list[TensorInfo],
+    params: set[str],
+    constants: Collection[str] = (),
+) -> Traffic:
+    """What a node moves: each input once, each output once.
+
+    Args:
+        frame: The body it stands in.
+        node: The operator.
+        inputs: What goes in, None for an input that is left out.
+        outputs: What comes out.
+        params: Names of the inputs that bring parameters.
+        constants: Names of inputs that are stored and that the frame does not know.
+    """
+    if node.op == "Constant" and not node.domain:
+        return Traffic(0, 0, 0, [])
+    sizes: dict[str, int | None] = {}
+    if node.op not in _UNREAD:
+        for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
+            if info is None or name in sizes:
+                continue
+            entries = frame.stored.get(name)
+            setting = index in onnx_rules.SETTINGS.get(node.op, ()) or info.shape == ()
+            if setting and entries is not None and name not in params:
+                continue  # limits, axes and scalars are part of the instruction
+            sizes[name] = entries[0].size if entries and entries[0].sparse else nbytes(info)
+    written = [nbytes(o) for o in outputs]
+    for index in _TABLES.get(node.op, ()):
+        table = inputs[index] if index < len(inputs) else None
+        if table is not None and node.inputs[index] in frame.stored:
+            # the table is resident: only the rows looked up are read
+            sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
+    stored = [size for name, size in sizes.items() if name in frame.stored or name in constants]
+    made = [(frame.key(info.name), info, size) for info, size in zip(outputs, written, strict=True)]
+    read = whole(sizes.values())
+    # a part of what is not known would add up to more than the whole
+    weights = None if read is None else whole(stored)
+    return Traffic(read, weights, whole(written), made, sizes)
+
+
+def view_of(node: Node) -> str:
+    """Name of the input whose memory the first output shares; empty for an operator that makes its own."""
+    if node.op not in VIEWS or node.domain not in ("", tflite.DOMAIN) or not node.inputs or not node.outputs:
+        return ""
+    trains = node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]
+    return "" if trains else node.inputs[0]
+
+
+def constant(node: Node) -> Tensor | None:
+    """What a Constant node holds, if that is a tensor of numbers; one given as a list comes without data."""
+    value = node.attributes.get("value")
+    if isinstance(value, Tensor):
+        return value
+    if not node.outputs:
+        return None
+    for name, dtype in (("int", "int64"), ("float", "float32")):
+        one, many = node.attributes.get(f"value_{name}"), node.attributes.get(f"value_{name}s")
+        if one is not None:
+            return Tensor(node.outputs[0], dtype, (), None)
+        if isinstance(many, tuple):
+            return Tensor(node.outputs[0], dtype, (len(many),), None)
+    return None
+
+
+def shown(node: Node) -> Mapping[str, Any]:
+    """Attributes as plain values, element types by their names."""
+    return {
+        name: _type_name(value) if name in _TYPES else _plain(value)
+        for name, value in node.attributes.items()
+    }
+
+
+def _type_name(code: Any) -> Any:
+    known = DTYPES.get(code) if isinstance(code, int) else None
+    return _plain(code) if known is None else known.name
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, Graph):
+        return f"graph of {len(value.nodes):,} nodes"
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    return value if isinstance(value, (int, float, str, bytes, type(None))) else str(type(value).__name__)
+
+
+def scaled(value: int | None, trips: int | None) -> int | None:
+    """`value` times how often a body runs; None if either is unknown, unless there is nothing to scale."""
+    if value == 0:
+        return 0
+    return None if value is None or trips is None else value * trips

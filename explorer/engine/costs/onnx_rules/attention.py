@@ -1,0 +1,405 @@
+"""Attention in all its packings: softmax(Q K^T) V for every pair of a query and a key.
+
+Which tensors come packed together, where the cache stands and which axis holds the heads is what tells
+these operators apart; the count is always that of `macs.attention`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from explorer.engine.costs import formulas
+from explorer.engine.costs.formulas import ELEMENTWISE, Cost
+from explorer.engine.costs.onnx_rules.call import MS, Call, Key, Rule, grown, per_head, without
+from explorer.facts import Dim, Shape
+
+__all__ = ["READERS", "RULES", "flex_core"]
+
+_BUFFER = "the cache is a buffer for the longest text; only what is filled takes part"
+_PADDING = "padding was taken out of the sequences, which may be shorter than the longest"
+
+_ROTATION = 3  # two products and their sum
+_CAP = 3  # divide, tanh, multiply
+
+
+class _Heads(Struct, frozen=True):
+    """The sizes of one attention, whatever they were packed in.
+
+    Attributes:
+        batch: Leading dimensions.
+        heads: Of the query.
+        shared: Of key and value.
+        lq: Positions of the query.
+        lk: Positions of the key, without the cache.
+        dqk: Width of a head of query and key.
+        dv: Width of a head of the value.
+    """
+
+    batch: Shape
+    heads: Dim
+    shared: Dim
+    lq: Dim
+    lk: Dim
+    dqk: Dim
+    dv: Dim
+
+
+def _core(
+    h: _Heads,
+    *,
+    past: Dim = 0,
+    total: Dim = None,
+    causal: bool = False,
+    mask: bool = False,
+    softcap: bool = False,
+) -> Cost:
+    """softmax(Q K^T) V behind `past` positions of a cache, or over `total` positions."""
+    before = past if isinstance(past, int) else 0
+    lk = grown(h.lk, past) if total is None else total
+    cost = formulas.attention(h.batch, h.heads, h.lq, lk, h.dqk, h.dv, causal=causal, mask=mask, past=before)
+    return formulas.adding(cost, "softcap", (*h.batch, h.heads, h.lq, lk), _CAP) if softcap else cost
+
+
+def _attention(call: Call) -> Cost:
+    """ONNX Attention (opset 23): Q, K, V of rank 4 (B, H, L, D) or rank 3 with the heads in the width."""
+    at = call.attributes
+    q, k, v = call.shape(0), call.shape(1), call.shape(2)
+    if len(q) == 4:
+        h = _Heads(q[:1], q[1], k[1], q[2], k[2], q[3], v[3])
+    else:
+        heads, shared = at["q_num_heads"], at["kv_num_heads"]
+        h = _Heads(q[:1], heads, shared, q[1], k[1], per_head(q[2], heads), per_head(v[2], shared))
+    return _core(
+        h,
+        past=call.shape(4)[2] if call.has(4) else 0,
+        causal=bool(at.get("is_causal", 0)),
+        mask=call.has(3) or call.has(6),
+        softcap=bool(at.get("softcap", 0)),
+    )
+
+
+def flex_core(call: Call) -> Cost:
+    """FlexAttention without what its own graphs do to scores and probabilities."""
+    q, k, v = call.shape(0), call.shape(1), call.shape(2)
+    return _core(_Heads(q[:1], q[1], k[1], q[2], k[2], q[3], v[3]))
+
+
+def _flex(call: Call) -> Cost:
+    if call.attributes.get("score_mod") is None and call.attributes.get("prob_mod") is None:
+        return flex_core(call)
+    return without("what its own graphs do to the scores is not followed")(call)
+
+
+def _multi_head(call: Call) -> Cost:
+    """Operator MultiHeadAttention of com.microsoft: projections are done outside, biases inside."""
+    heads = call.attributes["num_heads"]
+    q = call.shape(0)
+    if len(q) == 5:
+        h = _Heads(q[:1], heads, heads, q[1], q[1], q[4], q[4])
+    else:
+        k = call.shape(1)
+        dqk = per_head(q[2], heads)
+        if len(k) == 5:
+            h = _Heads(q[:1], heads, heads, q[1], k[1], dqk, k[4])
+        elif len(k) == 4:
+            # key and value of the other side, made in an earlier pass
+            h = _Heads(q[:1], heads, heads, q[1], k[2], dqk, call.shape(2)[3])
+        else:
+            h = _Heads(q[:1], heads, heads, q[1], k[1], dqk, per_head(call.shape(2)[2], heads))
+    past, total, buffered = _cache(call, 6, 1) if call.has(6) else (0, None, False)
+    cost = _core(
+        h,
+        past=past,
+        total=total,
+        causal=bool(call.attributes.get("unidirectional", 0)),
+        mask=call.has(4) or call.has(5),
+    )
+    if call.has(3):
+        fresh = not (call.has(1) and len(call.shape(1)) == 4)
+        cost = formulas.adding(cost, "bias of Q", (*h.batch, h.lq, h.heads, h.dqk))
+        cost = formulas.adding(cost, "bias of K", (*h.batch, h.lk, h.heads, h.dqk)) if fresh else cost
+        cost = formulas.adding(cost, "bias of V", (*h.batch, h.lk, h.heads, h.dv)) if fresh else cost
+    return formulas.bounded(cost, _BUFFER) if buffered else cost
+
+
+def _cache(call: Call, place: int, present: int, axis: int = 2) -> tuple[Dim, Dim, bool]:
+    """Positions of the cache, of cache and new ones together if that is told, whether it is a buffer.
+
+    Args:
+        call: The node.
+        place: Of the cache among the inputs.
+        present: Of the new cache among the outputs.
+        axis: The cache's axis of positions.
+    """
+    held = call.shape(place)[axis]
+    info = call.outputs[present] if present < len(call.outputs) else None
+    after = info.shape[axis] if info is not None and info.shape is not None else None
+    if held and after == held:
+        return 0, held, True
+    if call.attributes.get("past_present_share_buffer"):
+        return 0, held, True
+    return held, None, False
+
+
+def _with_projection(*, mask: int, past: int, extra: int = -1) -> Rule:
+    """Attention of com.microsoft whose one weight makes query, key and value of the input.
+
+    Args:
+        mask: Place of the mask.
+        past: Place of the cache, (2, B, heads, positions, width).
+        extra: Place of the bias of the scores; -1 for none.
+    """
+
+    def rule(call: Call) -> Cost:
+        heads = call.attributes["num_heads"]
+        source, weight = call.shape(0), call.shape(1)
+        sizes = call.attributes.get("qkv_hidden_sizes") or (per_head(weight[1], 3),) * 3
+        length = source[1]
+        before, total, buffered = _cache(call, past, 1, 3) if call.has(past) else (0, None, False)
+        core = _core(
+            _Heads(
+                source[:1], heads, heads, length, length, per_head(sizes[0], heads), per_head(sizes[2], heads)
+            ),
+            past=before,
+            total=total,
+            causal=bool(call.attributes.get("unidirectional", 0)),
+            mask=call.has(mask) or (extra >= 0 and call.has(extra)),
+        )
+        if call.attributes.get("do_rotary"):
+            core = formulas.adding(core, "rotate Q and K", (*source[:-1], sizes[0]), 2 * _ROTATION)
+        core = formulas.bounded(core, _BUFFER) if buffered else core
+        return formulas.total([formulas.linear(source, weight[1], bias=call.has(2)), core])
+
+    return rule
+
+
+def _packed_attention(call: Call) -> Cost:
+    """As Attention, on the tokens of all sequences in one row; how they part is known in a run only."""
+    heads = call.attributes["num_heads"]
+    source, weight, offsets = call.shape(0), call.shape(1), call.shape(3)
+    sizes = call.attributes.get("qkv_hidden_sizes") or (per_head(weight[1], 3),) * 3
+    projection = formulas.linear(source, weight[1], bias=call.has(2))
+    return formulas.total(
+        [
+            projection,
+            _unpacked(offsets, heads, per_head(sizes[0], heads), per_head(sizes[2], heads), call.has(5)),
+        ]
+    )
+
+
+def _packed_multi_head(call: Call) -> Cost:
+    heads = call.attributes["num_heads"]
+    q = call.shape(0)
+    dqk = q[3] if len(q) == 4 else per_head(q[1], heads)
+    dv = dqk if len(q) == 4 else per_head(call.shape(2)[1], heads)
+    cost = _unpacked(call.shape(4), heads, dqk, dv, call.has(6))
+    return formulas.adding(cost, "bias", (*q[:1], *call.shape(3))) if call.has(3) else cost
+
+
+def _unpacked(offsets: Shape, heads: int, dqk: Dim, dv: Dim, mask: bool) -> Cost:
+    """Every sequence as long as the longest."""
+    batch, length = offsets
+    return formulas.bounded(
+        _core(_Heads((batch,), heads, heads, length, length, dqk, dv), mask=mask), _PADDING
+    )
+
+
+def _split(call: Call, heads: int, shared: int) -> tuple[Dim, Dim, Dim]:
+    """Width of a head of query and key, that of the value, and new positions of the key.
+
+    Without a key the query holds all three side by side.
+    """
+    q = call.shape(0)
+    if not call.has(1):
+        width = per_head(q[-1], heads + 2 * shared)
+        return width, width, q[-2]
+    k = call.shape(1)
+    dqk = per_head(q[-1], heads)
+    return dqk, per_head(call.shape(2)[-1], shared) if call.has(2) else dqk, k[-2]
+
+
+def _grouped_query(call: Call) -> Cost:
+    at = call.attributes
+    heads, shared = at["num_heads"], at["kv_num_heads"]
+    q = call.shape(0)
+    dqk, dv, lk = _split(call, heads, shared)
+    before, total, buffered = _cache(call, 3, 1) if call.has(3) else (0, None, False)
+    known = call.number(6)
+    if buffered and known is not None:
+        before, total, buffered = max(known - q[1], 0) if isinstance(q[1], int) else 0, known, False
+    h = _Heads(q[:1], heads, shared, q[1], lk, dqk, dv)
+    cost = _core(
+        h,
+        past=before,
+        total=total,
+        causal=bool(at.get("causal", 1)),
+        mask=call.has(10),
+        softcap=bool(at.get("softcap", 0)),
+    )
+    cost = _prepared(cost, h, rotary=bool(at.get("do_rotary", 0)), normalised=call.has(14))
+    return formulas.bounded(cost, _BUFFER) if buffered else cost
+
+
+def _prepared(cost: Cost, h: _Heads, *, rotary: bool, normalised: bool) -> Cost:
+    """Normalising and rotating query and key before they meet."""
+    each = ELEMENTWISE["rms_norm"][0] * normalised + _ROTATION * rotary
+    if not each:
+        return cost
+    what = " and ".join(w for w, wanted in (("normalise", normalised), ("rotate", rotary)) if wanted)
+    cost = formulas.adding(cost, f"{what} Q", (*h.batch, h.lq, h.heads, h.dqk), each)
+    return formulas.adding(cost, f"{what} K", (*h.batch, h.lk, h.shared, h.dqk), each)
+
+
+def _sparse(call: Call) -> Cost:
+    """Blocks of pairs that a table names: dense as a bound."""
+    at = call.attributes
+    heads, shared = at["num_heads"], at["kv_num_heads"]
+    q = call.shape(0)
+    dqk, dv, lk = _split(call, heads, shared)
+    known = call.number(7)
+    total: Dim = known if known is not None else call.shape(3)[2]
+    h = _Heads(q[:1], heads, shared, q[1], lk, dqk, dv)
+    cost = _prepared(_core(h, total=total), h, rotary=bool(at.get("do_rotary", 0)), normalised=False)
+    return formulas.bounded(cost, "which blocks of pairs take part is told by a table; counted are all")
+
+
+def _paged(call: Call) -> Cost:
+    """Every token against all that its sequence's pages can hold."""
+    at = call.attributes
+    heads, shared = at["num_heads"], at["kv_num_heads"]
+    q = call.shape(0)
+    dqk, dv, _ = _split(call, heads, shared)
+    dv = at.get("v_head_size") or dv
+    pages, size = call.shape(7)[1], call.shape(3)[1]
+    total = pages * size if isinstance(pages, int) and isinstance(size, int) else None
+    h = _Heads((), heads, shared, q[0], q[0], dqk, dv)
+    cost = _core(h, total=total, softcap=bool(at.get("softcap", 0)))
+    cost = _prepared(cost, h, rotary=bool(at.get("do_rotary", 0)), normalised=call.has(12))
+    return formulas.bounded(cost, "how much of the pages is filled is known in a run only")
+
+
+def _selected(places: int, norm: int, *, paged: bool) -> Rule:
+    """Every token against those that were selected for it, and the last ones where the mode says so.
+
+    Args:
+        places: Where the indices of the selected tokens stand.
+        norm: Where the weight stands with which queries are normalised.
+        paged: Tokens of all sequences stand in one row.
+    """
+
+    def rule(call: Call) -> Cost:
+        at = call.attributes
+        heads, shared = at["num_heads"], at["kv_num_heads"]
+        q = call.shape(0)
+        dqk, dv, _ = _split(call, heads, shared)
+        near = max(at.get("local_window_size", 0), 0)
+        total = grown(call.shape(places)[1], near if at.get("attention_mode") == "local_plus_selected" else 0)
+        tokens: Dim = q[0] if paged else formulas.count(q[:2])
+        h = _Heads((), heads, shared, tokens, tokens, dqk, dv)
+        cost = _prepared(
+            _core(h, total=total), h, rotary=bool(at.get("do_rotary", 0)), normalised=call.has(norm)
+        )
+        return formulas.bounded(cost, "how many tokens are selected is known in a run only")
+
+    return rule
+
+
+def _decoder_multi_head(call: Call) -> Cost:
+    """One new token against the cache (self) or against the other side (cross)."""
+    heads = call.attributes["num_heads"]
+    q = call.shape(0)
+    width: Dim = q[2] if call.has(1) else per_head(q[2], 3)
+    d = per_head(width, heads)
+    masked = call.has(3) or call.has(4)
+    if call.has(1) and len(call.shape(1)) == 4:
+        k, v = call.shape(1), call.shape(2)
+        cost = _core(_Heads(q[:1], heads, heads, q[1], k[2], d, v[3]), mask=masked)
+        return formulas.adding(cost, "bias", (*q[:2], width)) if call.has(10) else cost
+    dv = per_head(call.shape(2)[2], heads) if call.has(2) else d
+    before, total, buffered = _cache(call, 5, 1) if call.has(5) else (0, None, False)
+    cost = _core(_Heads(q[:1], heads, heads, q[1], q[1], d, dv), past=before, total=total, mask=masked)
+    cost = formulas.adding(cost, "bias", (*q[:2], *call.shape(10))) if call.has(10) else cost
+    return formulas.bounded(cost, _BUFFER) if buffered else cost
+
+
+def _ordered(call: Call) -> Cost:
+    """QOrderedAttention: three projections in 8 bits, then attention."""
+    heads = call.attributes["num_heads"]
+    source = call.shape(0)
+    widths = [call.shape(i)[1] for i in (5, 6, 7)]
+    costs = [formulas.linear(source, w, bias=call.has(i)) for w, i in zip(widths, (11, 12, 13), strict=True)]
+    h = _Heads(
+        source[:1], heads, heads, source[1], source[1], per_head(widths[0], heads), per_head(widths[2], heads)
+    )
+    costs.append(_core(h, causal=bool(call.attributes.get("unidirectional", 0)), mask=call.has(17)))
+    cost = formulas.total(costs)
+    return formulas.adding(
+        cost, "requantize", (*source[:-1], sum(w for w in widths if isinstance(w, int))), 3
+    )
+
+
+def _gated_position_bias(call: Call) -> Cost:
+    """Gates from the query, one row of them for each head and position, times a table of positions."""
+    heads = call.attributes["num_heads"]
+    query, weight = call.shape(0), call.shape(3)
+    rows: Shape = (*query[:-1], heads)
+    cost = formulas.counted([("rows", rows), ("width", weight[:1]), ("gates", weight[1:])])
+    cost = formulas.adding(cost, "bias of the query", query)
+    cost = formulas.adding(cost, "bias, sums", (*rows, *weight[1:]), 2)
+    cost = formulas.adding(cost, "sigmoids and gates", rows, 6)
+    return formulas.adding(cost, "weigh the table", call.output())
+
+
+def _rotated(call: Call) -> Cost:
+    """Two products and their sum for each element that turns; `rotary_embedding_dim` leaves others be."""
+    shape = call.shape(0)
+    turning = call.attributes.get("rotary_embedding_dim", 0)
+    elements = math.prod(d for d in shape if isinstance(d, int))
+    if turning and all(isinstance(d, int) for d in shape):
+        heads = call.attributes.get("num_heads", 0)
+        width = shape[-1] if len(shape) == 4 else per_head(shape[-1], heads)
+        if isinstance(width, int) and width:
+            shape = (elements // width, turning)
+    return formulas.elementwise(f"{call.op} (two products and their sum)", shape, _ROTATION)
+
+
+def _rotated_pair(call: Call) -> Cost:
+    cost = formulas.elementwise("sine and cosine", call.shape(0), 2)
+    for index in (0, 1):
+        cost = formulas.adding(cost, "two products and their sum", call.output(index), _ROTATION)
+    return cost
+
+
+_GLOBAL = without("how many tokens attend to all others depends on the data")
+
+RULES: dict[Key, Rule] = {
+    ("", "Attention"): _attention,
+    ("ai.onnx.preview", "FlexAttention"): _flex,
+    ("", "RotaryEmbedding"): _rotated,
+    (MS, "RotaryEmbedding"): _rotated,
+    (MS, "MRotaryEmbedding"): _rotated,
+    (MS, "GemmaRotaryEmbedding"): _rotated_pair,
+    (MS, "Attention"): _with_projection(mask=3, extra=5, past=4),
+    (MS, "QAttention"): _with_projection(mask=5, past=8),
+    (MS, "DecoderMaskedSelfAttention"): _with_projection(mask=3, extra=5, past=4),
+    (MS, "PackedAttention"): _packed_attention,
+    (MS, "QOrderedAttention"): _ordered,
+    (MS, "MultiHeadAttention"): _multi_head,
+    (MS, "DecoderMaskedMultiHeadAttention"): _decoder_multi_head,
+    (MS, "PackedMultiHeadAttention"): _packed_multi_head,
+    (MS, "GroupQueryAttention"): _grouped_query,
+    (MS, "SparseAttention"): _sparse,
+    (MS, "PagedAttention"): _paged,
+    (MS, "SparsePagedAttention"): _selected(9, 17, paged=True),
+    (MS, "DynamicSparseAttention"): _selected(7, 14, paged=False),
+    (MS, "DecoderAttention"): without("which of its projections run is told by flags at run time"),
+    (MS, "LongformerAttention"): _GLOBAL,
+    (MS, "QOrderedLongformerAttention"): _GLOBAL,
+    (MS, "SparseAttentionIndexer"): without("its policy of selecting tokens is not followed"),
+    (MS, "PackedSparseAttentionIndexer"): without("its policy of selecting tokens is not followed"),
+    (MS, "GatedRelativePositionBias"): _gated_position_bias,
+}
+
+READERS: frozenset[Key] = frozenset({(MS, "GroupQueryAttention"), (MS, "SparseAttention")})

@@ -1,0 +1,226 @@
+"""Operators of ai.onnx.ml: linear models, support vectors, trees, and the steps that prepare features.
+
+Their coefficients are attributes, not inputs, so counts come from the lengths of those lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.engine.costs import formulas
+from explorer.engine.costs.formulas import ELEMENTWISE, Cost
+from explorer.engine.costs.onnx_rules.call import Call, Key, Rule, each, free, words
+from explorer.facts import Dim, Shape
+
+__all__ = ["ML", "RULES"]
+
+ML = "ai.onnx.ml"
+
+_POST = {"NONE": 0, "LOGISTIC": 1, "PROBIT": 1, "SOFTMAX": 5, "SOFTMAX_ZERO": 5}
+"""Operations on each score behind a model, as words or as TreeEnsemble's numbers."""
+
+_POST_NUMBERS = tuple(_POST[n] for n in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"))
+
+_KERNELS = {"LINEAR": 0, "POLY": 3, "RBF": 2, "SIGMOID": 3}
+"""Operations on each product of an input with a support vector: scale, shift, function."""
+
+
+def _rows(call: Call) -> tuple[Shape, Dim]:
+    """How many rows the input has, and features in each."""
+    shape = call.shape(0)
+    return (shape[:-1] or (1,)), shape[-1]
+
+
+def _finished(cost: Cost, call: Call, rows: Shape, scores: Dim, *, labels: bool) -> Cost:
+    """What follows the scores: their function, and the largest of them for a label."""
+    after = _POST[call.attributes.get("post_transform", "NONE")]
+    if after:
+        cost = formulas.adding(cost, "post transform", (*rows, scores), after)
+    return formulas.adding(cost, "largest score", (*rows, scores)) if labels else cost
+
+
+def _linear(call: Call) -> Cost:
+    rows, features = _rows(call)
+    labels = call.op.endswith("Classifier")
+    coefficients = len(call.attributes["coefficients"])
+    scores: Dim = coefficients // features if isinstance(features, int) and features else None
+    cost = formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
+    if call.attributes.get("intercepts"):
+        cost = formulas.adding(cost, "intercepts", (*rows, scores))
+    return _finished(cost, call, rows, scores, labels=labels)
+
+
+def _kernels(call: Call, rows: Shape, features: Dim, vectors: int) -> Cost:
+    """Each input against each support vector."""
+    kind = call.attributes.get("kernel_type", "LINEAR")
+    cost = formulas.counted([("rows", rows), ("support vectors", (vectors,)), ("features", (features,))])
+    if kind == "RBF":
+        cost = formulas.adding(cost, "differences", (*rows, vectors, features))
+    per_product = _KERNELS[kind]
+    return formulas.adding(cost, f"{kind} kernel", (*rows, vectors), per_product) if per_product else cost
+
+
+def _support_vectors(call: Call, features: Dim) -> int | None:
+    stored = len(call.attributes.get("support_vectors", ()))
+    return stored // features if isinstance(features, int) and features else None
+
+
+def _svm_regressor(call: Call) -> Cost:
+    rows, features = _rows(call)
+    vectors = _support_vectors(call, features)
+    if vectors is None:
+        return formulas.unknown("how many features the input has is not known")
+    if vectors:
+        weighed = formulas.counted([("rows", rows), ("coefficients", (vectors,))])
+        cost = formulas.total([_kernels(call, rows, features, vectors), weighed])
+    else:
+        cost = formulas.counted([("rows", rows), ("features", (features,))])
+    cost = formulas.adding(cost, "rho", rows) if call.attributes.get("rho") else cost
+    return _finished(cost, call, rows, 1, labels=False)
+
+
+def _svm_classifier(call: Call) -> Cost:
+    """One against one: each pair of classes weighs the support vectors of both."""
+    at = call.attributes
+    rows, features = _rows(call)
+    vectors = _support_vectors(call, features)
+    if vectors is None:
+        return formulas.unknown("how many features the input has is not known")
+    classes = len(at.get("classlabels_ints") or at.get("classlabels_strings") or ())
+    if not vectors:
+        # without support vectors the coefficients are those of a linear model, one row a class
+        scores = len(at["coefficients"]) // features if isinstance(features, int) and features else None
+        cost = formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
+        return _finished(cost, call, rows, scores, labels=True)
+    pairs = classes * (classes - 1) // 2
+    weighed = formulas.counted(
+        [("rows", rows), ("support vectors", (vectors,)), ("classes but one", (classes - 1,))]
+    )
+    cost = formulas.total([_kernels(call, rows, features, vectors), weighed])
+    cost = formulas.adding(cost, "rho and vote", (*rows, pairs), 2)
+    if at.get("prob_a"):
+        cost = formulas.adding(cost, "sigmoid of a pair", (*rows, pairs), 3)
+        if classes > 2:
+            reason = "how often the probabilities of the pairs are balanced depends on the data"
+            return replace(cost, elementwise_ops=None, status="unknown", reason=reason)
+    return _finished(cost, call, rows, classes if at.get("prob_a") else pairs, labels=True)
+
+
+def _normalizer(call: Call) -> Cost:
+    kind = call.attributes.get("norm", "MAX")
+    count, detail = (2, "largest, divide") if kind == "MAX" else ELEMENTWISE["lp_norm"]
+    return formulas.elementwise(f"Normalizer {kind} ({detail})", call.output(), count)
+
+
+def _deepest(roots: Sequence[int], below: Mapping[int, tuple[int, ...]]) -> int | None:
+    """Sum over the trees of the comparisons on their longest path; None if they are no trees.
+
+    A file may say that nodes stand below themselves or below one another; every node is looked at once.
+    """
+    total, seen = 0, set[int]()
+    for root in roots:
+        level = [root] if root in below else []
+        while level:
+            total += 1
+            if len(set(level)) != len(level) or seen.intersection(level):
+                return None
+            seen.update(level)
+            level = [son for parent in level for son in below[parent] if son in below]
+    return total
+
+
+def _trees(call: Call, comparisons: int | None, trees: int, scores: int, most: int, after: int) -> Cost:
+    rows, _ = _rows(call)
+    if comparisons is None:
+        return replace(formulas.unknown("its nodes form no trees"), macs=0)
+    each_row = comparisons + trees * most + scores * after
+    what = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
+    cost = formulas.elementwise(what, (*rows, each_row))
+    return formulas.bounded(cost, "a row takes one path through each tree; counted are the longest")
+
+
+def _tree_ensemble(call: Call) -> Cost:
+    """TreeEnsemble (opset 5): interior nodes and leaves in lists of their own."""
+    at = call.attributes
+    ends = list(zip(at["nodes_trueleafs"], at["nodes_falseleafs"], strict=True))
+    sons = list(zip(at["nodes_truenodeids"], at["nodes_falsenodeids"], strict=True))
+    below = {
+        i: tuple(son for son, end in zip(pair, leafs, strict=True) if not end)
+        for i, (pair, leafs) in enumerate(zip(sons, ends, strict=True))
+    }
+    roots = at["tree_roots"]
+    comparisons = _deepest(roots, below)
+    scores = at.get("n_targets", 1)
+    return _trees(call, comparisons, len(roots), scores, 1, _POST_NUMBERS[at.get("post_transform", 0)])
+
+
+def _old_trees(call: Call) -> Cost:
+    """TreeEnsembleClassifier, TreeEnsembleRegressor: nodes of all trees in one list, leaves among them."""
+    at = call.attributes
+    prefix = "class" if call.op.endswith("Classifier") else "target"
+    names = list(zip(at["nodes_treeids"], at["nodes_nodeids"], strict=True))
+    place = {name: i for i, name in enumerate(names)}
+    leaf = [mode == "LEAF" for mode in at["nodes_modes"]]
+    below = {
+        i: tuple(place[tree, son] for son in (at["nodes_truenodeids"][i], at["nodes_falsenodeids"][i]))
+        for i, (tree, _) in enumerate(names)
+        if not leaf[i]
+    }
+    sons = {son for pair in below.values() for son in pair}
+    roots = [i for i in range(len(names)) if i not in sons]
+    comparisons = _deepest(roots, below)
+    weights: dict[Any, int] = {}
+    for name in zip(at[f"{prefix}_treeids"], at[f"{prefix}_nodeids"], strict=True):
+        weights[name] = weights.get(name, 0) + 1
+    scores = len(set(at[f"{prefix}_ids"]))
+    after = _POST[at.get("post_transform", "NONE")] + (prefix == "class")
+    return _trees(call, comparisons, len(roots), scores, max(weights.values(), default=0), after)
+
+
+_LONGEST = 4096
+"""Words of a group; longer ones are of a file that means no good."""
+
+
+def _tf_idf(call: Call) -> Cost:
+    """Every n-gram of every row may be found, and adds one to its counter."""
+    at, shape = call.attributes, call.shape(0)
+    rows, length = (shape[:-1] or (1,)), shape[-1]
+    if not isinstance(length, int):
+        return replace(formulas.unknown(formulas.unbound([("", shape)])), macs=0)
+    found, longest = 0, min(at["max_gram_length"], length)
+    if longest > _LONGEST:
+        return replace(formulas.unknown(f"groups of {longest:,} words are not worked out"), macs=0)
+    for n in range(at["min_gram_length"], longest + 1):
+        # of the words of a group each stands 1 to skips + 1 behind the one before
+        steps = min(at["max_skip_count"] + 1, (length - 1) // (n - 1)) if n > 1 else 1
+        found += steps * length - (n - 1) * steps * (steps + 1) // 2
+    cost = formulas.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, found))
+    if at.get("mode", "TF") != "TF":
+        cost = formulas.adding(cost, "weights", call.output())
+    return formulas.bounded(cost, "how many n-grams are known depends on the data; counted are all")
+
+
+_PREPARING = words("""
+    ArrayFeatureExtractor CastMap CategoryMapper DictVectorizer FeatureVectorizer LabelEncoder OneHotEncoder
+    ZipMap
+""")
+
+
+RULES: dict[Key, Rule] = {
+    **{(ML, op): free for op in _PREPARING},
+    (ML, "Binarizer"): each(1, "compare"),
+    (ML, "Imputer"): each(1, "compare"),
+    (ML, "Scaler"): each(2, "subtract, scale"),
+    (ML, "Normalizer"): _normalizer,
+    (ML, "LinearClassifier"): _linear,
+    (ML, "LinearRegressor"): _linear,
+    (ML, "SVMClassifier"): _svm_classifier,
+    (ML, "SVMRegressor"): _svm_regressor,
+    (ML, "TreeEnsemble"): _tree_ensemble,
+    (ML, "TreeEnsembleClassifier"): _old_trees,
+    (ML, "TreeEnsembleRegressor"): _old_trees,
+    ("", "TfIdfVectorizer"): _tf_idf,
+}

@@ -1,0 +1,201 @@
+"""Operators by type: how many, what they cost, and the range of values that each attribute takes.
+
+What a designer of hardware asks of a model: which kernel sizes, strides and channels must be supported.
+Works on facts alone, so that ONNX files and modules are answered alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from explorer.engine.costs.layer_tree import summed
+from explorer.facts import Analysis, Layer, OpStat, Range, Shape
+
+__all__ = ["operator_stats"]
+
+VALUES = 16
+"""How many distinct values of an attribute are listed."""
+
+_SPATIAL: Mapping[str, Any] = {"strides": 1, "dilations": 1, "pads": 0}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "Conv": {"group": 1},
+    "ConvTranspose": {"group": 1},
+    "QLinearConv": {"group": 1},
+    "ConvInteger": {"group": 1},
+    "MaxPool": {"ceil_mode": 0},
+    "AveragePool": {"ceil_mode": 0, "count_include_pad": 0},
+    "Gemm": {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
+}
+"""Values of attributes that a file may leave out (onnx operator specification)."""
+
+_TORCH_WINDOW = {
+    "kernel_size": "kernel_shape",
+    "stride": "strides",
+    "dilation": "dilations",
+    "padding": "pads",
+    "groups": "group",
+}
+"""What torch calls the attributes of a window: ranges are told in ONNX's words, whatever the format."""
+
+_TFLITE_KERNEL: Mapping[str, tuple[int, ...]] = {
+    "CONV_2D": (1, 2),
+    "DEPTHWISE_CONV_2D": (1, 2),
+    "TRANSPOSE_CONV": (1, 2),
+    "CONV_3D": (0, 1, 2),
+    "CONV_3D_TRANSPOSE": (0, 1, 2),
+}
+"""On which axes of its weight TensorFlow Lite has the kernel."""
+
+_TFLITE_WINDOW: Mapping[str, tuple[str, ...]] = {
+    "strides": ("stride_d", "stride_h", "stride_w"),
+    "dilations": ("dilation_d_factor", "dilation_h_factor", "dilation_w_factor"),
+    "kernel_shape": ("filter_height", "filter_width"),
+}
+"""What TensorFlow Lite calls the attributes of a window, one for each axis."""
+
+_TFLITE_PADS = {"SAME": "SAME_UPPER", "VALID": "VALID"}
+
+_ORDERS = ("perm",)
+"""Attributes whose values are no sizes: the smallest of each place of a permutation is none itself."""
+
+_AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
+
+
+def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
+    """One row per operator type, the costliest first, then the most frequent.
+
+    Counts are of runs in one forward pass: what stands in a loop's body counts as often as it runs, what
+    stands in a branch that does not count in the totals not at all.
+    A parameter that several operators of a type share counts once for the type. An operator's own
+    attributes are joined by `input_channels`, `input_height`, `input_width` where it has a window.
+    """
+    kinds: dict[str, list[Layer]] = {}
+    for layer in analysis.layers:
+        if not layer.group and layer.counted:
+            kinds.setdefault(layer.kind, []).append(layer)
+    stats = [
+        OpStat(
+            op=kind,
+            count=sum(layer.calls for layer in layers),
+            macs=summed(layer.macs for layer in layers),
+            params=_params(layers),
+            elementwise_ops=summed(layer.elementwise_ops for layer in layers),
+            attributes=_ranges(layers),
+        )
+        for kind, layers in kinds.items()
+    ]
+    stats.sort(key=lambda stat: (-(stat.macs or 0), -stat.count, stat.op))
+    return tuple(stats)
+
+
+def _params(layers: Sequence[Layer]) -> int:
+    counted: set[str] = set()
+    total = 0
+    for layer in layers:
+        if not counted.intersection(layer.shared_with):
+            total += layer.params
+        if layer.shared_with:
+            counted.add(layer.path)
+    return total
+
+
+def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:
+    seen: dict[str, Counter[Any]] = {}
+    for layer in layers:
+        for name, value in _attributes(layer).items():
+            # lists come back from JSON-like sources; a counter needs something hashable
+            key = tuple(value) if isinstance(value, list) else value
+            try:
+                seen.setdefault(name, Counter())[key] += layer.calls
+            except TypeError:
+                seen.setdefault(name, Counter())[str(value)] += layer.calls
+    return {name: _range(counts, ordered=name not in _ORDERS) for name, counts in seen.items()}
+
+
+def _attributes(layer: Layer) -> dict[str, Any]:
+    """The layer's attributes with defaults, and the size of its input where it has a window."""
+    given = dict(layer.attributes)
+    weight = layer.weights[0].shape if layer.weights else None
+    if "stride_w" in given:
+        return _of_tflite(layer, given, weight)
+    if layer.kind in ("Conv", "ConvTranspose") and "kernel_shape" not in given and weight is not None:
+        given["kernel_shape"] = tuple(weight[2:])
+    for name, value in _DEFAULTS.get(layer.kind, {}).items():
+        given.setdefault(name, value)
+    kernel = given.get("kernel_shape")
+    if isinstance(kernel, tuple):
+        for name, value in _SPATIAL.items():
+            if name == "pads" and given.get("auto_pad", "NOTSET") != "NOTSET":
+                continue
+            given.setdefault(name, (value,) * (len(kernel) * (2 if name == "pads" else 1)))
+    shape = layer.inputs[0].shape if layer.inputs else None
+    if "kernel_size" in given:
+        given = _in_onnx_words(given, len(shape) - 2 if shape else 1)
+    if "kernel_shape" in given and shape is not None and len(shape) in _AXES:
+        last = given.get("channels_last", layer.kind.startswith("Nhwc"))
+        given.update(_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
+    return given
+
+
+def _input_sizes(sizes: Shape) -> dict[str, Any]:
+    """Channels and extents of an input, those that are known."""
+    named = zip(("channels", *_AXES[len(sizes) + 1]), sizes, strict=True)
+    return {f"input_{name}": size for name, size in named if size is not None}
+
+
+def _of_tflite(layer: Layer, given: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
+    """A window of TensorFlow Lite, whose channels stand last, as ONNX would describe it."""
+    parts = {name for names in _TFLITE_WINDOW.values() for name in names}
+    told = {name: value for name, value in given.items() if name not in parts and name != "padding"}
+    for name, names in _TFLITE_WINDOW.items():
+        sizes = tuple(given[part] for part in names if part in given)
+        if sizes:
+            told[name] = sizes
+    told["auto_pad"] = _TFLITE_PADS.get(given.get("padding", ""), given.get("padding"))
+    axes = _TFLITE_KERNEL.get(layer.kind, ())
+    if axes and weight is not None and len(weight) == len(axes) + 2:
+        told["kernel_shape"] = tuple(weight[axis] for axis in axes)
+    # the sizes of the output go before the data in the transposed forms
+    data = layer.inputs[-1] if "TRANSPOSE" in layer.kind and layer.inputs else next(iter(layer.inputs), None)
+    shape = None if data is None else data.shape
+    if shape is not None and len(shape) in _AXES:
+        told.update(_input_sizes((shape[-1], *shape[1:-1])))
+    return told
+
+
+def _in_onnx_words(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """A torch window as ONNX would describe it; `rank` is how many axes a lone number stands for."""
+    told: dict[str, Any] = {}
+    for name, value in given.items():
+        known = _TORCH_WINDOW.get(name)
+        if known is None or isinstance(value, str):  # padding='same' has no numbers
+            told[name] = value
+        elif known == "group":
+            told[known] = value
+        else:
+            sizes = tuple(value) if isinstance(value, (list, tuple)) else (value,) * rank
+            told[known] = sizes * 2 if known == "pads" else sizes  # at the beginning and the end of each axis
+    return told
+
+
+def _range(counts: Counter[Any], *, ordered: bool) -> Range:
+    values = list(counts)
+    low: Any = None
+    high: Any = None
+    if not ordered:
+        pass
+    elif all(_is_number(v) for v in values):
+        low, high = min(values), max(values)
+    elif (
+        all(isinstance(v, tuple) and all(map(_is_number, v)) for v in values)
+        and len(set(map(len, values))) == 1
+    ):
+        low = tuple(min(column) for column in zip(*values, strict=True))
+        high = tuple(max(column) for column in zip(*values, strict=True))
+    return Range(low, high, len(values), tuple(counts.most_common(VALUES)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,1 @@
+"""The layers of an nn.Module, with what each costs."""

@@ -1,0 +1,584 @@
+"""An nn.Module in, facts out: the layer tree and the totals from one run on the meta device.
+
+`module_trace` watches; here what it saw becomes rows. A leaf module is one row. Functional operators are
+rows of the module that calls them, except where they use the parameters of a module that is never
+called (attention that reads `self.qkv.weight`): then the work belongs to that module.
+"""
+
+from __future__ import annotations
+
+import inspect
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from explorer.base.errors import Cancelled
+from explorer.engine.costs import layer_rows, layer_tree
+from explorer.engine.costs.aten.packed_weights import is_packed
+from explorer.engine.costs.memory import liveness
+from explorer.engine.costs.torch.branch_outcomes import traced
+from explorer.engine.costs.torch.records import (
+    Row,
+    Stored,
+    Trace,
+    described,
+    is_lazy,
+    is_leaf,
+    is_opaque,
+    parameters,
+    plain,
+    registered,
+)
+from explorer.engine.formats.torch_module.meta_copy import materialised
+from explorer.facts import (
+    NOTHING_KNOWN,
+    Analysis,
+    Info,
+    Layer,
+    ModelInfo,
+    Progress,
+    Status,
+    TensorInfo,
+    is_assumed,
+    stored_totals,
+)
+from explorer.host.gc_pause import uncollected
+
+if TYPE_CHECKING:
+    from explorer.engine.costs.training.torch import Gradients
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
+
+__all__ = ["analyse", "analyse_module", "examine", "examine_module", "shapes_failure", "stored"]
+
+FORMULAS = 4
+"""How many different formulas of one row are spelled out."""
+
+
+def analyse(loaded: LoadedModule, **options: Any) -> Analysis:
+    """The facts of `examine` alone, which takes the same arguments."""
+    return examine(loaded, **options).analysis
+
+
+def analyse_module(
+    model: nn.Module, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None, **options: Any
+) -> Analysis:
+    """The facts of `examine_module` alone, which takes the same arguments."""
+    return examine_module(model, args, kwargs, **options).analysis
+
+
+def examine(
+    loaded: LoadedModule,
+    *,
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    gradients: Gradients | None = None,
+    detailed: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> liveness.Examined:
+    """Everything known of a loaded model, and its execution order.
+
+    Args:
+        loaded: From `torch_module.load`.
+        input_shapes: dtype (None: as the model's own) and shape by name of the input.
+        dims: Only 'batch', the first dimension of every input.
+        gradients: Watches what a backward pass would do.
+        detailed: Steps say what each operator does by itself.
+        on_progress: Told about the modules that ran.
+        cancel: Asked at every module.
+
+    Raises:
+        Misuse: An input or dimension that the model does not have, or shapes that have to be given.
+        Cancelled: `cancel` said so.
+    """
+    if on_progress:
+        on_progress(Progress("building the model"))
+    model = loaded.meta()
+    bound = loaded.bind(input_shapes, dims)
+    args, kwargs = bound.arguments(device="meta")
+    with loaded.quiet():
+        return examine_module(
+            model,
+            args,
+            kwargs,
+            source=loaded.source,
+            inputs=bound.inputs,
+            notes=(*loaded.notes, *bound.notes),
+            assumptions={"dims": bound.dims, "weights": loaded.weights_text},
+            valued=loaded.valued,
+            gradients=gradients,
+            detailed=detailed,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+
+@uncollected()
+def examine_module(
+    model: nn.Module,
+    args: Iterable[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    source: str = "",
+    inputs: tuple[TensorInfo, ...] | None = None,
+    notes: tuple[str, ...] = (),
+    assumptions: Mapping[str, Any] | None = None,
+    valued: Callable[[], nn.Module] | None = None,
+    gradients: Gradients | None = None,
+    detailed: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> liveness.Examined:
+    """Everything known of `model`, whose parameters live on the meta device, for one set of inputs.
+
+    Args:
+        model: Left as it was found: no hooks, the same train or eval state.
+        args: Positional arguments of its forward, tensors on the meta device.
+        kwargs: Keyword arguments.
+        source: What the user asked for.
+        inputs: Names of the inputs, where they are known better than from `args`.
+        notes: What is worth knowing about how the model was made.
+        assumptions: What was assumed to get the numbers.
+        valued: Makes the model with the values of its small tensors, for one that asks for them.
+        gradients: Watches what a backward pass would do.
+        detailed: Steps say what each operator does by itself.
+        on_progress: Told about the modules that ran.
+        cancel: Asked at every module.
+    """
+
+    def check(done: int, modules: int) -> None:
+        if cancel and cancel():
+            raise Cancelled
+        if on_progress and done % 64 == 1:
+            on_progress(Progress("running on shapes", done, max(modules, done)))
+
+    args, kwargs = tuple(args), dict(kwargs or {})
+    if any(_is_unsettled(module) for _, module in registered(model)):
+        model = materialised(model, args, kwargs)
+    verdict = traced(model, args, kwargs, valued, check=check, gradients=gradients, detailed=detailed)
+    seen = verdict.seen
+    named = seen.named
+    scopes = _Scopes(named)
+    rows = _settled(seen)
+    leaves = []
+    for row in rows:
+        module = row.module or named.get(row.path)
+        _adopt_own(row, module, seen)
+        leaves.append(_leaf(row, module, scopes.around(row.path)))
+    leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(seen, rows, named)]
+    if seen.failed:
+        _failing(leaves, seen, scopes, named)
+    leaves += [
+        _parameter(stored, scopes.around(f"{stored.owner}.{stored.name}")) for stored in _loose(seen, leaves)
+    ]
+    rows_of = array("i")
+    layers = layer_rows.build(leaves, _groups(seen, named, leaves), rows_of=rows_of)
+    if gradients is not None:
+        gradients.settle(rows, leaves, rows_of, seen)
+    steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})
+    peak = liveness.live_peak(steps, keep=seen.kept)
+    totals = layer_tree.totals(
+        leaves,
+        peak_bytes=None if seen.failed else peak.bytes,
+        peak_at="" if seen.failed else peak.label,
+        peak_tensors=() if seen.failed else peak.tensors,
+        trainable_params=_trainable(seen.parameters),
+        stored=_facts(seen.parameters.values()),
+    )
+    totals = replace(
+        totals,
+        activation_bytes_sum=sum(row.activation for row in rows if _is_module(row, named)),
+        activation_bytes_functional=sum(row.activation for row in rows if not _is_module(row, named)),
+        status=totals.status if totals.coverage < 1 else verdict.reach or totals.status,
+    )
+    if seen.failed:
+        where = seen.failed[0] or type(model).__name__
+        notes = (*notes, f"the model failed in {where}: {seen.failed[1]}")
+    notes = (*notes, *verdict.notes)
+    outputs = described(seen.result, "output")
+    info = ModelInfo(
+        source=source or type(model).__name__,
+        format="torch",
+        inputs=inputs if inputs is not None else described(list(args), "input"),
+        outputs=outputs,
+        producer=f"torch {torch.__version__.partition('+')[0]}",
+        notes=notes,
+    )
+    failed = f"the model failed in {where}: what ran until then is counted" if seen.failed else ""
+    return liveness.Examined.of(
+        Analysis(Info(info, dict(assumptions or {}), totals), layers),
+        liveness.schedule(steps, seen.kept, layers, rows_of, failed=failed),
+        layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
+    )
+
+
+def _is_unsettled(module: nn.Module) -> bool:
+    """Whether a module waits for its first input to know how large its parameters are."""
+    held = (*module._parameters.values(), *module._buffers.values())
+    return any(tensor is not None and is_lazy(tensor) for tensor in held)
+
+
+def shapes_failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
+    """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
+    return traced(model, args, kwargs).seen.failed
+
+
+# -- from what was seen to rows
+
+
+def _settled(seen: Trace) -> list[Row]:
+    """The rows as they are shown: parts stand for themselves or are merged, and work that uses the
+    parameters of a module that is never called moves to that module.
+    """
+    rows: list[Row] = []
+    for row in seen.rows:
+        # a model that is a single module would otherwise be a single row
+        if sum(1 for part in row.parts if part.macs) > 1 or (not row.caller and len(row.parts) > 1):
+            rows.extend(row.parts)
+            continue
+        for part in row.parts:
+            _merge(part, row)
+        rows.append(row)
+    adopted: dict[str, Row] = {}
+    settled: list[Row] = []
+    for row in rows:
+        owners = {stored.owner for stored in row.stored.values()}
+        owner = next(iter(owners)) if len(owners) == 1 else None
+        if row.module is not None or not row.macs or owner is None or owner == row.caller:
+            settled.append(row)
+        elif owner in adopted:
+            _merge(row, adopted[owner])
+            adopted[owner].calls += row.calls
+        elif owner not in seen.modules:
+            row.path, row.name = owner, owner.rpartition(".")[2]
+            adopted[owner] = row
+            settled.append(row)
+        else:
+            settled.append(row)
+    return settled
+
+
+def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
+    return row.module is not None or row.path in named
+
+
+def _merge(part: Row, whole: Row) -> None:
+    """Books everything of `part` on `whole`."""
+    part.merged = whole
+    whole.macs += part.macs
+    whole.elementwise += part.elementwise
+    whole.read += part.read
+    whole.stored_read += part.stored_read
+    whole.written += part.written
+    whole.stored.update(part.stored)
+    whole.formulas.update(part.formulas)
+    whole.free = whole.free or part.free
+    whole.bound = part.bound if is_assumed(part.bound) else whole.bound or part.bound
+    whole.unknown = whole.unknown or part.unknown
+    whole.operators += part.operators
+    if whole.module is None:
+        whole.activation += part.activation
+
+
+class _Scopes:
+    """The modules around a row, by its path; the model itself is not one of them."""
+
+    def __init__(self, named: Mapping[str, nn.Module]) -> None:
+        self.named = named
+        self.known: dict[str, tuple[layer_tree.Scope, ...]] = {"": ()}
+
+    def around(self, path: str) -> tuple[layer_tree.Scope, ...]:
+        """Scopes of the row at `path`, outermost first."""
+        parent, _, _ = path.rpartition(".")
+        found = self.known.get(parent)
+        if found is None:
+            found = self.around(parent)
+            if parent in self.named:
+                name = parent.rpartition(".")[2]
+                found = (*found, layer_tree.Scope(parent, name, type(self.named[parent]).__name__))
+            self.known[parent] = found
+        return found
+
+
+def _formula(row: Row) -> str:
+    """The different formulas of a row's operators, those that multiply if there are any."""
+    counted: Mapping[str, int] = row.formulas
+    if row.macs:
+        counted = {f: n for f, n in counted.items() if not f.endswith("elementwise") or ";" in f}
+    texts = [f"{n} x ({text})" if n > 1 else text for text, n in counted.items()]
+    if not texts:
+        return row.free or "0 (nothing to do in evaluation mode)"
+    rest = len(texts) - FORMULAS
+    return " + ".join(texts[:FORMULAS]) + (f" + {rest} more" if rest > 0 else "")
+
+
+def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.Leaf:
+    """A module or operator that ran."""
+    known = not row.unknown
+    status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
+    stored = tuple(row.stored.values())
+    layer = Layer(
+        id=0,
+        parent=None,
+        path=row.path,
+        name=row.name,
+        # a bare nn.Module only holds parameters: what is done with them says more
+        kind=row.kind if module is None or type(module).__name__ == "Module" else type(module).__name__,
+        depth=0,
+        group=False,
+        calls=row.calls,
+        inputs=row.inputs,
+        outputs=row.outputs,
+        weights=tuple(_weight(s, row.path) for s in stored),
+        macs=row.macs if known else None,
+        formula=_formula(row) if known else "",
+        elementwise_ops=row.elementwise if known else None,
+        bytes_read=row.read,
+        weight_bytes_read=row.stored_read,
+        bytes_written=row.written,
+        activation_bytes=row.activation,
+        attributes=_attributes(module) if module is not None else row.attributes,
+        status=status,
+        reason=row.unknown or row.bound,
+    )
+    return layer_tree.Leaf.of(scopes, layer, _facts(stored), row.calls)
+
+
+def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
+    """Gives the row of a module all of that module's parameters, under its own names for them."""
+    if module is None:
+        return
+    own = {}
+    for owner, part in registered(module):
+        for short, parameter in part._parameters.items():
+            if parameter is None or is_lazy(parameter):
+                continue
+            name = f"{owner}.{short}" if owner else short
+            stored = seen.parameters.get(f"{row.path}.{name}") or seen.parameters[name]
+            own[stored.identity] = stored
+    if is_packed(module):
+        holders = {-id(part) for _, part in registered(module)}
+        packed = [s for s in seen.parameters.values() if s.identity[0] in holders]
+        own.update((s.identity, s) for s in packed)
+        row.read += row.calls * sum(s.bytes for s in packed)
+        row.stored_read += row.calls * sum(s.bytes for s in packed)
+    row.stored = own | {k: s for k, s in row.stored.items() if k not in own}
+
+
+def _facts(stored: Iterable[Stored]) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
+    return tuple((s.identity, s.elements, s.bytes) for s in stored)
+
+
+def _weight(stored: Stored, path: str) -> TensorInfo:
+    """A parameter, called as its layer calls it, or by its whole path when it is another's."""
+    full = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
+    name = full.removeprefix(f"{path}.")
+    return stored.info if name == stored.info.name else replace(stored.info, name=name)
+
+
+def _silent(seen: Trace, rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
+    """Paths of the leaf modules that have no row, in the order of their registration."""
+    shown = {row.path for row in rows}
+    opaque = tuple(f"{path}." if path else "" for path, m in named.items() if is_opaque(m))
+    expanded = {row.caller for row in rows if row.module is None}
+    return [
+        path
+        for path, module in named.items()
+        if path
+        and is_leaf(module)
+        and path not in shown
+        and path not in expanded
+        and not (opaque and path.startswith(opaque))
+    ]
+
+
+def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.Leaf:
+    """A leaf module that did not run: on purpose, or because the model failed before it."""
+    stored = [s for s in seen.parameters.values() if s.owner == path]
+    reason = "it does not run in evaluation mode"
+    if isinstance(module, torch.jit.ScriptModule):
+        reason = "compiled: nobody sees whether it runs, and what it does is counted where it is called"
+    layer = Layer(
+        id=0,
+        parent=None,
+        path=path,
+        name=path.rpartition(".")[2],
+        kind=type(module).__name__,
+        depth=0,
+        group=False,
+        calls=0,
+        weights=tuple(s.info for s in stored),
+        formula="" if isinstance(module, torch.jit.ScriptModule) else "0 (does not run in evaluation mode)",
+        attributes=_attributes(module),
+        reason=reason,
+    )
+    if not seen.failed:
+        if path in seen.elsewhere:
+            said = "assumed: it runs only where a value of a tensor is another than the one that was taken"
+            layer = replace(layer, formula="0 (does not run)", status="bound", reason=said)
+        return layer_tree.Leaf.of(scopes, layer, _facts(stored), 0)
+    reason = f"not reached: the model failed in {seen.failed[0] or 'its own forward'}"
+    return layer_tree.Leaf.of(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
+
+
+def _blank(layer: Layer) -> Layer:
+    """A layer that did not run to its end: nothing of its cost is known."""
+    return replace(layer, formula="", **NOTHING_KNOWN)
+
+
+def _failing(
+    leaves: list[layer_tree.Leaf], seen: Trace, scopes: _Scopes, named: Mapping[str, nn.Module]
+) -> None:
+    """Marks the layer at which the model failed, or adds a row for it when it got no further."""
+    if not seen.failed:
+        return
+    where, why = seen.failed
+    reason = f"failed here: {why}"
+    # a model that is one layer has a row of that name, which says that it did nothing
+    whole = type(named[""]).__name__ if not where and is_leaf(named[""]) else where
+    for at, leaf in enumerate(leaves):
+        did = leaf.layer.macs or leaf.layer.elementwise_ops
+        if leaf.layer.path == where or (leaf.layer.path == whole and not did):
+            failed = replace(_blank(leaf.layer), reason=reason)
+            leaves[at] = layer_tree.Leaf.of(leaf.scopes, failed, leaf.stored, max(leaf.nodes, 1))
+            return
+    # the forward of a module with children failed between its operators
+    path = where if where not in named else f"{where}.forward".lstrip(".")
+    name = path.rpartition(".")[2]
+    layer = Layer(id=0, parent=None, path=path, name=name, kind=name, depth=0, group=False, reason=reason)
+    leaves.append(layer_tree.Leaf.of(scopes.around(path), _blank(layer)))
+
+
+def _loose(seen: Trace, leaves: Iterable[layer_tree.Leaf]) -> list[Stored]:
+    """Parameters that no row uses, each once: they are stored, so they count and are shown."""
+    used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
+    return list({s.identity: s for s in seen.parameters.values() if s.identity not in used}.values())
+
+
+def _parameter(stored: Stored, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.Leaf:
+    path = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
+    reason = "no operator uses it in evaluation mode"
+    layer = Layer(
+        0, None, path, stored.name, "Parameter", 0, False, calls=0, weights=(stored.info,), reason=reason
+    )
+    return layer_tree.Leaf.of(scopes, layer, _facts([stored]), 0)
+
+
+def _groups(
+    seen: Trace, named: Mapping[str, nn.Module], leaves: Iterable[layer_tree.Leaf]
+) -> dict[str, layer_tree.GroupFacts]:
+    """What is known of every module with children, or expanded into its operators."""
+    groups = {}
+    for path in {scope.path: None for leaf in leaves for scope in leaf.scopes}:
+        module, row = named[path], seen.modules.get(path)
+        groups[path] = layer_tree.GroupFacts(
+            kind=type(module).__name__,
+            calls=row.calls if row else 0,
+            inputs=row.inputs if row else (),
+            outputs=row.outputs if row else (),
+            attributes=_attributes(module),
+        )
+    return groups
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """What the module was constructed with, as far as it still says so: kernel_size, stride, ...
+
+    The names are those of its constructor's parameters, so that a layer of any origin shows its own.
+    """
+    found: dict[str, Any] = {}
+    own = vars(module)
+    held = own.get("_parameters", {}), own.get("_buffers", {})
+    for name, of_class in _constructor(type(module)):
+        # asking a module for what it has not takes longer than all the rest
+        if of_class:
+            value = getattr(module, name, None)
+        elif name in own:
+            value = own[name]
+        else:
+            value = next((names[name] for names in held if name in names), None)
+        if type(value) in _NUMBERS:
+            found[name] = value
+        elif isinstance(value, torch.Tensor):
+            found[name] = True
+        elif isinstance(value, (bool, int, float, str)) or (
+            isinstance(value, (tuple, list)) and all(isinstance(v, (bool, int, float, str)) for v in value)
+        ):
+            found[name] = plain(value)
+        elif value is None and name == "bias" and "bias" in module._parameters:
+            found[name] = False
+    return found
+
+
+_NUMBERS = frozenset((bool, int, float, str))
+_CONSTRUCTORS: dict[type, tuple[tuple[str, bool], ...]] = {}
+
+
+def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
+    """Names of the parameters of a module's constructor, and of torch's own one behind it.
+
+    With each, whether its class has to be asked for the value (a property, a default).
+    """
+    names = _CONSTRUCTORS.get(kind)
+    if names is None:
+        found: dict[str, None] = {}
+        for base in kind.__mro__:
+            if base is nn.Module:
+                break
+            if "__init__" in vars(base):
+                found.update(dict.fromkeys(list(inspect.signature(vars(base)["__init__"]).parameters)[1:]))
+        asked = kind.__getattr__ is not nn.Module.__getattr__
+        names = _CONSTRUCTORS[kind] = tuple(
+            (n, asked or hasattr(kind, n)) for n in found if n not in ("device", "dtype", "training")
+        )
+    return names
+
+
+def stored(model: nn.Module, *, source: str) -> Info:
+    """What a module stores, of whose inputs nothing is known: it is not run, and its work stays unknown.
+
+    Args:
+        model: A module, on the meta device or not.
+        source: What the user calls it.
+    """
+    held = parameters(model)
+    each = layer_tree.totals([], stored=_facts(held.values()))
+    totals = stored_totals(each.params, _trainable(held), each.weight_bytes)
+    about = ModelInfo(
+        source=source,
+        format="torch",
+        inputs=(),
+        outputs=(),
+        producer=f"torch {torch.__version__.partition('+')[0]}",
+        notes=("the shapes of its inputs are not known: only what it stores is counted",),
+    )
+    return Info(about, {"dims": {}}, totals)
+
+
+def _trainable(parameters: Mapping[str, Stored]) -> int:
+    return sum({s.identity: s.elements for s in parameters.values() if s.trained}.values())
+
+
+def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[liveness.Step]:
+    """The operators in execution order, under the names of the rows that they ended up in.
+
+    `leaves` gives the position of a row's leaf by the id of the row.
+    """
+    steps: list[liveness.Step] = []
+    for event in seen.events:
+        row = event.row
+        while row.merged is not None:
+            row = row.merged
+        outputs: Sequence[tuple[int, TensorInfo, int]] = event.outputs
+        if row is not event.row or any(info.name != row.path for _, info, _ in outputs):
+            outputs = [(key, replace(info, name=row.path), size) for key, info, size in outputs]
+        # the inputs come before the first row
+        label = row.path if steps else ""
+        steps.append(
+            liveness.Step(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound, event.detail)
+        )
+    return steps

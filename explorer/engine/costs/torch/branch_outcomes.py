@@ -1,0 +1,286 @@
+"""What no shape decides, run in every way: which figures depend on it, and what costs most.
+
+A model that asks tensors for values, or makes tensors whose sizes depend on them, is run again with other
+answers: a branch the other way, a number larger and smaller, sizes as small as they can be, classes of other
+sizes. What every run counts alike is exact, and nobody needs to know what was assumed for it. What costs
+more one way than the other is counted as the more, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+from torch import nn
+
+from explorer.engine.costs.aten import data_dependent
+from explorer.engine.costs.aten.expert_routing import EVENLY
+from explorer.engine.costs.torch import patches
+from explorer.engine.costs.torch.data_dependence import ALTERNATIVES, ONCE, Place, Way, place_text
+from explorer.engine.costs.torch.records import Row, Trace
+from explorer.engine.costs.torch.tracer import trace
+from explorer.facts import Reach, is_assumed
+
+__all__ = ["Verdict", "traced"]
+
+DECISIONS = 8
+"""Times that a model is run at most until it gets through."""
+
+RUNS = 24
+"""Times that it is run at most to see what other answers change."""
+
+_LITTLE = 0.01
+"""Share of a total, other than MACs, below which a difference is not told of the whole."""
+
+_MORE = 20
+"""Times as many operators that another way may take; more is more, whatever it would come to."""
+
+_ASKED = (data_dependent.ASKED, data_dependent.REFUSED, data_dependent.EQUAL, ONCE)
+"""What is said of values that were asked for; everything else that is assumed is of sizes."""
+
+_DIFFERS = "assumed: which way a branch goes that depends on a value; the way that costs more is counted"
+
+_SIZED = "sizes that depend on values are taken as large as they can be"
+
+
+class Verdict(Struct):
+    """What the runs of a model together say.
+
+    Attributes:
+        seen: The run that counts: of those that got through, the one with the most MACs.
+        notes: What its figures rest on, where another answer would have changed them.
+        reach: Of its MACs; None where the rows have to say.
+        unnoticed: Paths of rows that are not exact in themselves, and of which the whole shows nothing.
+    """
+
+    seen: Trace
+    notes: tuple[str, ...] = ()
+    reach: Reach | None = None
+    unnoticed: frozenset[str] = frozenset()
+
+
+class _Others(Struct):
+    """The runs with other answers than those that count.
+
+    Attributes:
+        asked: With other values, by the place that asked.
+        sized: With other sizes.
+        open: Kinds of answers ('asked', 'sized') of which not every one could be tried.
+    """
+
+    asked: list[tuple[Place, Trace]] = field(default_factory=list)
+    sized: list[Trace] = field(default_factory=list)
+    open: set[str] = field(default_factory=set)
+
+
+def traced(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    valued: Callable[[], nn.Module] | None = None,
+    **options: Any,
+) -> Verdict:
+    """Runs a model on shapes: once if shapes decide everything, else until it is clear what does not.
+
+    Args:
+        model: On the meta device.
+        args: Positional arguments of its forward, on the meta device too.
+        kwargs: Keyword arguments.
+        valued: Makes the model with the values of its small tensors, if `model` may have lost them.
+        options: Of `module_trace.trace`.
+    """
+    seen, way = _through(model, args, kwargs, Way(), options)
+    if not seen.assumed:
+        return Verdict(seen)
+    plain = {**options, "gradients": None, "detailed": False}
+    runs = _Runs(model, args, kwargs, plain)
+    if valued is not None:
+        with contextlib.suppress(Exception):
+            runs.model = valued()
+    again, with_values = runs.run(Way(valued=True))
+    if again.failed and not seen.failed:
+        runs.model = model
+    else:
+        seen, way = again, with_values
+    others = _Others()
+    if seen.assumed:
+        seen, way = runs.explore(seen, way, others)
+    if options.get("gradients") is not None or options.get("detailed"):
+        seen, _ = _through(runs.model, args, kwargs, replace(way, events=0), options)
+    if not seen.assumed:
+        return Verdict(seen)
+    return _judged(seen, others)
+
+
+def _through(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], way: Way, options: Mapping[str, Any]
+) -> tuple[Trace, Way]:
+    """One run on shapes. A model that fails after it asked whether a tensor is true (is anything not a
+    number?) is run again with the other answer, and that run counts if it gets further. One that asks for
+    values without an end is run again with that loop taken once.
+    """
+    best: tuple[Trace, Way] | None = None
+    for _ in range(DECISIONS):
+        taken: Counter[str] = Counter()
+        with patches.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
+            seen = trace(model, args, kwargs, way=way, **options)
+        seen.assumed.update(taken)
+        if seen.endless is not None:
+            again = "refused" if seen.endless in way.loops else "once"
+            way = replace(way, loops={**way.loops, seen.endless: again}, decisions=())
+            best = None
+            continue
+        if best is not None and seen.failed and len(seen.events) <= len(best[0].events):
+            break
+        best = seen, way
+        if not seen.failed or seen.cut or not seen.decided or not seen.decided[-1]:
+            break
+        way = replace(way, decisions=(*seen.decided[:-1], False))
+    return best or (seen, way)
+
+
+class _Runs:
+    """Runs of one model with different answers."""
+
+    def __init__(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
+    ) -> None:
+        self.model = model
+        self.args = args
+        self.kwargs = kwargs
+        self.options = options
+        self.left = RUNS
+
+    def run(self, way: Way) -> tuple[Trace, Way]:
+        self.left -= 1
+        return _through(self.model, self.args, self.kwargs, way, self.options)
+
+    def explore(self, best: Trace, way: Way, others: _Others) -> tuple[Trace, Way]:
+        """The run with the most MACs, and in `others` those with other answers."""
+        way = replace(way, events=_MORE * len(best.events) + 1000)
+        tried: set[Place] = set()
+        while place := next((place for place in best.asked if place not in tried), None):
+            tried.add(place)
+            if self.left <= 0:
+                others.open.add("asked")
+                break
+            best, way = self._elsewhere(best, way, place, others)
+        changed = [replace(way, least=True)] if best.sized else []
+        changed += [replace(way, uneven=True)] if best.shared else []
+        for other in changed:
+            seen, _ = self.run(other)
+            if seen.failed and not best.failed:
+                others.open.add("sized")
+            else:
+                others.sized.append(seen)
+        return best, way
+
+    def _elsewhere(self, best: Trace, way: Way, place: Place, others: _Others) -> tuple[Trace, Way]:
+        """The better of a run and those in which one place gets other answers."""
+        first = _macs(best)
+        found = []
+        for choice in ALTERNATIVES[best.asked[place]]:
+            seen, taken = self.run(replace(way, choices={**way.choices, place: choice}))
+            if not seen.failed or seen.cut or best.failed:
+                others.asked.append((place, seen))
+                found.append((choice, seen, taken))
+            elif not seen.refused:
+                others.open.add("asked")
+        # what says how much there is to do has no most
+        if any(choice == 2 and _macs(seen) != first for choice, seen, _ in found):
+            return best, way
+        for _, seen, taken in found:
+            further = len(seen.events) > len(best.events) if best.failed else _macs(seen) > _macs(best)
+            if not seen.cut and further and (best.failed or not seen.failed):
+                others.asked.append((place, best))
+                best, way = seen, taken
+        return best, way
+
+
+def _macs(seen: Trace) -> int:
+    return sum(row.macs for row in _rows(seen))
+
+
+def _rows(seen: Trace) -> Iterable[Row]:
+    for row in seen.rows:
+        yield row
+        yield from row.parts
+
+
+def _figures(seen: Trace) -> dict[str, tuple[int, ...]]:
+    return {row.path: (row.macs, row.elementwise, row.read, row.written, row.calls) for row in _rows(seen)}
+
+
+def _judged(seen: Trace, others: _Others) -> Verdict:
+    """Marks the rows that other answers change, and says what the figures rest on."""
+    mine = _figures(seen)
+    asked = _differing(mine, (other for _, other in others.asked))
+    sized = _differing(mine, others.sized)
+    bounds = any(row.bound and row.macs for row in _rows(seen))
+    for row in _rows(seen):
+        reason = ""
+        if row.path in sized or (row.sized and "sized" in others.open):
+            reason = row.sized or _SIZED
+        if row.path in asked or (row.asked and "asked" in others.open):
+            reason = row.asked or _DIFFERS
+        if is_assumed(reason) or not row.bound:
+            row.bound = reason
+    seen.elsewhere = frozenset(asked - mine.keys()) | frozenset(sized - mine.keys())
+    reach: Reach | None = None
+    every = [other for _, other in others.asked] + others.sized
+    if not (others.open or seen.failed or bounds) and all(
+        _macs(o) == _macs(seen) and not o.cut for o in every
+    ):
+        reach = "exact"
+    notes = _notes(seen, others, mine)
+    quiet = reach == "exact" and not notes
+    return Verdict(seen, notes, reach, frozenset(asked | sized) if quiet else frozenset())
+
+
+def _differing(mine: Mapping[str, tuple[int, ...]], others: Iterable[Trace]) -> set[str]:
+    """Paths of the rows whose figures are not the same in every run."""
+    found: set[str] = set()
+    for other in others:
+        its = _figures(other)
+        found.update(path for path in mine.keys() | its.keys() if mine.get(path) != its.get(path))
+    return found
+
+
+def _notes(seen: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """What was assumed where it changes a figure of the whole, and what stands on it."""
+    total = _sums(mine)
+    places: dict[Place, None] = {}
+    for place, other in others.asked:
+        if other.cut or _notable(other, total):
+            places[place] = None
+    branches = [p for p in places if seen.asked.get(p, "branch") == "branch"]
+    notes = [f"assumed: the branch at {place_text(place)} goes the way that costs more" for place in branches]
+    changes = any(_notable(other, total) for other in others.sized) or "sized" in others.open
+    for text, times in seen.assumed.items():
+        of_values = text in _ASKED
+        numbers = len(places) > len(branches) or "asked" in others.open or (text == ONCE and places)
+        if numbers if of_values else changes and (text != EVENLY or _uneven(mine, others)):
+            notes.append(f"{text} ({times:,} times)")
+    return tuple(notes)
+
+
+def _uneven(mine: Mapping[str, tuple[int, ...]], others: _Others) -> bool:
+    """Whether it matters to the whole how elements are shared out."""
+    return any(other.shared and _notable(other, _sums(mine)) for other in others.sized)
+
+
+def _notable(other: Trace, total: tuple[int, ...]) -> bool:
+    """Whether the MACs of a run are not the same as another's, or something else is not nearly so: whether a
+    mask is made or left out is on its row, and nothing to say of the whole.
+    """
+    macs, *rest = zip(_sums(_figures(other)), total, strict=True)
+    return macs[0] != macs[1] or any(abs(its - mine) > _LITTLE * mine for its, mine in rest)
+
+
+def _sums(figures: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Totals of the figures that are shown of the whole."""
+    return tuple(map(sum, zip(*figures.values(), strict=True)))[:4] or (0, 0, 0, 0)

@@ -1,0 +1,62 @@
+"""Tensors that no input goes into keep their values while a model runs on shapes: positions, masks, lists of
+sizes that its forward makes itself, or moves to the device of its input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from explorer.engine.costs.aten.data_dependent import MOST_KEPT
+
+__all__ = ["LISTS", "here", "positions"]
+
+LISTS = frozenset(("tensor", "as_tensor", "new_tensor", "scalar_tensor"))
+"""Functions that make a tensor of Python's numbers."""
+
+_SIZED = frozenset(f"aten::{name}" for name in ("full", "zeros", "ones"))
+_CPU = torch.device("cpu")
+
+
+def here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keyword arguments of an operator, without the device if what it makes should keep its values.
+
+    Args:
+        name: Of the operator.
+        args: Of a call that takes no tensor, or copies one.
+        kwargs: Of the call.
+    """
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != "meta":
+        return kwargs
+    if name == "aten::_to_copy":
+        known = not args[0].is_meta and args[0].numel() <= MOST_KEPT
+    elif name == "aten::arange":
+        numbers = [a for a in args if isinstance(a, (int, float))]
+        known = len(numbers) == len(args) and sum(map(abs, numbers[:2])) <= MOST_KEPT
+    elif name == "aten::linspace":
+        known = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MOST_KEPT
+    elif name in _SIZED:
+        kind = kwargs.get("dtype") or (torch.float32 if name != "aten::full" else _kind(args[1]))
+        known = not kind.is_floating_point and math.prod(args[0]) <= MOST_KEPT
+    else:
+        known = False
+    return {**kwargs, "device": _CPU} if known else kwargs
+
+
+def _kind(value: Any) -> torch.dtype:
+    return torch.float32 if isinstance(value, float) else torch.int64
+
+
+def positions(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of `aten::index` with the positions that a mask selects for each mask with values."""
+    indices: list[Any] = []
+    for index in args[1]:
+        if index is not None and not index.is_meta and index.dtype in (torch.bool, torch.uint8):
+            indices += index.nonzero().unbind(1)
+        else:
+            indices.append(index)
+    return args[0], indices, *args[2:]

@@ -1,0 +1,137 @@
+"""What a model that runs on shapes asks of values, and what it is told.
+
+A tensor without values answers every question alike, so that a loop that only a value ends (`while error >
+tolerance`) would go round for ever. Who asks too often at one place of the code is told the opposite
+every other time in another run: such a loop then runs once, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from explorer.engine.costs.aten import data_dependent
+
+__all__ = ["ALTERNATIVES", "MOST", "ONCE", "Kind", "Place", "Questions", "Way", "place_text"]
+
+MOST = 4_096
+"""Questions at one place that a loop may ask which ends by itself: over boxes, over tokens."""
+
+ONCE = "assumed: a loop that ends by the value of a tensor runs once"
+
+Place = tuple[CodeType | None, int]
+"""A line of the model's own code."""
+
+Kind = Literal["branch", "number"]
+
+ALTERNATIVES: Mapping[Kind, tuple[float, ...]] = {"branch": (0,), "number": (0, 2, 1e3, -1e3)}
+"""What else a question may be answered: the opposite; nothing, one more, more and less than any limit."""
+
+_COUNTS = 2
+_LIMIT = 2_000
+"""Above `_COUNTS` floats go this much further than whole numbers, which may say how often or how many."""
+
+
+class Way(Struct, frozen=True):
+    """How the questions of one run are answered.
+
+    Attributes:
+        decisions: Answers to the first questions whether a tensor is true; the rest are taken as true.
+        loops: Places that asked too often: answered so that a loop runs once, or, if that did not help, not
+            at all.
+        choices: Places that are answered otherwise than by true or 1, one of `ALTERNATIVES`.
+        least: What depends on values is as small as it can be, not as large.
+        uneven: What falls to classes falls to them unevenly.
+        valued: Small tensors that no input goes into keep their values.
+        events: Operators after which the run is ended; 0 for no limit.
+    """
+
+    decisions: tuple[bool, ...] = ()
+    loops: Mapping[Place, Literal["once", "refused"]] = field(default_factory=dict)
+    choices: Mapping[Place, float] = field(default_factory=dict)
+    least: bool = False
+    uneven: bool = False
+    valued: bool = False
+    events: int = 0
+
+
+class Questions:
+    """The questions of one run, in their order.
+
+    Attributes:
+        decided: Answers to those whether a tensor is true.
+        asked: The places that asked, and for what.
+        endless: The place that asked too often, and so ended the run.
+    """
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.decided: list[bool] = []
+        self.asked: dict[Place, Kind] = {}
+        self.endless: Place | None = None
+        self._times: Counter[Place] = Counter()
+
+    def answer(self, assumed: tuple[Any, str]) -> tuple[Any, str]:
+        """A value that the model asked for: as it was decided before, if it was, else as assumed.
+
+        Raises:
+            RuntimeError: It was asked for too often.
+        """
+        value, text = assumed
+        place = _place()
+        self.asked[place] = "branch" if isinstance(value, bool) else "number"
+        self._times[place] += 1
+        times, way = self._times[place], self.way.loops.get(place)
+        if times > (1 if way == "refused" else MOST):
+            self.endless = None if way == "refused" else place
+            code, _ = place
+            raise RuntimeError(
+                f"asks again and again for the value of a tensor{f' in {code.co_name}' if code else ''}: "
+                "a loop that only values end has no end on shapes"
+            )
+        chosen = self.way.choices.get(place, 1)
+        if way == "once" and times % 2 == 0:
+            chosen, text = 0 if chosen else 1, ONCE
+        if chosen != 1:
+            value = _filled(value, chosen)
+        if isinstance(value, bool):
+            number = len(self.decided)
+            decisions = self.way.decisions
+            if value and number < len(decisions) and not decisions[number]:
+                value, text = False, data_dependent.REFUSED
+            self.decided.append(value)
+        return value, text
+
+
+def place_text(place: Place) -> str:
+    """'line 57 of Guarded.forward'."""
+    code, line = place
+    return f"line {line} of {code.co_qualname}" if code is not None else "the model's code"
+
+
+def _place() -> Place:
+    """Where in the model's own code the question stands."""
+    frame = sys._getframe(2)
+    while frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
+        if frame.f_back is None:
+            return None, 0
+        frame = frame.f_back
+    # a line, not an instruction: Python writes the condition of a loop down twice
+    return frame.f_code, frame.f_lineno
+
+
+def _filled(value: Any, number: float) -> Any:
+    """A number in place of the one that was assumed, in numbers, nested lists and arrays."""
+    if isinstance(value, list):
+        return [_filled(v, number) for v in value]
+    if isinstance(value, (bool, int)):
+        return type(value)(number)
+    far = number * _LIMIT if abs(number) > _COUNTS else number
+    if isinstance(value, float):
+        return far
+    return (value * 0 + (far if value.dtype.kind == "f" else int(number))).astype(value.dtype)

@@ -1,0 +1,681 @@
+"""Watching an nn.Module run on the meta device: which module calls which operator, and what it costs.
+
+Three observers at once, each for what only it can see. Hooks on the modules know the tree. A function
+mode knows what the model's author wrote (`flatten`, `softmax`, `+`). A dispatch mode sees the ATen
+operators, where the work is, and counts them. No weight is allocated and nothing is computed: the meta
+device has shapes only.
+
+Everything is put back afterwards, whatever happens: hooks, train or eval state, attention's fast path
+(which would hide its products from any counter).
+"""
+
+from __future__ import annotations
+
+import dis
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from explorer.base.errors import ExplorerError
+from explorer.engine.costs import formulas
+from explorer.engine.costs.aten import data_dependent, meta_cache, packed_weights, rules, rules_products
+from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
+from explorer.engine.costs.torch import constant_values, layer_cache
+from explorer.engine.costs.torch.data_dependence import Questions, Way
+from explorer.engine.costs.torch.hooks import Functions, Operators, hide, listening, modes, show
+from explorer.engine.costs.torch.operator_detail import detail_of, seen_among
+from explorer.engine.costs.torch.records import (
+    Event,
+    Row,
+    Stored,
+    Trace,
+    call_attributes,
+    described,
+    dtype_name,
+    function_inputs,
+    is_lazy,
+    is_leaf,
+    module_inputs,
+    named,
+    parameters,
+    tensors,
+)
+from explorer.engine.runtime.torch_fastpath import undisturbed
+from explorer.facts import TensorInfo, is_assumed
+
+if TYPE_CHECKING:
+    from explorer.engine.costs.training.torch import Gradients
+
+__all__ = ["trace"]
+
+
+class _Seat:
+    """A module at the place where it is registered, and its row once it ran."""
+
+    __slots__ = ("absorbs", "leaf", "path", "quiet", "row")
+
+    def __init__(self, path: str, module: nn.Module) -> None:
+        self.path = path
+        self.row: Row | None = None
+        self.leaf = is_leaf(module)
+        self.absorbs = self.leaf and type(module).__module__.startswith("torch.")
+        # nobody asks what one of torch's own leaves calls, but for recurrent layers, which run in one piece
+        self.quiet = self.absorbs and not isinstance(module, nn.RNNBase)
+
+
+class _Frame:
+    """A module that is running: its path, and how often it called each function so far."""
+
+    __slots__ = ("absorbs", "counts", "path", "row")
+
+    def __init__(self, path: str, row: Row | None, absorbs: bool) -> None:
+        self.path = path
+        self.row = row
+        self.absorbs = absorbs
+        self.counts: dict[str, int] = {}
+
+
+class _Watch:
+    """What the calls of modules and the two modes share."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        check: Callable[[int, int], None],
+        gradients: Gradients | None,
+        detailed: bool,
+        way: Way,
+    ) -> None:
+        self.model = model
+        self.detailed = detailed
+        self.check = check
+        self.gradients = gradients
+        self.named = named(model)
+        self.seats = {
+            id(module): _Seat(path, module)
+            for path, module in self.named.items()
+            if not isinstance(module, torch.jit.ScriptModule)
+        }
+        self.children: dict[str, set[str]] = {}
+        self.frames: list[_Frame] = [_Frame("", None, False)]
+        self.rows: dict[Any, Row] = {}
+        self.modules: dict[str, Row] = {}
+        self.order: list[Row] = []
+        self.events: list[Event] = []
+        self.alive: dict[int, Any] = {}
+        self.bound: dict[int, str] = {}
+        self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.assumed: Counter[str] = Counter()
+        self.way = way
+        self.questions = Questions(way)
+        self.classes = Classes(way.uneven, way.least)
+        self.stale: set[int] = set()
+        self.asked = ""
+        self.sized = self.cut = False
+        self.operators: dict[Any, meta_cache.Operator] = {}
+        self.failed: tuple[str, BaseException] | None = None
+        self.function: str = ""
+        self.function_row: Row | None = None
+        self.functions = Functions(self)
+        self.done = 0
+        # a layer whose operators are asked for one by one has to run
+        self.repeats = gradients is None and not detailed and layer_cache.enabled()
+        self.tape: list[layer_cache.Booking] | None = None
+        self.modes = (0, 0)
+        self.unseen = 0
+        self.parameters = parameters(model)
+        self.weights: dict[int, list[Stored]] = {}
+        for stored in self.parameters.values():
+            self.weights.setdefault(stored.identity[0], []).append(stored)
+        held = [b for m in self.named.values() for b in m._buffers.values() if b is not None]
+        buffers = [b for b in held if not is_lazy(b)]
+        self.constants = {b.untyped_storage()._cdata for b in buffers}
+        self.stored = self.constants | self.weights.keys()
+        for path in self.named:
+            parent, _, name = path.rpartition(".")
+            self.children.setdefault(parent, set()).add(name)
+
+    # -- modules
+
+    def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """A call of a module, by whoever calls it."""
+        seat = self.seats.get(id(module))
+        if seat is None:
+            return call(module, *args, **kwargs)
+        # what is asked of tensors around the call is none of the model's doing
+        hidden = hide(self.functions)
+        try:
+            self.done += 1
+            self.check(self.done, len(self.named))
+            asked = tape = None
+            if hidden and seat.quiet and self.repeats and modes() == self.modes and not self.asked:
+                asked = layer_cache.asked(module, args, kwargs)
+            if asked is not None and asked.tape is not None and self.certain(asked.addresses):
+                tape = asked.tape
+            row = seat.row or self.seated(seat, module)
+            row.calls += 1
+            if row.calls == 1:
+                row.inputs = module_inputs(module, args, kwargs) if tape is None else tape.inputs
+            if asked is not None and tape is not None:
+                return self.play(row, tape, asked)
+            self.tape = [] if asked is not None and asked.new else None
+            depth = len(self.frames)
+            self.frames.append(_Frame(seat.path, row if seat.leaf else None, seat.absorbs))
+            heard = hidden and not seat.quiet
+            if heard:
+                show(self.functions)
+            try:
+                result = call(module, *args, **kwargs)
+            except BaseException as error:
+                if self.failed is None or self.failed[1] is not error:
+                    self.failed = seat.path, error
+                raise
+            finally:
+                del self.frames[depth:]
+                if heard:
+                    hide(self.functions)
+                bookings, self.tape = self.tape, None
+            if asked is not None and bookings is not None and not row.bound and not row.sized:
+                layer_cache.keep(asked, module_inputs(module, args, kwargs), bookings, result)
+            if not row.outputs:
+                row.outputs = described(result, "output")
+            row.activation += _bytes(result)
+            if self.gradients is not None:
+                self.gradients.result(row, result)
+        finally:
+            if hidden:
+                show(self.functions)
+        return result
+
+    def certain(self, addresses: Sequence[int]) -> bool:
+        """Whether storages hold activations whose sizes are no bounds."""
+        if not self.stored.isdisjoint(addresses):
+            return False
+        return not self.bound or self.bound.keys().isdisjoint(addresses)
+
+    def play(self, row: Row, tape: layer_cache.Tape, asked: layer_cache.Asked) -> Any:
+        """Books what a layer of the same kind did before, and returns what it would return."""
+        with torch._C._DisableTorchDispatch():
+            result, parts = layer_cache.results(tape, asked.given)
+        places = list(dict.fromkeys(asked.addresses))
+        # what nobody sees has no memory, not even an address
+        unseen = tape.places - len(places)
+        places += range(self.unseen - unseen, self.unseen)
+        self.unseen -= unseen
+        for part, made in zip(tape.parts, parts, strict=True):
+            if part is not None and made is not None and part.how == meta_cache.FRESH:
+                storage = made.untyped_storage()
+                places[part.at] = storage._cdata
+                self.alive[storage._cdata] = storage
+        for given in asked.given:
+            storage = given.untyped_storage()
+            self.alive.setdefault(storage._cdata, storage)
+        row.operators += len(tape.bookings)
+        for cost, read, stored, written, used, wrote, moved in tape.bookings:
+            row.add(cost)
+            if moved:
+                row.read += read
+                row.stored_read += stored
+                row.written += written
+                outputs = [
+                    (places[place], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
+                    for place, info, size in wrote
+                ]
+                self.events.append(Event(row, tuple([places[place] for place in used]), tuple(outputs)))
+        if not row.outputs:
+            row.outputs = tape.outputs
+        row.activation += tape.size
+        return result
+
+    def seated(self, seat: _Seat, module: nn.Module) -> Row:
+        """The row of a module that runs for the first time."""
+        path = seat.path
+        name = path.rpartition(".")[2] or type(module).__name__
+        row = seat.row = Row(path or name, name, type(module).__name__, path, module)
+        self.modules[path] = row
+        if seat.leaf:
+            self.order.append(row)
+        return row
+
+    # -- functions
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        frame = self.frames[-1]
+        name = getattr(func, "__name__", "")
+        recurrent = _RECURRENT.get(name)
+        if recurrent is not None and getattr(args[0], "is_meta", False):
+            return self.run_recurrent(name, recurrent, func, args, kwargs)
+        if frame.absorbs or name == "__get__" or self.function:
+            return func(*args, **kwargs)
+        guessed = data_dependent.guess(name, args)
+        if guessed is not None:
+            guessed = self.questions.answer(guessed)
+            self.assumed[guessed[1]] += 1
+            self.asked = guessed[1]
+            return guessed[0]
+        self.function, self.function_row = name, None
+        if self.way.valued and name in constant_values.LISTS:
+            kwargs = {**kwargs, "device": "cpu"}
+        try:
+            try:
+                result = func(*args, **kwargs)
+            except RuntimeError as error:
+                # some functions look for tensors of two devices before they come to their operators
+                if "device" not in str(error) or not self.mixed(args, kwargs):
+                    raise
+                result = func(*self.moved(args), **{k: self.moved(v) for k, v in kwargs.items()})
+        except Exception as error:
+            if self.failed is None or self.failed[1] is not error:
+                row = self.function_row
+                path = f"{frame.path}.{name}" if frame.path else name
+                self.failed = row.path if row is not None else path, error
+            raise
+        finally:
+            row, self.function, self.function_row = self.function_row, "", None
+        if row is not None:
+            self.finish(row, name, args, kwargs, result)
+        return result
+
+    def finish(self, row: Row, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        row.calls += 1
+        row.activation += _bytes(result)
+        if self.gradients is not None:
+            self.gradients.result(row, result)
+        if row.calls > 1:
+            return
+        row.outputs = described(result, "output")
+        row.inputs = function_inputs(args, kwargs, self.is_weight)
+        whole = rules_products.function_cost(name, args, kwargs, result)
+        # the formula of the function as a whole, where it gives what its operators added up to
+        if whole is not None and whole.macs == row.macs:
+            row.formulas = Counter({whole.formula: 1})
+            row.elementwise = whole.elementwise_ops or row.elementwise
+
+    def run_recurrent(self, name: str, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """A recurrent layer in one piece: step by step it would be a thousand operators, all alike."""
+        packed = isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1
+        rest = args[4:] if packed else args[3:]
+        weights = args[3] if packed else args[2]
+        states = args[2] if packed else args[1]
+        has_biases, layers, _, _, bidirectional = rest[:5]
+        batch_first = bool(rest[5]) if len(rest) > 5 else False
+        state = states[0] if isinstance(states, (tuple, list)) else states
+        cell = states[1] if isinstance(states, (tuple, list)) else states
+        directions = 2 if bidirectional else 1
+        source = args[0]
+        hidden, width = cell.shape[-1], state.shape[-1]
+        if packed or source.dim() == 2:
+            length, batch = source.shape[0], 1
+        else:
+            length, batch = (source.shape[1], source.shape[0]) if batch_first else source.shape[:2]
+        cost = formulas.recurrent(
+            kind,
+            int(length),
+            int(batch),
+            int(source.shape[-1]),
+            int(hidden),
+            directions=directions,
+            layers=int(layers),
+            projection=int(width) if width != hidden else 0,
+            bias=bool(has_biases),
+        )
+        held = list(states) if isinstance(states, (tuple, list)) else [state]
+        used = [source, *held, *weights]
+
+        def make() -> list[torch.Tensor]:
+            out = source.new_empty((*source.shape[:-1], width * directions))
+            return [out, *(s.new_empty(s.shape) for s in held)]
+
+        made = make() if self.gradients is None else self.gradients.joined(make, used)
+        row = self.current(name)
+        self.record(row, used, made, meta_cache.Answer(meta_cache.CALLED, (), None, cost, used, made))
+        if self.gradients is not None:
+            gates = formulas.RECURRENT[kind][0] * int(hidden) * directions
+            into = int(length) * int(batch) * gates * int(source.shape[-1])
+            start = int(layers) * gates * int(width) * (int(state.shape[-2]) if state.dim() == 3 else 1)
+            work = cost.macs or 0, cost.elementwise_ops
+            self.gradients.recurrent(row, made, *work, into, start, source, held, weights)
+        if row is self.function_row:
+            self.function_row = None
+            self.finish(row, name, args, kwargs, tuple(made))
+        return tuple(made)
+
+    def is_weight(self, tensor: torch.Tensor) -> bool:
+        try:
+            return tensor.untyped_storage()._cdata in self.weights
+        except NotImplementedError:
+            # a tensor around tensors (vmap, sparse, nested) has no storage of its own
+            return False
+
+    # -- operators
+
+    def current(self, fallback: str) -> Row:
+        """The row to which an operator belongs, made at its first operator."""
+        frame = self.frames[-1]
+        if frame.absorbs and frame.row is not None:
+            return frame.row
+        if self.function_row is not None:
+            return self.function_row
+        name = (self.function or fallback).strip("_") or fallback
+        name = _SPOKEN.get(name, name)
+        number = frame.counts[name] = frame.counts.get(name, 0) + 1
+        key = (frame.path, name, number)
+        row = self.rows.get(key)
+        if row is None:
+            label = name if number == 1 else f"{name}_{number}"
+            while label in self.children.get(frame.path, ()):
+                label += "_"
+            row = Row(f"{frame.path}.{label}" if frame.path else label, label, name, frame.path)
+            self.rows[key] = row
+            if frame.row is not None:
+                frame.row.parts.append(row)
+            else:
+                self.order.append(row)
+        if self.function:
+            self.function_row = row
+        else:
+            row.calls += 1
+        return row
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        operator = self.operators.get(func)
+        if operator is None:
+            operator = self.operators[func] = meta_cache.known(func)
+        given: list[torch.Tensor] = []
+        signature: list[Any] = []
+        decided = meta_cache.read(args, signature, given)
+        if self.way.valued and "device" in kwargs:
+            kwargs = dict(constant_values.here(operator.name, args, kwargs))
+        if kwargs:
+            signature.append(tuple(kwargs))
+            decided = meta_cache.read(kwargs.values(), signature, given) and decided
+        if not decided and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(given):
+            if operator.name == "aten::index" and not self.stale:
+                args = constant_values.positions(args)
+            if operator.mutates:
+                self.stale.update(t.untyped_storage()._cdata for t in given if not t.is_meta)
+            args, kwargs = self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
+            given, signature = [], []
+            decided = meta_cache.read(args, signature, given)
+            signature.append(tuple(kwargs))
+            decided = meta_cache.read(kwargs.values(), signature, given) and decided
+        if operator.name == "aten::_to_copy" and args[0].is_meta and "device" in kwargs:
+            # what is brought to another device stays where no values are
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and given else None
+        if bounded is not None and operator.name in data_dependent.VALUES:
+            bounded = self.questions.answer(bounded)
+            self.asked = bounded[1]
+        key = tuple(signature) if decided and bounded is None and operator.repeats else None
+        known = None if key is None else operator.answers.get(key)
+        if known is not None and known.how != meta_cache.CALLED:
+            out = known.again(args)
+        elif bounded is not None:
+            out = bounded[0]
+            self.assumed[bounded[1]] += 1
+        else:
+            out = None if key is None or known is not None else meta_cache.answered(operator, args, kwargs)
+            if out is None:
+                packed = packed_weights.ANSWERS.get(operator.name)
+                out = func(*args, **kwargs) if packed is None or not args[0].is_meta else packed(args)
+        if known is None:
+            parts = out if isinstance(out, (tuple, list)) else (out,)
+            made = [t for t in parts if isinstance(t, torch.Tensor)]
+            if not made and bounded is None:
+                return out
+            cost = rules.cost(func, args, kwargs, out) if made else formulas.FREE
+            if operator.auxiliary:
+                made = made[:1]
+            # what has no argument to take its type from has to be told it
+            if key is not None and (given or kwargs.get("dtype") is not None):
+                known = meta_cache.remember(operator, key, args, given, out, cost)
+            if known is None:
+                known = meta_cache.Answer(meta_cache.CALLED, (), None, cost, given, made)
+        elif known.container is None or operator.auxiliary:
+            made = [out if known.container is None else out[0]]
+        else:
+            made = list(out)
+        row = self.current(operator.short)
+        if operator.name in WATCHED:
+            self.classes.note(operator.name, func._schema.overload_name, args, kwargs, out)
+        assumption = ""
+        if bounded is not None and operator.name not in data_dependent.VALUES:
+            assumption, self.sized = bounded[1], True
+        before = len(self.events)
+        if self.way.events and before > self.way.events:
+            self.cut = True
+            raise RuntimeError("it does much more than before")
+        self.record(row, given, made, known, operator, assumption)
+        if self.detailed and len(self.events) > before:
+            detail = detail_of(func, args, kwargs, given, made, known, self.stored)
+            self.events[-1] = self.events[-1]._replace(detail=detail)
+        if self.gradients is not None:
+            cost = known.cost
+            self.gradients.operator(row, operator.short, args, given, made, cost.macs, cost.elementwise_ops)
+        if row.module is None and not row.attributes:
+            if known.attributes is None:
+                known.attributes = call_attributes(func, args, kwargs)
+            row.attributes = known.attributes
+        return out
+
+    def is_mixed(self, given: Sequence[torch.Tensor]) -> bool:
+        """Whether a call has to go on without the values that some of its tensors have."""
+        if self.stale and any(t.untyped_storage()._cdata in self.stale for t in given if not t.is_meta):
+            return True
+        return _is_mixed(given)
+
+    def bounded(
+        self, func: Any, operator: meta_cache.Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, str] | None:
+        """What an operator answers that would need values, and what that assumes."""
+        if self.way.valued and self.classes and operator.name in COUNTS:
+            counted = self.classes.counted(operator.name, args, lambda: func(*args, **kwargs))
+            if counted is not None:
+                return counted, EVENLY
+        return data_dependent.answer(func, args, self.classes, least=self.way.least, valued=self.way.valued)
+
+    def record(
+        self,
+        row: Row,
+        given: Sequence[torch.Tensor],
+        made: Sequence[torch.Tensor],
+        known: meta_cache.Answer,
+        operator: meta_cache.Operator | None = None,
+        assumption: str = "",
+    ) -> None:
+        """Books one operator on its row: cost, bytes, parameters used, and who lives how long."""
+        row.operators += 1
+        row.add(known.cost)
+        inputs: dict[int, int] = {}
+        reason = assumption
+        for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
+            storage = t.untyped_storage()
+            key = storage._cdata
+            if key not in self.stored:
+                self.alive.setdefault(key, storage)
+            elif key in self.weights:
+                self.use(row, key, t)
+            if self.bound and key in self.bound and not reason:
+                reason = self.bound[key]
+            if key not in inputs:
+                inputs[key] = size
+            elif not seen_among(t, given[:at]):
+                # another part of the same memory, such as Q, K and V made in one product
+                inputs[key] = min(inputs[key] + size, storage.nbytes())
+        outputs: list[tuple[int, TensorInfo, int]] = []
+        written = 0
+        mutates = operator is not None and operator.mutates
+        for t, (dtype, shape, size) in zip(made, known.made, strict=True):
+            storage = t.untyped_storage()
+            key = storage._cdata
+            self.alive.setdefault(key, storage)
+            if reason:
+                self.bound[key] = reason
+            if key in inputs and not mutates:
+                continue
+            written += size
+            outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
+        row.asked = row.asked or self.asked
+        if reason and (not row.sized or (is_assumed(reason) and not is_assumed(row.sized))):
+            row.sized = reason
+        if made and not outputs:
+            if self.tape is not None:
+                self.tape.append(layer_cache.Booking(known.cost))
+            return
+        if given and operator is not None and operator.gathers:
+            table = given[0].untyped_storage()._cdata
+            inputs[table] = min(inputs[table], written)
+        used = []
+        read = stored = 0
+        for key, size in inputs.items():
+            read += size
+            if key in self.stored:
+                stored += size
+            else:
+                used.append(key)
+        row.read += read
+        row.stored_read += stored
+        row.written += written
+        event = Event(row, tuple(used), tuple(outputs))
+        self.events.append(event)
+        if self.tape is not None:
+            self.tape.append(
+                layer_cache.Booking(known.cost, read, stored, written, event.inputs, event.outputs, True)
+            )
+
+    def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
+        candidates = self.weights[key]
+        offset = tensor.storage_offset()
+        for stored in candidates:
+            if len(candidates) == 1 or stored.identity[1] == offset:
+                row.stored.setdefault(stored.identity, stored)
+
+    def mixed(self, args: Any, kwargs: Any) -> bool:
+        given: list[torch.Tensor] = []
+        meta_cache.read((args, tuple(kwargs.values())), [], given)
+        return _is_mixed(given)
+
+    def moved(self, value: Any) -> Any:
+        """`value` with tensors that live on the CPU replaced by ones without values."""
+        if isinstance(value, torch.Tensor):
+            if value.is_meta or not value.dim():
+                return value
+            known = self.twins.get(id(value))
+            if known is None:
+                twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+                # the original is held as well: its id must not be given to another tensor
+                known = self.twins[id(value)] = (value, twin)
+                reason = self.bound.get(value.untyped_storage()._cdata)
+                if reason is not None:
+                    self.alive[twin.untyped_storage()._cdata] = twin.untyped_storage()
+                    self.bound[twin.untyped_storage()._cdata] = reason
+            return known[1]
+        if isinstance(value, (tuple, list)):
+            return type(value)(self.moved(v) for v in value)
+        return "meta" if isinstance(value, torch.device) else value
+
+
+_SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
+"""What an operator is called that Python calls otherwise."""
+
+_RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+
+def _is_mixed(given: Sequence[torch.Tensor]) -> bool:
+    """Whether some tensors have values and others not; numbers (of no dimension) go with either."""
+    return any(t.is_meta for t in given) and any(t.dim() and not t.is_meta for t in given)
+
+
+def _bytes(value: Any) -> int:
+    """Bytes of every tensor in a result."""
+    if type(value) is torch.Tensor:
+        return value.numel() * value.element_size()
+    return sum(t.numel() * t.element_size() for _, t in tensors(value))
+
+
+@contextmanager
+def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
+    """Eyes on every module, eval mode and no fast path, all put back at the end."""
+    modules = watch.named.values()
+    with undisturbed(modules), listening(watch):
+        if any(module.training for module in modules):
+            model.eval()
+        yield
+
+
+def trace(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    check: Callable[[int, int], None] = lambda done, modules: None,
+    gradients: Gradients | None = None,
+    detailed: bool = False,
+    way: Way = Way(),  # noqa: B008 (frozen)
+) -> Trace:
+    """Runs `model` once on tensors of the meta device and books every operator.
+
+    Args:
+        model: A module whose parameters live on the meta device.
+        args: Positional arguments of its forward.
+        kwargs: Keyword arguments.
+        check: Called with the number of module calls so far and that of modules; may raise to stop.
+        gradients: Watches what a backward pass would do; then the run has gradients on.
+        detailed: What each operator does by itself is kept.
+        way: How questions for values are answered.
+
+    Returns:
+        What was seen. A model that raises gives what was seen until then, and names the module.
+    """
+    meta_cache.trim()
+    watch = _Watch(model, check, gradients, detailed, way)
+    questions = watch.questions
+    if gradients is not None:
+        gradients.begin(watch.weights, watch.constants)
+    seen = Trace(
+        watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
+    )
+    given = [t for _, t in tensors([list(args), dict(kwargs)])]
+    source = Row("input", "input", "input", "")
+    made = tuple(
+        (
+            t.untyped_storage()._cdata,
+            TensorInfo("input", dtype_name(t.dtype), tuple(t.shape), "declared"),
+            t.untyped_storage().nbytes(),
+        )
+        for t in given
+    )
+    watch.events.append(Event(source, (), made))
+    with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
+        try:
+            with watch.functions, Operators(watch):
+                functions, operators = modes()
+                watch.modes = functions - 1, operators
+                seen.result = model(*args, **kwargs)
+        except ExplorerError:
+            raise
+        except Exception as error:
+            at = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
+            text = " ".join(str(error).split())
+            seen.failed = at, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+            seen.refused = _is_raised(error)
+    seen.decided, seen.endless, seen.asked = tuple(questions.decided), questions.endless, questions.asked
+    seen.sized, seen.shared, seen.cut = watch.sized, watch.classes.used, watch.cut
+    seen.kept = tuple(t.untyped_storage()._cdata for _, t in tensors(seen.result))
+    return seen
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether the model's own code says that this must not be, in a `raise` or an `assert`."""
+    if isinstance(error, AssertionError):
+        return True
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None or at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
+        return False
+    return at.tb_frame.f_code.co_code[at.tb_lasti] == dis.opmap["RAISE_VARARGS"]

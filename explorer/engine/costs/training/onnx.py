@@ -1,0 +1,297 @@
+"""How an ONNX graph would be trained: where gradients flow, and which stored tensors they reach.
+
+The file does not say what is trained. Every stored tensor of a floating-point type that is a parameter
+(`rules.is_parameter`) is taken as trained, but for running statistics and what quantized operators hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.costs import formulas, onnx_rules
+from explorer.engine.costs.layer_tree import Leaf
+from explorer.engine.costs.onnx import analyse
+from explorer.engine.costs.onnx.values import Frame
+from explorer.engine.costs.training.gradients import Gradient, Want, elementwise, of_onnx
+from explorer.engine.costs.training.step import Kept, Part, Step
+from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.facts import Progress, Shape, Status
+
+__all__ = ["at_batch", "step"]
+
+InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+_FLAT = frozenset(
+    (
+        "Floor", "Ceil", "Round", "Sign", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "EyeLike",
+        "Multinomial", "ConstantOfShape", "OneHot", "QuantizeLinear", "DequantizeLinear",
+        "DynamicQuantizeLinear",
+    )
+)  # fmt: skip
+"""Operators through which no gradient flows: steps, and values that do not depend on those that go in."""
+
+_STATISTICS = {"BatchNormalization": frozenset({3, 4})}
+"""Inputs that are found by counting, not by training."""
+
+
+def at_batch(
+    model: Model, batch: int, dims: Mapping[str, int], input_shapes: InputShapes
+) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
+    """Sizes at which the model is analysed for a batch.
+
+    A dimension that is called a batch is the batch; without one, the open first dimensions are; without
+    those, the first dimension of every input, and the analysis finds out whether the graph can do that.
+
+    Raises:
+        Misuse: No input has a dimension that could be it.
+    """
+    feeds = [v for v in model.graph.feeds if v.shape]
+    symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
+    first = {v.name: v.shape[0] for v in feeds if v.shape}
+    named = [s for s in symbols if "batch" in s.lower() or s.lower() in ("n", "b", "bs")]
+    named = named or [d for d in dict.fromkeys(first.values()) if isinstance(d, str)]
+    if named:
+        shapes = {
+            name: (kind, tuple(batch if _is(model, name, at, named) else d for at, d in enumerate(shape)))
+            for name, (kind, shape) in input_shapes.items()
+        }
+        return {**dims, **dict.fromkeys(named, batch)}, shapes
+    if not feeds:
+        raise Misuse("no input of the model has a dimension that could be the batch", where="--batch")
+    shapes = dict(input_shapes)
+    for value in feeds:
+        kind, whole = input_shapes.get(value.name, (None, value.shape or ()))
+        rest = [dims.get(d, d) if isinstance(d, str) else d for d in whole[1:]]
+        if all(isinstance(d, int) for d in rest):
+            shapes[value.name] = kind, (batch, *(d for d in rest if isinstance(d, int)))
+    return dict(dims), shapes
+
+
+def _is(model: Model, name: str, at: int, symbols: Sequence[str]) -> bool:
+    """Whether a dimension of an input is declared under one of these names."""
+    shape: Shape = next((v.shape or () for v in model.graph.feeds if v.name == name), ())
+    return at < len(shape) and shape[at] in symbols
+
+
+def step(
+    model: Model,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+    own: onnx_rules.Rules | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Step:
+    """One training step of a model.
+
+    Args:
+        model: The model.
+        batch: Its batch size; None leaves the sizes as they are.
+        dims: Sizes of symbolic dimensions.
+        input_shapes: Type and shape of inputs by name.
+        own: Rules of the user's own.
+        on_progress: Told phases and nodes.
+        cancel: Asked now and then; True stops.
+
+    Raises:
+        Misuse: See `at_batch`, and `onnx_model.examine`.
+        Cancelled: `cancel` said so.
+    """
+    bound, shapes = dict(dims or {}), dict(input_shapes or {})
+    if batch is not None:
+        bound, shapes = at_batch(model, batch, bound, shapes)
+    parts: list[Part] = []
+
+    def look(leaves: Sequence[Leaf], rows_of: Sequence[int]) -> None:
+        if batch is not None:
+            _check_sizes(leaves, batch)
+        feeds = {v.name for v in model.graph.feeds}
+        parts.extend(_parts(leaves, rows_of, feeds, _idle(model, leaves)))
+
+    options: dict[str, Any] = {"rules": own} if own else {}
+    examined = analyse.examine(
+        model,
+        dims=bound,
+        input_shapes=shapes,
+        look=look,
+        on_progress=on_progress,
+        cancel=cancel,
+        **options,
+    )
+    analysis = examined.analysis
+    if batch is not None:
+        info = analysis.info
+        dims_used = {**info.assumptions.get("dims", {}), "batch": batch}
+        analysis = replace(analysis, info=replace(info, assumptions={**info.assumptions, "dims": dims_used}))
+    notes = ["the file does not say what is trained: every floating-point parameter is taken to be"]
+    if any(s.bytes and not s.trained for part in parts for s in part.stored):
+        notes.append("integers, what quantized operators hold, and running statistics are not trained")
+    return Step(analysis, parts, tuple(notes))
+
+
+def _check_sizes(leaves: Sequence[Leaf], batch: int) -> None:
+    """Refuses a batch for which the graph was not made: sizes may be written into it.
+
+    Raises:
+        Misuse: A Reshape would have to change the number of elements.
+    """
+    for leaf in leaves:
+        if leaf.origin is None or leaf.origin[1].op != "Reshape":
+            continue
+        frame, node, _ = leaf.origin
+        made = frame.info(node.outputs[0])
+        sizes = [formulas.count(shape) for shape in (frame.info(node.inputs[0]).shape, made.shape) if shape]
+        cannot_run = made.shape is None and made.conflict
+        if cannot_run or (len(sizes) == 2 and None not in sizes and sizes[0] != sizes[1]):
+            raise Misuse(
+                f"the file is made for another batch than {batch}: a size is written into {leaf.layer.path}",
+                where="--batch",
+                hint="export it with an open batch dimension",
+            )
+
+
+class _Flow:
+    """Where gradients are wanted, found in execution order."""
+
+    def __init__(self, feeds: set[str]) -> None:
+        self.wanted: dict[Hashable, bool] = dict.fromkeys(feeds, False)
+        self.read: set[Hashable] = set()
+        self.trained: set[Hashable] = set()
+
+    def want(self, frame: Frame, node: Node, at: int, unknown: set[str]) -> Want:
+        """Who wants the gradient of an input; a value that nobody is known to make is put in `unknown`."""
+        name = node.inputs[at]
+        stored = frame.stored.get(name)
+        if stored is not None:
+            fixed = at in _STATISTICS.get(node.op, ()) or node.op in onnx_rules.QUANTIZED
+            trained = [
+                entry
+                for entry in stored
+                if not (fixed or entry.quantized)
+                and _floats(entry.dtype)
+                and onnx_rules.is_parameter(node.op, at, entry.dtype, entry.shape)
+            ]
+            self.trained.update(entry.identity for entry in trained)
+            return "weight" if trained else ""
+        if not _floats(frame.info(name).dtype):
+            return ""
+        found = self.wanted.get(frame.key(name))
+        if found is None:
+            unknown.add(name)
+            return "input"
+        return "input" if found else ""
+
+
+def _floats(dtype: str | None) -> bool:
+    return dtype is None or dtype.startswith(("float", "bfloat", "complex"))
+
+
+def _idle(model: Model, leaves: Sequence[Leaf]) -> set[int]:
+    """Positions of the leaves that no output depends on: nothing asks them for a gradient.
+
+    What goes into a branch or loop under one name and comes out under another is not followed: in a graph
+    with bodies no leaf is taken for idle.
+    """
+    if any(subgraphs(node) for node in model.graph.nodes):
+        return set()
+    needed: set[Hashable] = {v.name for v in model.graph.outputs}
+    idle: set[int] = set()
+    for at in range(len(leaves) - 1, -1, -1):
+        origin = leaves[at].origin
+        if origin is None:
+            continue
+        frame, node, _ = origin
+        if any(name and frame.key(name) in needed for name in node.outputs):
+            needed.update(frame.key(name) for name in node.inputs if name)
+        else:
+            idle.add(at)
+    return idle
+
+
+def _parts(leaves: Sequence[Leaf], rows_of: Sequence[int], feeds: set[str], idle: set[int]) -> list[Part]:
+    flow = _Flow(feeds)
+    found: list[tuple[int, Leaf, Gradient | None, Status, str]] = []
+    for at, leaf in enumerate(leaves):
+        gradient, status, reason = _backward(leaf, flow)
+        if at in idle:
+            gradient, status, reason = Gradient(), "exact", ""
+        found.append((rows_of[at], leaf, gradient, status, reason))
+    return [
+        Part(
+            row,
+            None if gradient is None else gradient.input,
+            None if gradient is None else gradient.weight,
+            None if gradient is None else gradient.elementwise,
+            _kept(leaf, flow),
+            tuple(Kept(identity, size, identity in flow.trained) for identity, _, size in leaf.stored),
+            status,
+            reason,
+        )
+        for row, leaf, gradient, status, reason in found
+    ]
+
+
+def _backward(leaf: Leaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
+    """What the gradients of a leaf multiply; notes which of its outputs want one."""
+    if leaf.origin is None:
+        return Gradient(), "exact", ""
+    frame, node, constants = leaf.origin
+    carried: set[str] = set()
+    wants: list[Want] = []
+    for at, name in enumerate(node.inputs):
+        wants.append(flow.want(frame, node, at, carried) if name and name not in constants else "")
+    if node.op in _FLAT and not node.domain:
+        wants = [""] * len(wants)
+    whole = leaf.origin[0].closed or leaf.layer.formula.startswith("sum over")
+    if whole:
+        # a body that is not opened: its own parameters are in it
+        flow.trained.update(identity for identity, elements, size in leaf.stored if size >= 2 * elements)
+    wanted = any(wants) or whole
+    for name in node.outputs:
+        if name:
+            flow.wanted[frame.key(name)] = wanted and _floats(frame.info(name).dtype)
+    if wanted:
+        flow.read.update(
+            frame.key(name)
+            for name in node.inputs
+            if name and name not in constants and name not in frame.stored
+        )
+    forward = leaf.figures.macs
+    if forward is None:
+        return None, "unknown", leaf.layer.reason
+    beside = elementwise(leaf.figures.elementwise_ops, ("input", "weight") if whole else wants)
+    if not forward or not wanted:
+        return Gradient(elementwise=beside), "exact", ""
+    shapes = [frame.info(name).shape if name else None for name in node.inputs]
+    trips = frame.trips if isinstance(frame.trips, int) else 1
+    gradient = (
+        None if whole else of_onnx(node.domain, node.op, node.attributes, shapes, wants, forward, trips)
+    )
+    if gradient is None:
+        many = whole or node.op == "Einsum"
+        if many:
+            return (
+                Gradient(forward, forward, beside),
+                "bound",
+                "at most two gradients for each product",
+            )
+        return None, "unknown", f"there is no rule for the gradient of {node.op}"
+    gradient += Gradient(elementwise=beside)
+    if carried:
+        reason = "a value that a branch or loop hands on is taken to have trained weights before it"
+        return gradient, "bound", reason
+    return gradient, "exact", ""
+
+
+def _kept(leaf: Leaf, flow: _Flow) -> bool:
+    """Whether backward looks at an output: a gradient flows through it, or through one who reads it."""
+    if leaf.origin is None:
+        return True
+    frame, node, _ = leaf.origin
+    keys = [frame.key(name) for name in node.outputs if name]
+    return any(flow.wanted.get(key, True) or key in flow.read for key in keys)

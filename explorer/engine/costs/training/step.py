@@ -1,0 +1,201 @@
+"""What one training step costs, from what its layers add to it.
+
+A format knows which gradients are wanted and which parameters are trained (`training_onnx`,
+`training_torch`); it hands over a `Part` for every layer. Here these become facts, so the sums mean the same
+for all formats.
+
+The backward pass multiplies for the gradient of every value with a trained parameter before it, and for
+the gradient of every trained parameter (`gradients`), and does the elementwise work of forward once for
+either (`gradients.elementwise`). Adding up the gradients of a value that several read, and what the
+optimizer does, are in neither. Memory is what a plain training loop holds at the
+end of the forward pass: the input, the outputs that backward will look at, parameters, their gradients,
+and what the optimizer keeps. Workspaces of kernels, and what they save beside their outputs, are not the
+model's and not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from msgspec import Struct
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.costs.layer_tree import summed, whole
+from explorer.engine.graph.model import DTYPES, dtype_code
+from explorer.facts import Analysis, Status, TensorInfo
+from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
+
+__all__ = ["Kept", "Part", "Step", "check", "training"]
+
+
+class Kept(Struct, frozen=True):
+    """A stored parameter: who it is, its bytes, and whether it is trained."""
+
+    identity: Hashable
+    bytes: int
+    trained: bool
+
+
+class Part(Struct, frozen=True):
+    """What one layer adds to a training step.
+
+    Attributes:
+        layer: Id of its row.
+        input_macs: Multiply-accumulates for the gradients of values.
+        weight_macs: Multiply-accumulates for the gradients of weights.
+        elementwise: Elementwise operations for both.
+        kept: Whether its outputs are looked at again by the backward pass.
+        stored: The parameters that it uses.
+        status: Of the two counts; `reason` says why when it is not exact.
+    """
+
+    layer: int
+    input_macs: int | None = 0
+    weight_macs: int | None = 0
+    elementwise: int | None = 0
+    kept: bool = True
+    stored: tuple[Kept, ...] = ()
+    status: Status = "exact"
+    reason: str = ""
+
+
+class Step(Struct, frozen=True):
+    """A model as it is trained: its analysis at the batch, a part for every layer, and what was assumed."""
+
+    analysis: Analysis
+    parts: Sequence[Part]
+    notes: tuple[str, ...] = ()
+
+
+def check(batch: int | None, optimizer: str) -> None:
+    """Refuses what cannot be trained with.
+
+    Raises:
+        Misuse: `batch` is below 1, or `optimizer` is none that we know.
+    """
+    if batch is not None and batch < 1:
+        raise Misuse(f"a batch cannot be {batch}", where="--batch")
+    if optimizer not in OPTIMIZERS:
+        hint = nearest(optimizer, OPTIMIZERS)
+        raise Misuse(f"no optimizer is called '{optimizer}'", where="--optimizer", hint=hint)
+
+
+def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
+    """The facts of one training step.
+
+    Args:
+        step: From the model's format.
+        optimizer: Decides how many numbers are kept for each trained parameter, in the parameter's type.
+
+    Raises:
+        Misuse: There is no such optimizer.
+    """
+    check(None, optimizer)
+    parts = {part.layer: part for part in step.parts}
+    seen: set[Hashable] = set()
+    rows = []
+    for layer in step.analysis.layers:
+        if layer.group:
+            continue
+        part = parts.get(layer.id, Part(layer.id))
+        own = [s for s in {s.identity: s for s in part.stored}.values() if s.identity not in seen]
+        seen.update(s.identity for s in own)
+        trained = sum(s.bytes for s in own if s.trained)
+        unknown = layer.status == "unknown"
+        status, reason = (layer.status, layer.reason) if unknown else (part.status, part.reason)
+        if status == "exact" and layer.status == "bound":
+            status, reason = layer.status, layer.reason
+        # a branch that does not run beside the other keeps its parameters and costs nothing else
+        figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
+        elementwise: int | None = 0
+        if layer.counted:
+            failed = layer.macs is None
+            figures = (
+                layer.macs,
+                None if failed else part.input_macs,
+                None if failed else part.weight_macs,
+                layer.activation_bytes if part.kept or layer.activation_bytes is None else 0,
+            )
+            elementwise = None if failed or layer.elementwise_ops is None else part.elementwise
+        if None in figures and status != "unknown":
+            status, reason = "unknown", "the size of what it puts out is not known"
+        rows.append(
+            LayerTraining(
+                layer.id,
+                layer.path,
+                layer.kind,
+                *figures,
+                gradient_bytes=trained,
+                optimizer_bytes=trained * OPTIMIZERS[optimizer],
+                param_bytes=sum(s.bytes for s in own),
+                status=status,
+                reason=reason,
+                backward_elementwise_ops=elementwise,
+            )
+        )
+    inputs = step.analysis.info.model.inputs
+    input_bytes = whole(_nbytes(info) for info in inputs)
+    activations = summed(row.activation_bytes for row in rows)
+    stored = [sum(getattr(row, name) for row in rows) for name in _STORED]
+    known = None if input_bytes is None and activations is None else (input_bytes or 0) + (activations or 0)
+    backward = summed(x for row in rows for x in (row.backward_input_macs, row.backward_weight_macs))
+    unknown_rows = sum(1 for row in rows if _lacks(row))
+    return Training(
+        batch=_batch(step.analysis),
+        optimizer=optimizer,
+        layers=tuple(rows),
+        input_bytes=input_bytes,
+        activation_bytes=activations,
+        param_bytes=stored[0],
+        gradient_bytes=stored[1],
+        optimizer_bytes=stored[2],
+        sum_bytes=None if known is None else known + sum(stored),
+        forward_macs=summed(row.forward_macs for row in rows),
+        backward_macs=backward,
+        coverage=1 - unknown_rows / len(rows) if rows else 1.0,
+        notes=(*step.notes, *_optimizer_notes(optimizer)),
+        elementwise_ops=step.analysis.info.totals.elementwise_ops,
+        backward_elementwise_ops=summed(row.backward_elementwise_ops for row in rows),
+    )
+
+
+_STORED = ("param_bytes", "gradient_bytes", "optimizer_bytes")
+
+
+def _lacks(row: LayerTraining) -> bool:
+    figures = row.forward_macs, row.backward_input_macs, row.backward_weight_macs, row.activation_bytes
+    return row.status == "unknown" or None in (*figures, row.backward_elementwise_ops)
+
+
+def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:
+    kept: Mapping[Optimizer, str] = {
+        "sgd": "",
+        "momentum": "momentum keeps one number for each trained parameter, in the parameter's type",
+        "adam": "Adam keeps two numbers for each trained parameter, in the parameter's type"
+        " (as torch.optim.Adam does)",
+    }
+    return (kept[optimizer],) if kept[optimizer] else ()
+
+
+def _nbytes(info: TensorInfo) -> int | None:
+    """Bytes of a tensor; None if its shape or type is not known."""
+    if info.shape is None or info.dtype is None:
+        return None
+    elements = 1
+    for dim in info.shape:
+        if not isinstance(dim, int):
+            return None
+        elements *= dim
+    try:
+        return (elements * DTYPES[dtype_code(info.dtype)].bits + 7) // 8
+    except KeyError:
+        return None
+
+
+def _batch(analysis: Analysis) -> int | None:
+    """The batch that the analysis is for: what was assumed, else the first dimension of the first input."""
+    dims = analysis.info.assumptions.get("dims", {})
+    if isinstance(dims.get("batch"), int):
+        return int(dims["batch"])
+    shape = next((info.shape for info in analysis.info.model.inputs if info.shape), None)
+    return shape[0] if shape and isinstance(shape[0], int) else None

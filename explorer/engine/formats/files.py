@@ -1,0 +1,52 @@
+"""Opening files that a user names: regular ones only, and mapped where they are looked at in places."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+
+from explorer.base.errors import BadModel
+
+__all__ = ["mapped", "open_regular"]
+
+
+def open_regular(path: str) -> tuple[int, int]:
+    """Opens a file for reading, unbuffered: every byte that is read was asked for.
+
+    Returns:
+        Its descriptor, which the caller closes, and its size in bytes.
+
+    Raises:
+        BadModel: It is missing, may not be read, or is no regular file (a pipe would wait for a writer).
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadModel(f"cannot be read: {reason}", where=path) from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise BadModel("is not a regular file", where=path)
+    return descriptor, found.st_size
+
+
+def mapped(path: str) -> mmap.mmap:
+    """A file as memory, of which the kernel reads what is looked at.
+
+    Raises:
+        BadModel: As `open_regular`, or it is empty.
+    """
+    descriptor, size = open_regular(path)
+    try:
+        if not size:
+            raise BadModel("the file is empty", where=path)
+        data = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
+    finally:
+        os.close(descriptor)
+    # read-ahead would pull in weights around every header
+    data.madvise(mmap.MADV_RANDOM)
+    return data

@@ -1,0 +1,176 @@
+"""The modules of a model as a file describes them: their tree, classes, settings, tensors, operators.
+
+A pickled module, a TorchScript file and an exported program say which modules there are and what each
+holds, long before any of them is built. Each has a reader that makes `Part`s; the outline and, where torch
+is not installed or may not run the file's code, the layer tree are made of these.
+"""
+
+from __future__ import annotations
+
+from explorer.engine.formats.outline import OutlineRow
+from explorer.engine.formats.tensor_index import Stored, rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    Shape = tuple[int | str | None, ...]
+
+__all__ = ["Operator", "Part", "outline_rows", "settings_text", "stored_bytes"]
+
+SETTINGS = 6
+"""How many settings of a module stand beside it in an outline."""
+
+
+class Operator:
+    """One call in the code or graph of a model.
+
+    Args:
+        kind: Its name: 'aten.conv2d', 'torch.relu'.
+        name: In the graph.
+        inputs: Type and shape of every tensor that goes in, by its name; None where the file does not say.
+        outputs: Of every tensor that comes out.
+        settings: Its other arguments.
+        line: Where in the source it stands: 'resnet.py:285'.
+        calls: How often it stands there.
+        uses: Names in the graph of the values that go in.
+    """
+
+    __slots__ = ("calls", "inputs", "kind", "line", "name", "outputs", "settings", "uses")
+
+    def __init__(
+        self,
+        kind: str,
+        name: str = "",
+        inputs: Sequence[tuple[str, str | None, Shape | None]] = (),
+        outputs: Sequence[tuple[str, str | None, Shape | None]] = (),
+        settings: Mapping[str, Any] | None = None,
+        line: str = "",
+        calls: int = 1,
+        uses: Sequence[str] = (),
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.inputs = inputs
+        self.outputs = outputs
+        self.settings = settings or {}
+        self.line = line
+        self.calls = calls
+        self.uses = uses
+
+
+class Part:
+    """A module, tensors that belong to none, or operators of a module that was shown before.
+
+    Args:
+        path: Dotted; '' is the model itself.
+        kind: The class's own name; empty for tensors that belong to none.
+        depth: Of its row: the model itself has none, so what is in it is at 0.
+        inside: Whether there are modules in it.
+        qualname: The class with its module.
+        settings: What it was made with, as far as the file says.
+        parameters: Its own.
+        buffers: Its own tensors that are no parameters.
+        operators: Its own calls, in the order of the code.
+        role: '' for the model; 'optimizer state' or the like for what is beside it.
+    """
+
+    __slots__ = (
+        "buffers",
+        "depth",
+        "inside",
+        "kind",
+        "operators",
+        "parameters",
+        "path",
+        "qualname",
+        "role",
+        "settings",
+    )
+
+    def __init__(
+        self,
+        path: str,
+        kind: str = "",
+        depth: int = 0,
+        *,
+        inside: bool = False,
+        qualname: str = "",
+        settings: Mapping[str, Any] | None = None,
+        role: str = "",
+    ) -> None:
+        self.path = path
+        self.kind = kind
+        self.depth = depth
+        self.inside = inside
+        self.qualname = qualname
+        self.settings = settings or {}
+        self.parameters: list[Stored] = []
+        self.buffers: list[Stored] = []
+        self.operators: list[Operator] = []
+        self.role = role
+
+    @property
+    def name(self) -> str:
+        """Its last piece."""
+        return self.path.rpartition(".")[2]
+
+
+def stored_bytes(tensors: Iterable[Stored]) -> int:
+    """Bytes of tensors, those of several names once."""
+    once = {t.name if t.identity is None else t.identity: t.nbytes for t in tensors}
+    return sum(once.values())
+
+
+def settings_text(settings: Mapping[str, Any], most: int = SETTINGS) -> str:
+    """The first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
+    shown = [f"{key}={_short(value)}" for key, value in list(settings.items())[:most]]
+    return ", ".join(shown) + (" ..." if len(settings) > most else "")
+
+
+def _short(value: Any) -> str:
+    text = str(tuple(value) if isinstance(value, list) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def outline_rows(
+    parts: Iterable[Part], notes: Mapping[str, str], kinds: Mapping[str, str] | None = None
+) -> Iterator[OutlineRow]:
+    """Modules, their tensors and their operators, in order.
+
+    Args:
+        parts: In pre-order.
+        notes: What is to be said of a tensor, by its name.
+        kinds: Class of a module of which only tensors are known, by its path.
+    """
+    for part in parts:
+        if not part.kind and not part.operators:
+            for row in rows(part.parameters):
+                if row.stored is None:
+                    yield OutlineRow(row.path, "module", (kinds or {}).get(row.path, ""))
+                else:
+                    yield _tensor_row(row.stored, notes, part.role)
+            continue
+        if part.kind:
+            yield OutlineRow(part.path or "(model)", "module", part.kind, note=settings_text(part.settings))
+        for tensor in part.parameters:
+            yield _tensor_row(tensor, notes, part.role)
+        for tensor in part.buffers:
+            yield _tensor_row(tensor, notes, part.role or "buffer")
+        for operator in part.operators:
+            yield _operator_row(part, operator)
+
+
+def _tensor_row(tensor: Stored, notes: Mapping[str, str], role: str) -> OutlineRow:
+    note = ", ".join(text for text in (role, notes.get(tensor.name, "")) if text)
+    return OutlineRow(tensor.name, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, note)
+
+
+def _operator_row(part: Part, operator: Operator) -> OutlineRow:
+    own = operator.name or operator.kind
+    path = f"{part.path}.{own}" if part.path else own
+    shape = operator.outputs[0][2] if operator.outputs else None
+    times = f"x{operator.calls}" if operator.calls > 1 else ""
+    note = ", ".join(text for text in (times, settings_text(operator.settings), operator.line) if text)
+    return OutlineRow(path, "operator", operator.kind, shape, None, note)

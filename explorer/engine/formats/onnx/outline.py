@@ -1,0 +1,496 @@
+"""The outline of an ONNX file: its nodes and initializers by their headers, one at a time.
+
+The reader (`onnx_reader`) makes everything that an analysis needs of every node; this one makes a row and
+forgets it, so that a file of any size is looked at in the memory of one row. It knows less and checks less:
+what a node means is not asked, and what cannot be is said in the row's note instead of refusing the file.
+
+Field numbers are those of onnx.proto (IR version 13).
+"""
+
+from __future__ import annotations
+
+import mmap
+
+from explorer.base.errors import BadModel
+from explorer.engine.formats.files import mapped
+from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed
+from explorer.engine.formats.outline import Outline, OutlineRow
+from explorer.engine.graph.dtypes import ELEMENT_TYPES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from explorer.engine.formats.onnx.protobuf_wire import Buffer
+
+__all__ = ["outline"]
+
+MAX_DEPTH = 32
+"""Subgraphs within subgraphs; real models stay below 5."""
+
+MAX_RANK = 64
+_MAX_ELEMENTS = 1 << 48
+_MAX_TEXT = 16_384
+"""Bytes of a name that are read: nobody looks at more, and a hostile one may be as long as its file."""
+_MAX_FACTS = 32
+_SHOWN = 3
+"""Inputs and outputs of a node that its row names."""
+_WINDOW = 1 << 15
+"""Bytes of nodes that are taken out of the map at once."""
+_FORGET = 1 << 24
+"""Bytes after which the kernel may forget the mapped pages behind us, which count as our memory."""
+_HEADER = 512
+_MAX_ATTRIBUTES = 4096
+
+_ELEMENTS = {code: (name, bits) for code, name, bits in ELEMENT_TYPES}
+_BODIES = (b"If", b"Loop", b"Scan", b"SequenceMap")
+_LOOKED_INTO = (b"Constant", *_BODIES)
+"""Operators whose attributes are rows, or part of one."""
+_NODE_TEXTS = (1, 2, 3, 4, 7)
+"""NodeProto's inputs, outputs, name, operator and domain."""
+_STRING = 8
+
+
+def outline(source: str) -> Outline:
+    """What the headers of the ONNX file `source` say.
+
+    Raises:
+        BadModel: It is not an ONNX model, or ends where it should not.
+    """
+    data = mapped(source)
+    try:
+        facts, graph, ir = _model(data, len(data))
+        if graph is None:
+            raise BadModel("this is not an ONNX model", hint="it holds no graph")
+    except BadModel as error:
+        from explorer.engine.formats.onnx.reader import not_onnx
+
+        said = not_onnx(data[:1]) or error
+        raise BadModel(said.what, where=source, hint=said.hint) from None
+    return Outline("onnx", source, len(data), facts, _rows(source, data, graph, ir))
+
+
+def _model(data: Buffer, size: int) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
+    """The facts of a ModelProto, where its graph lies, and its IR version."""
+    said: dict[int, str] = {}
+    opsets: list[str] = []
+    more: list[tuple[str, str]] = []
+    graph: tuple[int, int] | None = None
+    ir = functions = training = devices = 0
+    for number, wire, _, at, end in fields(data, 0, size):
+        if wire == 2:
+            if number == 7:
+                graph = (at, end)
+            elif number in (2, 3, 4):
+                said[number] = _text(data, at, end)
+            elif number == 8 and len(opsets) < _MAX_FACTS:
+                opsets.append(_opset(data, at, end))
+            elif number == 14 and len(more) < _MAX_FACTS:
+                more.append(_pair(data, at, end))
+            functions += number == 25
+            training += number == 20
+            devices += number == 26
+        elif number == 1 and wire == 0:
+            ir = at
+    facts = [("IR version", str(ir)), ("opset", ", ".join(opsets))]
+    facts.append(("producer", " ".join(filter(None, (said.get(2), said.get(3))))))
+    facts.append(("domain", said.get(4, "")))
+    counted = (
+        ("functions", functions),
+        ("training graphs", training),
+        ("device configurations", devices),
+    )
+    facts += [(name, str(count)) for name, count in counted if count]
+    return [(key, text) for key, text in (*facts, *more) if text], graph, ir
+
+
+def _rows(source: str, data: mmap.mmap, graph: tuple[int, int], ir: int) -> Iterator[OutlineRow]:
+    try:
+        yield from _graph(data, *graph, "", 0, ir < 4)
+        for number, wire, _, at, end in fields(data, 0, len(data)):
+            if number == 25 and wire == 2:
+                yield from _function(data, at, end)
+    except BadModel as error:
+        raise BadModel(error.what, where=source, hint=error.hint) from None
+
+
+def _graph(
+    data: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
+) -> Iterator[OutlineRow]:
+    """The rows of a GraphProto in its own order; `doubled`: initializers are listed as inputs, too."""
+    if depth > MAX_DEPTH:
+        raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
+    stored: set[str] = set()
+    forgotten = at = base = start
+    window = b""
+    while at < stop:
+        if at - forgotten > _FORGET:
+            forgotten = _forget(data, forgotten, at)
+        if data[at] == 0x0A:
+            # nodes lie side by side: a window of them is taken out of the map, and most are read without a
+            # call for a field
+            here = at - base
+            if here >= len(window):
+                window, base, here = data[at : min(stop, at + _WINDOW)], at, 0
+            last, fits = len(window) - 4, False
+            while here < last and window[here] == 0x0A:
+                size, begin = window[here + 1], here + 2
+                if size > 127:
+                    if window[begin] > 127:
+                        break
+                    size, begin = size & 127 | window[begin] << 7, begin + 1
+                end = begin + size
+                fits = end <= last
+                row = _plain_node(window, begin, end, prefix) if fits else None
+                if row is None:
+                    break
+                yield row
+                here = end
+            if not fits and here:
+                window = b""  # its end is in the next one
+            if base + here > at:
+                at = base + here
+                continue
+        number, wire, _, value, end = next(fields(data, at, stop))
+        at = end
+        if wire != 2:
+            continue
+        if number == 1:
+            yield from _node(data, value, end, prefix, depth)
+        elif number == 5:
+            row = _tensor(data, value, end, prefix)
+            if doubled:
+                stored.add(row.path)
+            yield row
+        elif number == 11 or number == 12:
+            row = _value(data, value, end, "input" if number == 11 else "output", prefix)
+            if row.path not in stored:
+                yield row
+        elif number == 15:
+            yield _sparse(data, value, end, prefix)
+
+
+def _plain_node(window: bytes, at: int, end: int, prefix: str) -> OutlineRow | None:
+    """The row of a NodeProto in window[at:end] of short fields; None if it is more than that."""
+    inputs: list[bytes] = []
+    outputs: list[bytes] = []
+    name = op = domain = b""
+    more = 0
+    last = end - 1
+    while at < last:
+        tag, size = window[at], window[at + 1]
+        at += 2
+        if size > 127:
+            if window[at] > 127:
+                return None
+            size, at = size & 127 | window[at] << 7, at + 1
+        stop = at + size
+        if stop > end:
+            return None
+        if tag == 0x0A:
+            if len(inputs) < _SHOWN:
+                inputs.append(window[at:stop])
+            else:
+                more += 1
+        elif tag == 0x12:
+            if len(outputs) < _SHOWN:
+                outputs.append(window[at:stop])
+        elif tag == 0x1A:
+            name = window[at:stop]
+        elif tag == 0x22:
+            op = window[at:stop]
+        elif tag == 0x3A:
+            domain = window[at:stop]
+        elif tag != 0x2A and tag != 0x32 and tag != 0x4A:
+            return None
+        at = stop
+    if at != end or op in _LOOKED_INTO:
+        return None
+    return _node_row(inputs, more, outputs, name, op, domain, prefix)
+
+
+def _node_row(
+    inputs: list[bytes], more: int, outputs: list[bytes], name: bytes, op: bytes, domain: bytes, prefix: str
+) -> OutlineRow:
+    if more:
+        inputs.append(b"+%d" % more)
+    note = b", ".join(inputs) + b" -> " + b", ".join(outputs)
+    path = name or (outputs[0] if outputs else b"")
+    kind = domain + b"." + op if domain and domain != b"ai.onnx" else op
+    return OutlineRow(prefix + _decoded(path), "operator", _decoded(kind), None, None, _decoded(note))
+
+
+def _forget(data: mmap.mmap, start: int, stop: int) -> int:
+    page = mmap.PAGESIZE
+    first, last = start // page * page, stop // page * page
+    if last > first:
+        data.madvise(mmap.MADV_DONTNEED, first, last - first)
+    return stop
+
+
+def _function(data: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
+    """A FunctionProto and its nodes: what it stands for, not what it unfolds to where it is called."""
+    name = domain = ""
+    nodes = 0
+    for number, wire, _, at, end in fields(data, start, stop):
+        if wire == 2 and number == 1:
+            name = _text(data, at, end)
+        elif wire == 2 and number == 10:
+            domain = _text(data, at, end)
+        nodes += number == 7
+    path = f"{domain}.{name}" if domain else name
+    yield OutlineRow(path, "function", "", None, None, f"{nodes:,} node{'s' * (nodes != 1)}")
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 7 and wire == 2:
+            yield from _node(data, at, end, f"{path}/", 1)
+
+
+def _node(data: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> Iterator[OutlineRow]:
+    """The row of any NodeProto, and those of the graphs within it."""
+    inputs: list[bytes] = []
+    outputs: list[bytes] = []
+    name = op = domain = b""
+    attributes: list[tuple[int, int]] = []
+    more = 0
+    for number, wire, _, at, end in fields(data, start, stop):
+        if wire != 2:
+            continue
+        if number == 5:
+            if len(attributes) < _MAX_ATTRIBUTES:
+                attributes.append((at, end))
+            continue
+        text = data[at : min(end, at + _MAX_TEXT)] if number in _NODE_TEXTS else b""
+        if number == 1:
+            if len(inputs) < _SHOWN:
+                inputs.append(text)
+            else:
+                more += 1
+        elif number == 2 and len(outputs) < _SHOWN:
+            outputs.append(text)
+        elif number == 3:
+            name = text
+        elif number == 4:
+            op = text
+        elif number == 7:
+            domain = text
+    row = _node_row(inputs, more, outputs, name, op, domain, prefix)
+    constant = _constant(data, attributes) if op == b"Constant" else None
+    if constant is not None:
+        row.shape, row.nbytes = constant.shape, constant.nbytes
+        row.note = f"{constant.dtype}{row.note}"
+    yield row
+    if op in _BODIES:
+        for begin, end in attributes:
+            yield from _bodies(data, begin, end, row.path, depth)
+
+
+def _constant(data: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
+    """The tensor that a Constant node holds."""
+    for start, stop in attributes:
+        for number, wire, _, at, end in fields(data, start, stop):
+            if number == 5 and wire == 2:
+                return _tensor(data, at, end, "")
+    return None
+
+
+def _bodies(data: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
+    """The graphs in an attribute of a control-flow node."""
+    name = ""
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 2:
+            name = _text(data, at, end)
+        elif number in (6, 11) and wire == 2:
+            yield from _graph(data, at, end, f"{path}/{name}/", depth + 1, False)
+
+
+def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
+    """A TensorProto, its values untouched."""
+    name, code, rank, held = b"", 0, 0, -1
+    dims: list[int] = []
+    external: dict[str, str] = {}
+    located = False
+    # what stands in front of the data, for most tensors all of it, without a call for a field
+    head = data[start : min(stop, start + _HEADER)]
+    at, last = 0, len(head) - 2
+    while at < last:
+        tag, value, end = head[at], head[at + 1], at + 2
+        shift = 7
+        while value >> shift and end < last:
+            value, end = value & (1 << shift) - 1 | head[end] << shift, end + 1
+            shift += 7
+        if value >> shift:
+            break
+        if tag == 8 and rank < MAX_RANK:
+            dims.append(value)
+            rank += 1
+        elif tag == 16:
+            code = value
+        elif tag == 66 and end + value <= last:
+            name = head[end : end + value]
+            end += value
+        elif tag == 74 and start + end + value == stop:
+            held, end = value, stop - start
+        else:
+            break
+        at = end
+    for number, wire, _, here, end in fields(data, start + at, stop):
+        if number == 9 and wire == 2:
+            held = end - here
+        elif number == 1:
+            if rank > MAX_RANK or (wire == 2 and end - here > 10 * MAX_RANK):
+                rank = MAX_RANK + 1
+                continue
+            dims += packed_varints(data, here, end) if wire == 2 else [here]
+            rank = len(dims)
+        elif number == 2 and wire == 0:
+            code = here
+        elif number == 8 and wire == 2:
+            name = data[here : min(end, here + _MAX_TEXT)]
+        elif number == 6 and wire == 2:
+            held = max(held, 0) + end - here
+        elif number == 13 and wire == 2 and len(external) < _MAX_FACTS:
+            key, text = _pair(data, here, end)
+            external[key] = text
+        elif number == 14 and wire == 0:
+            located = here == 1
+    dtype, bits = _ELEMENTS.get(code, ("", 0))
+    count = 1
+    for dim in dims:
+        count *= dim
+    nbytes: int | None = (count * bits + 7) // 8
+    note = ""
+    # what is negative, overflows or is a sum of something else takes the long way; almost nothing is
+    if (
+        located
+        or not bits
+        or not 0 < count <= _MAX_ELEMENTS
+        or (held >= 0 and held != nbytes)
+        or rank > MAX_RANK
+    ):
+        location = external.get("location", "?") if located else ""
+        dims = [signed(d) for d in dims[:MAX_RANK]]
+        dtype, nbytes, note = _doubtful(code, dims, rank, held, location)
+    return OutlineRow(prefix + _decoded(name), "tensor", dtype, dims, nbytes, note)
+
+
+def _doubtful(code: int, dims: list[int], rank: int, held: int, location: str) -> tuple[str, int | None, str]:
+    """Type, bytes and note of a tensor that has something to be said about.
+
+    Args:
+        code: Of its element type.
+        dims: Its dimensions.
+        rank: How many there are, of which `dims` holds `MAX_RANK` at most.
+        held: Bytes of data inside the file; negative if there are none, or not in one piece.
+        location: The file that holds them, if it is another.
+    """
+    dtype, bits = _ELEMENTS.get(code, (f"type {code}", None))
+    notes = [f"in {location}"] if location else []
+    count = 1
+    for dim in dims:
+        count *= dim
+    nbytes: int | None
+    if rank > MAX_RANK or any(d < 0 for d in dims) or count > _MAX_ELEMENTS:
+        nbytes = None
+        notes.append("impossible dimensions")
+    elif code == _STRING:
+        nbytes = max(held, 0)
+    elif bits is None:
+        nbytes = held if held >= 0 else None
+        notes.append("unknown element type")
+    else:
+        nbytes = (count * bits + 7) // 8
+        if held >= 0 and not location and held != nbytes:
+            notes.append(f"holds {held:,} bytes of {nbytes:,}")
+    return dtype, nbytes, "; ".join(notes)
+
+
+def _sparse(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
+    """A SparseTensorProto: the shape is the whole one, the bytes are those of values and indices."""
+    path = dtype = ""
+    nbytes = 0
+    shape: list[int | str | None] = []
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number in (1, 2) and wire == 2:
+            row = _tensor(data, at, end, prefix)
+            nbytes += row.nbytes or 0
+            if number == 1:
+                path, dtype = row.path, row.dtype
+        elif number == 3 and len(shape) < MAX_RANK:
+            packed = packed_varints(data, at, min(end, at + 10 * MAX_RANK)) if wire == 2 else [at]
+            shape += [signed(d) for d in packed]
+    return OutlineRow(path, "tensor", dtype, shape[:MAX_RANK], nbytes, "sparse")
+
+
+def _value(data: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> OutlineRow:
+    """A ValueInfoProto: the name and the type of an input or output."""
+    path, dtype = "", ""
+    shape: list[int | str | None] | None = None
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 2:
+            path = _text(data, at, end)
+        elif number == 2 and wire == 2:
+            for sort, wire_, _, at_, end_ in fields(data, at, end):
+                if wire_ == 2 and sort in (1, 8):
+                    dtype, shape = _tensor_type(data, at_, end_)
+                elif wire_ == 2:
+                    dtype = _OTHER_TYPES.get(sort, "")
+    return OutlineRow(prefix + path, kind, dtype, shape)
+
+
+_OTHER_TYPES = {4: "sequence", 5: "map", 9: "optional", 7: "opaque"}
+"""TypeProto's kinds that are no tensors."""
+
+
+def _tensor_type(data: mmap.mmap, start: int, stop: int) -> tuple[str, list[int | str | None] | None]:
+    dtype = ""
+    shape: list[int | str | None] | None = None
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 0:
+            dtype = _ELEMENTS.get(at, (f"type {at}", 0))[0]
+        elif number == 2 and wire == 2:
+            shape = []
+            for kind, wire_, _, at_, end_ in fields(data, at, end):
+                if kind == 1 and wire_ == 2 and len(shape) < MAX_RANK:
+                    shape.append(_dim(data, at_, end_))
+    return dtype, shape
+
+
+def _dim(data: mmap.mmap, start: int, stop: int) -> int | str | None:
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 0:
+            size = signed(at)
+            return None if size < 0 else size
+        if number == 2 and wire == 2:
+            return _text(data, at, end) or None
+    return None
+
+
+def _opset(data: Buffer, start: int, stop: int) -> str:
+    domain, version = "", 0
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 2:
+            domain = _text(data, at, end)
+        elif number == 2 and wire == 0:
+            version = signed(at)
+    return f"{domain} {version}" if domain not in ("", "ai.onnx") else str(version)
+
+
+def _pair(data: Buffer, start: int, stop: int) -> tuple[str, str]:
+    key = text = ""
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 2:
+            key = _text(data, at, end)
+        elif number == 2 and wire == 2:
+            text = _text(data, at, end)
+    return key, text
+
+
+def _text(data: Buffer, start: int, stop: int) -> str:
+    return _decoded(bytes(data[start : min(stop, start + _MAX_TEXT)]))
+
+
+def _decoded(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name.decode("utf-8", "backslashreplace")

@@ -1,0 +1,539 @@
+"""An ONNX file to a `Model`, without reading its weights.
+
+The file is mapped and walked by its length prefixes; a weight becomes the place where its bytes lie.
+Files come from strangers: lengths and nesting are checked here, sizes and external paths in `onnx_tensor`,
+once, so that everything behind these modules may trust what a model holds.
+
+Field numbers are those of onnx.proto (IR version 13).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from explorer.base.errors import BadModel, nearest
+from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed, varint_at
+from explorer.engine.formats.onnx.tensors import TensorReader
+from explorer.engine.graph.model import (
+    DTYPES,
+    AttributeRef,
+    Function,
+    Graph,
+    Model,
+    Node,
+    Source,
+    Span,
+    Tensor,
+    Value,
+)
+from explorer.facts import Dim
+from explorer.host.gc_pause import uncollected
+
+__all__ = ["not_onnx", "read"]
+
+MAX_DEPTH = 32
+"""Subgraphs within subgraphs; real models stay below 5."""
+
+_MOST_ALIKE = 256
+"""Bytes of attributes up to which nodes are looked at for having the same."""
+
+_MOST_REST = 320
+"""Bytes of a node from its operator on up to which nodes are looked at for being of one kind."""
+
+_SWEPT = 1 << 24
+"""Bytes of a file after which the pages are let go that it took to get there."""
+
+_NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE = (number << 3 | 2 for number in (1, 2, 5, 11, 12, 13))
+"""Tags of GraphProto's fields, all of which have a length."""
+_GRAPH_TAGS = frozenset((_NODE, _GRAPH_NAME, _STORED, _FEED, _RESULT, _VALUE))
+_INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA = (
+    number << 3 | 2 for number in (1, 2, 3, 4, 5, 7, 8, 9)
+)
+"""Tags of NodeProto's fields, all of which have a length."""
+_NODE_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _OP, _ATTRIBUTE, _DOMAIN, _OVERLOAD, _METADATA))
+_OWN_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _METADATA))
+"""Of these what each node has for itself."""
+
+
+def not_onnx(head: bytes) -> BadModel | None:
+    """Why a file that begins with `head` can be no ONNX model (it carries no magic number); None if it can.
+
+    A ModelProto starts with one of its own fields; every writer known puts ir_version (0x08) first.
+    """
+    if head and head[0] in (0x08, 0x12, 0x1A, 0x22, 0x28, 0x3A, 0x42):
+        return None
+    return BadModel("this is not an ONNX model", hint="its first byte is no ONNX field")
+
+
+def read(path: str) -> Model:
+    """The model in the file at `path`.
+
+    Args:
+        path: An .onnx file; external data must lie in the same folder or below it.
+
+    Returns:
+        The model. Its weights stay in the file, which must not change while the model is in use.
+
+    Raises:
+        BadModel: The file is missing, is not an ONNX model, or contradicts itself.
+    """
+    try:
+        # opening a pipe would wait for a writer that may never come
+        kind = os.stat(path).st_mode
+        if stat.S_ISDIR(kind):
+            raise BadModel("this is a directory, not a model", where=path, hint="name a file in it")
+        if not stat.S_ISREG(kind):
+            raise BadModel("this is not a regular file", where=path)
+        source = Source(path)
+    except FileNotFoundError:
+        folder = os.path.dirname(path) or "."
+        beside = os.listdir(folder) if os.path.isdir(folder) else []
+        hint = nearest(
+            os.path.basename(path), (f for f in beside if f.endswith(".onnx") and f != os.path.basename(path))
+        )
+        raise BadModel("no such file", where=path, hint=hint) from None
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
+    if not source.size:
+        raise BadModel("the file is empty", where=path)
+    refusal = not_onnx(source.map[:1])
+    if refusal is not None:
+        raise BadModel(refusal.what, where=path, hint=refusal.hint)
+    reader = _Reader(source)
+    try:
+        with uncollected():
+            return reader.model()
+    except BadModel as error:
+        raise BadModel(error.what, where=error.where or path, hint=error.hint) from None
+    except RecursionError:
+        raise BadModel("its graphs are nested too deeply", where=path) from None
+    finally:
+        # what decodes attributes knows the reader: a cycle would keep the file mapped
+        reader.decoders.clear()
+        reader.kinds.clear()
+        reader.names.clear()
+        source.forget()
+
+
+_Kind = tuple[str, str, str, bytes | None, Callable[[], Mapping[str, Any]] | None]
+"""Operator, domain, overload, what tells equal attributes, and what decodes them."""
+
+
+class _Reader(TensorReader):
+    """Walks one file: everything around its tensors."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self.decoders: dict[bytes, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
+        self.kinds: dict[bytes, _Kind] = {}
+
+    def model(self) -> Model:
+        graph: tuple[int, int] | None = None
+        ir_version, producer, producer_version = 0, "", ""
+        opsets: dict[str, int] = {}
+        functions: dict[tuple[str, str, str], Function] = {}
+        metadata: dict[str, str] = {}
+        extra: list[Span] = []
+        for number, wire, begin, at, end in fields(self.data, 0, self.source.size):
+            if number == 7 and wire == 2:
+                graph = at, end
+            elif number == 1 and wire == 0:
+                ir_version = at
+            elif number == 2 and wire == 2:
+                producer = self.text(at, end)
+            elif number == 3 and wire == 2:
+                producer_version = self.text(at, end)
+            elif number == 8 and wire == 2:
+                domain, version = self.opset(at, end)
+                opsets[domain] = version
+            elif number == 14 and wire == 2:
+                key, value = self.pair(at, end)
+                metadata[key] = value
+            elif number == 25 and wire == 2:
+                function = self.function(at, end)
+                if function.key in functions:
+                    raise BadModel(f"function '{function.name}' is defined twice")
+                functions[function.key] = function
+            else:
+                extra.append(self.span(begin, end))
+        if graph is None:
+            raise BadModel("this is not an ONNX model", hint="it holds no graph")
+        if not opsets:
+            # before IR version 3 there was no import: version 1 of the default set is meant
+            opsets[""] = 1
+        return Model(
+            graph=self.graph(*graph, depth=0),
+            opsets=opsets,
+            ir_version=ir_version,
+            functions=functions,
+            producer=producer,
+            producer_version=producer_version,
+            path=self.source.path,
+            metadata=metadata,
+            extra=tuple(extra),
+        )
+
+    def opset(self, start: int, stop: int) -> tuple[str, int]:
+        domain, version = "", 0
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1 and wire == 2:
+                domain = self.text(at, end)
+            elif number == 2 and wire == 0:
+                version = signed(at)
+        return ("" if domain == "ai.onnx" else domain), version
+
+    def graph(self, start: int, stop: int, *, depth: int) -> Graph:
+        if depth > MAX_DEPTH:
+            raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
+        name = ""
+        nodes: list[Node] = []
+        inputs: list[Value] = []
+        outputs: list[Value] = []
+        values: list[Value] = []
+        tensors: dict[str, Tensor] = {}
+        extra: list[Span] = []
+        data, end, swept = self.data, start, start
+        while end < stop:
+            begin, tag = end, data[end]
+            if tag in _GRAPH_TAGS and begin + 4 < stop:
+                # without a call: a graph is made of them
+                size, at = data[begin + 1], begin + 2
+                if size > 127:
+                    more = data[at]
+                    if more > 127:
+                        size, at = varint_at(data, begin + 1, stop)
+                    else:
+                        size, at = size + (more << 7) - 128, at + 1
+                end = at + size
+            if end == begin or end > stop:
+                number, wire, at, end = self.field(begin, stop)
+                tag = number << 3 | wire
+            if begin - swept > _SWEPT:
+                self.source.forget()
+                swept = begin
+            if tag == _NODE:
+                nodes.append(self.node(at, end, depth))
+            elif tag == _STORED:
+                tensor = self.tensor(at, end)
+                if tensor.name in tensors:
+                    raise BadModel(f"initializer '{tensor.name}' is defined twice")
+                tensors[tensor.name] = tensor
+            elif tag == _VALUE:
+                values.append(self.value(at, end))
+            elif tag == _FEED:
+                inputs.append(self.value(at, end))
+            elif tag == _RESULT:
+                outputs.append(self.value(at, end))
+            elif tag == _GRAPH_NAME:
+                name = self.text(at, end)
+            else:
+                extra.append(self.span(begin, end))
+        return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
+
+    def node(self, start: int, stop: int, depth: int) -> Node:
+        # the bytes at once, and one-byte tags and lengths without a call: a graph is made of nodes
+        data = self.data[start:stop]
+        inputs: list[str] = []
+        outputs: list[str] = []
+        # a value is made once and read many times: its name is kept once
+        same = self.names.setdefault
+        name, rest = "", b""
+        at, end = 0, stop - start
+        try:
+            # writers put names first: what follows is the same in all nodes of a kind
+            while at < end:
+                tag, size, first = data[at], data[at + 1], at + 2
+                if size > 127:
+                    break
+                if tag == _INPUT:
+                    at = first + size
+                    value = data[first:at].decode()
+                    inputs.append(same(value, value))
+                elif tag == _OUTPUT:
+                    at = first + size
+                    value = data[first:at].decode()
+                    outputs.append(same(value, value))
+                elif tag == _NAME:
+                    at = first + size
+                    name = data[first:at].decode()
+                else:
+                    if tag == _OP and end - at <= _MOST_REST:
+                        rest = data[at:]
+                        kind = self.kinds.get(rest)
+                        if kind is not None:
+                            op, domain, overload, alike, decode = kind
+                            record = Span(self.source, start, end)
+                            return Node(
+                                op, inputs, outputs, name, domain, overload, None, None, record, decode, alike
+                            )
+                    break
+        except UnicodeDecodeError:
+            return self.readable_node(start, stop, depth)
+        except IndexError:
+            pass  # it is damaged, and read up to there
+        return self.other_node(data, start, depth, at, inputs, outputs, name, rest)
+
+    def other_node(
+        self,
+        data: bytes,
+        start: int,
+        depth: int,
+        at: int,
+        inputs: list[str],
+        outputs: list[str],
+        name: str,
+        rest: bytes,
+    ) -> Node:
+        """The first node of its kind, which has been read up to `at`; `rest` is what tells the kind."""
+        op = domain = overload = ""
+        attributes: list[tuple[int, int]] = []
+        metadata: dict[str, str] = {}
+        alike: bytes | None = b""
+        decode: Callable[[], Mapping[str, Any]] | None = None
+        end, stop = len(data), start + len(data)
+        try:
+            while at < end:
+                tag, size, first = data[at], data[at + 1], at + 2
+                at = first + size
+                if size > 127 or tag not in _NODE_TAGS:
+                    number, wire, begin, stop_ = self.field(start + first - 2, stop)
+                    first, at = begin - start, stop_ - start
+                    if wire != 2:
+                        continue
+                    tag = number << 3 | 2
+                if tag in _OWN_TAGS:
+                    rest = b""
+                if tag == _INPUT:
+                    inputs.append(data[first:at].decode())
+                elif tag == _OUTPUT:
+                    outputs.append(data[first:at].decode())
+                elif tag == _NAME:
+                    name = data[first:at].decode()
+                elif tag == _OP:
+                    op = data[first:at].decode()
+                elif tag == _ATTRIBUTE:
+                    attributes.append((first, at))
+                elif tag == _DOMAIN:
+                    domain = data[first:at].decode()
+                elif tag == _OVERLOAD:
+                    overload = data[first:at].decode()
+                elif tag == _METADATA:
+                    key, value = self.pair(start + first, start + at)
+                    metadata[key] = value
+        except UnicodeDecodeError:
+            return self.readable_node(start, stop, depth)
+        except IndexError:
+            at = end + 1
+        if at > end:
+            for _ in fields(self.data, start, stop):
+                pass  # says what does not fit
+        if attributes:
+            raw = b"".join([data[first:last] for first, last in attributes])
+            known = self.decoders.get(raw)
+            if known is not None:
+                alike, decode = known
+            else:
+                spans = [(start + first, start + last) for first, last in attributes]
+                alike, decode = self.attributes(raw, spans, depth)
+        if rest:
+            self.kinds[rest] = op, domain, overload, alike, decode
+        record = Span(self.source, start, end)
+        return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
+
+    def readable_node(self, start: int, stop: int, depth: int) -> Node:
+        """A node whose names are not all UTF-8; the bytes that are not stay readable."""
+        texts: dict[int, list[str]] = {}
+        spans: list[tuple[int, int]] = []
+        metadata: dict[str, str] = {}
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if wire != 2:
+                continue
+            if number == 5:
+                spans.append((at, end))
+            elif number == 9:
+                key, value = self.pair(at, end)
+                metadata[key] = value
+            else:
+                texts.setdefault(number, []).append(self.text(at, end))
+        op, name, domain, overload = (texts.get(number, [""])[-1] for number in (4, 3, 7, 8))
+        alike, decode = self.attributes(b"".join([self.data[a:b] for a, b in spans]), spans, depth)
+        record = self.span(start, stop)
+        ins, outs = texts.get(1, ()), texts.get(2, ())
+        return Node(op, ins, outs, name, domain, overload, None, metadata, record, decode, alike)
+
+    def attributes(
+        self, raw: bytes, spans: list[tuple[int, int]], depth: int
+    ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
+        """What tells nodes of equal attributes, and what decodes them, once for all of these."""
+        if len(raw) > _MOST_ALIKE:
+            return None, lambda: dict(self.attribute(a, b, depth) for a, b in spans)
+        known = self.decoders.get(raw)
+        if known is None:
+            found: dict[str, Any] = {}
+
+            def decode() -> Mapping[str, Any]:
+                if not found:
+                    found.update(self.attribute(a, b, depth) for a, b in spans)
+                return found
+
+            known = self.decoders[raw] = raw, decode
+        return known
+
+    def field(self, at: int, stop: int) -> tuple[int, int, int, int]:
+        """The field at `at`: number, wire type, where its payload begins (or its value), where it ends.
+
+        Raises:
+            BadModel: It does not fit in its message.
+        """
+        number, wire, _, first, end = next(fields(self.data, at, stop))
+        return number, wire, first, end
+
+    def attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
+        """Name and value of an AttributeProto."""
+        data = self.data
+        name, kind, reference = "", 0, ""
+        one: dict[int, Any] = {}
+        many: dict[int, list[Any]] = {}
+        for number, wire, _, at, end in fields(data, start, stop):
+            if number == 1 and wire == 2:
+                name = self.text(at, end)
+            elif number == 20 and wire == 0:
+                kind = at
+            elif number == 21 and wire == 2:
+                reference = self.text(at, end)
+            elif number == 2 and wire == 5:
+                one[1] = struct.unpack_from("<f", data, at)[0]
+            elif number == 3 and wire == 0:
+                one[2] = signed(at)
+            elif number == 4 and wire == 2:
+                one[3] = _text_or_bytes(data[at:end])
+            elif number == 5 and wire == 2:
+                one[4] = self.tensor(at, end)
+            elif number == 6 and wire == 2:
+                one[5] = self.graph(at, end, depth=depth + 1)
+            elif number == 7 and wire in (2, 5):
+                if (end - at) % 4:
+                    raise BadModel(f"attribute '{name}' holds a broken list of floats")
+                many.setdefault(6, []).extend(struct.unpack(f"<{(end - at) // 4}f", data[at:end]))
+            elif number == 8 and wire == 0:
+                many.setdefault(7, []).append(signed(at))
+            elif number == 8 and wire == 2:
+                many.setdefault(7, []).extend(map(signed, packed_varints(data, at, end)))
+            elif number == 9 and wire == 2:
+                many.setdefault(8, []).append(_text_or_bytes(data[at:end]))
+            elif number == 10 and wire == 2:
+                many.setdefault(9, []).append(self.tensor(at, end))
+            elif number == 11 and wire == 2:
+                many.setdefault(10, []).append(self.graph(at, end, depth=depth + 1))
+            elif number in (14, 22) and wire == 2:
+                one[{14: 13, 22: 11}[number]] = self.span(at, end)
+            elif number in (15, 23) and wire == 2:
+                many.setdefault({15: 14, 23: 12}[number], []).append(self.span(at, end))
+        if reference:
+            return name, AttributeRef(reference, kind)
+        if not kind:  # IR version 1 had no type field
+            kind = next(iter(one), 0) or next(iter(many), 0)
+        if kind in (6, 7, 8, 9, 10, 12, 14):
+            return name, tuple(many.get(kind, ()))
+        # proto3 writers leave out zeros and empty strings
+        value = one.get(kind, {1: 0.0, 2: 0, 3: ""}.get(kind))
+        if value is None:
+            raise BadModel(f"attribute '{name}' does not have the value that its type {kind} announces")
+        return name, value
+
+    def function(self, start: int, stop: int) -> Function:
+        name = domain = overload = ""
+        inputs: list[str] = []
+        outputs: list[str] = []
+        attributes: list[str] = []
+        defaults: dict[str, Any] = {}
+        nodes: list[Node] = []
+        opsets: dict[str, int] = {}
+        metadata: dict[str, str] = {}
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if wire != 2:
+                continue
+            if number == 1:
+                name = self.text(at, end)
+            elif number == 4:
+                inputs.append(self.text(at, end))
+            elif number == 5:
+                outputs.append(self.text(at, end))
+            elif number == 6:
+                attributes.append(self.text(at, end))
+            elif number == 7:
+                nodes.append(self.node(at, end, 1))
+            elif number == 9:
+                key, version = self.opset(at, end)
+                opsets[key] = version
+            elif number == 10:
+                domain = self.text(at, end)
+            elif number == 11:
+                attribute, value = self.attribute(at, end, 1)
+                defaults[attribute] = value
+            elif number == 13:
+                overload = self.text(at, end)
+            elif number == 14:
+                key_, value_ = self.pair(at, end)
+                metadata[key_] = value_
+        return Function(
+            domain,
+            name,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(nodes),
+            opsets,
+            tuple(attributes),
+            defaults,
+            overload,
+            metadata,
+            self.span(start, stop),
+        )
+
+    def value(self, start: int, stop: int) -> Value:
+        """A ValueInfoProto; only tensor types carry a shape that we use."""
+        name, dtype, shape = "", None, None
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1 and wire == 2:
+                name = self.text(at, end)
+            elif number == 2 and wire == 2:
+                for kind, wire_, _, at_, end_ in fields(self.data, at, end):
+                    if kind == 1 and wire_ == 2:
+                        dtype, shape = self.tensor_type(at_, end_, name)
+        return Value(name, dtype, shape, self.span(start, stop))
+
+    def tensor_type(self, start: int, stop: int, name: str) -> tuple[str | None, tuple[Dim, ...] | None]:
+        dtype: str | None = None
+        shape: tuple[Dim, ...] | None = None
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1 and wire == 0:
+                dtype = DTYPES[at].name if at in DTYPES else None
+            elif number == 2 and wire == 2:
+                dims: list[Dim] = []
+                for kind, wire_, _, at_, end_ in fields(self.data, at, end):
+                    if kind == 1 and wire_ == 2:
+                        dims.append(self.dim(at_, end_, name))
+                shape = tuple(dims)
+        return dtype, shape
+
+    def dim(self, start: int, stop: int, name: str) -> Dim:
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 1 and wire == 0:
+                size = signed(at)
+                if size < -1:
+                    raise BadModel(f"value '{name}' has a dimension of {size}")
+                return None if size == -1 else size
+            if number == 2 and wire == 2:
+                return self.text(at, end) or None
+        return None
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return bytes(data)

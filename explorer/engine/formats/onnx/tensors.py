@@ -1,0 +1,360 @@
+"""The tensors of an ONNX file: what each is, and where its bytes lie.
+
+A tensor is written in one of many ways: raw, in a typed field, packed or one element a field, in a file
+beside the model, or sparse. None of its bytes is read here; what must be decoded is put off until somebody
+asks for values.
+
+Field numbers are those of onnx.proto (IR version 13).
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from explorer.base.errors import BadModel
+from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_varints, signed, varint_at
+from explorer.engine.graph.model import (
+    DTYPES,
+    Computed,
+    Graph,
+    Inline,
+    Payload,
+    Source,
+    Span,
+    Tensor,
+    dtype_code,
+)
+
+__all__ = ["MAX_RANK", "TensorReader", "sparse", "sparse_initializers"]
+
+MAX_RANK = 64
+_MAX_ELEMENTS = 1 << 48
+
+_HEADER = 512
+"""Bytes of an encoded tensor that are looked at together."""
+
+_FRONT = re.compile(rb"((?:\x08[\x80-\xff]{0,3}[\x00-\x7f]){0,8}\x10[\x00-\x7f])\x42[\x00-\x7f]")
+"""What an encoded tensor begins with, mostly: sizes, type, and the length of its name. A size in up to four
+bytes: of eight of these the product may be impossible, never the decoding."""
+_RAW = bytes((9 << 3 | 2,))
+"""Tag of a tensor's data."""
+
+_TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
+"""TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
+
+
+def sparse(span: Span) -> tuple[Tensor, tuple[int, ...], int]:
+    """What an encoded SparseTensorProto holds.
+
+    Returns:
+        The values that are stored, under the tensor's name; the shape of the whole; and the bytes of the
+        indices.
+
+    Raises:
+        BadModel: It contradicts itself.
+    """
+    reader = TensorReader(span.source)
+    values: Tensor | None = None
+    indices = 0
+    dims: list[int] = []
+    for number, wire, _, at, end in fields(reader.data, span.offset, span.offset + span.size):
+        if number == 1 and wire == 2:
+            values = reader.tensor(at, end)
+        elif number == 2 and wire == 2:
+            indices = reader.tensor(at, end).nbytes
+        elif number == 3:
+            dims.extend(packed_varints(reader.data, at, end) if wire == 2 else [at])
+    shape = tuple(signed(d) for d in dims)
+    if values is None or any(d < 0 for d in shape) or math.prod(shape) > _MAX_ELEMENTS:
+        raise BadModel("a sparse tensor has no values or impossible dimensions", where=span.source.path)
+    return values, shape, indices
+
+
+def sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
+    """The sparse initializers of a graph by name, each as `sparse` describes it (GraphProto field 15)."""
+    found = {}
+    for part in graph.extra:
+        for number, wire, _, at, end in fields(part.source.map, part.offset, part.offset + part.size):
+            if number == 15 and wire == 2:
+                entry = sparse(Span(part.source, at, end - at))
+                found[entry[0].name] = entry
+    return found
+
+
+def _source(path: str) -> Source:
+    """Maps a file.
+
+    Raises:
+        OSError: It cannot be opened, or is no file: opening a pipe would wait for a writer for ever.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return Source(path)
+
+
+class TensorReader:
+    """Reads the tensors of one file; holds what every message needs.
+
+    Args:
+        source: The file.
+
+    Attributes:
+        data: Its map.
+        folder: Where external data may lie.
+        externals: The files of external data that are open, by path.
+        names: Those of values that nodes have, each once.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.data = source.map
+        self.folder = os.path.dirname(os.path.abspath(source.path))
+        self.externals: dict[str, Source] = {}
+        self.names: dict[str, str] = {}
+
+    def text(self, start: int, stop: int) -> str:
+        """Bytes as text."""
+        return _text(self.data[start:stop])
+
+    def span(self, start: int, stop: int) -> Span:
+        """Where bytes lie."""
+        return Span(self.source, start, stop - start)
+
+    def pair(self, start: int, stop: int) -> tuple[str, str]:
+        """A StringStringEntryProto."""
+        key = value = ""
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if wire == 2 and number == 1:
+                key = self.text(at, end)
+            elif wire == 2 and number == 2:
+                value = self.text(at, end)
+        return key, value
+
+    def tensor(self, start: int, stop: int) -> Tensor:
+        """A TensorProto.
+
+        Raises:
+            BadModel: It contradicts itself.
+        """
+        # most are written alike; how their types and sizes are encoded is the same for many
+        data = self.data[start : min(stop, start + _HEADER)]
+        front = _FRONT.match(data)
+        if front is not None:
+            at = front.end() + data[front.end() - 1]
+            known = _kind_of(front[1])
+            if known is not None and data[at : at + 1] == _RAW:
+                size, first = varint_at(self.data, start + at + 1, stop)
+                if first + size == stop and size == known[2]:
+                    name = _text(data[front.end() : at])
+                    raw = Span(self.source, first, size)
+                    name = self.names.get(name, name)
+                    return Tensor(name, known[0], known[1], raw, Span(self.source, start, stop - start))
+        return self.any_tensor(start, stop)
+
+    def any_tensor(self, start: int, stop: int) -> Tensor:
+        """A tensor however it is written."""
+        name, code, located = "", 0, 0
+        dims: list[int] = []
+        typed: list[tuple[int, int, int, int]] = []
+        raw: Span | None = None
+        external: dict[str, str] = {}
+        strings = 0
+        for number, wire, _, at, end in fields(self.data, start, stop):
+            if number == 9 and wire == 2:
+                raw = self.span(at, end)
+            elif number == 1:
+                dims.extend(packed_varints(self.data, at, end) if wire == 2 else [at])
+            elif number == 2 and wire == 0:
+                code = at
+            elif number == 8 and wire == 2:
+                name = self.text(at, end)
+            elif wire in _TYPED_WIRES.get(number, ()):
+                typed.append((number, wire, at, end))
+            elif number == 6 and wire == 2:
+                strings += end - at
+            elif number == 13 and wire == 2:
+                key, text = self.pair(at, end)
+                external[key] = text
+            elif number == 14 and wire == 0:
+                located = at
+        kind = DTYPES.get(code)
+        if kind is None:
+            raise BadModel(f"tensor '{name}' has the unknown element type {code}")
+        dtype, bits = kind.name, kind.bits
+        shape = tuple(dims) if not dims or max(dims) < 1 << 63 else tuple([signed(d) for d in dims])
+        if len(shape) > MAX_RANK or (shape and min(shape) < 0):
+            raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape)[:8]}")
+        count = math.prod(shape)
+        # an empty tensor may have absurd other dimensions, which no array can
+        claimed = count or math.prod([d for d in shape if d])
+        if claimed > _MAX_ELEMENTS:
+            raise BadModel(f"tensor '{name}' claims {claimed:,} elements")
+        nbytes = (count * bits + 7) // 8
+        record = Span(self.source, start, stop - start)
+        payload: Payload | None = raw
+        where = ""
+        if located == 1:
+            payload, where = self.external(name, external, nbytes)
+        elif payload is None and typed:
+            payload = self.typed(dtype, typed)
+        elif strings:
+            payload = Inline(b"\0" * strings)
+        elif payload is None and nbytes == 0:
+            payload = Inline(b"")
+        if payload is not None and code != 8 and payload.size != nbytes:
+            raise BadModel(
+                f"tensor '{name}' of shape {list(shape)} and type {dtype} needs {nbytes:,} bytes"
+                f" and has {payload.size:,}"
+            )
+        return Tensor(name, dtype, shape, payload, record, where)
+
+    def typed(self, dtype: str, parts: list[tuple[int, int, int, int]]) -> Payload:
+        """The data of a tensor that uses a typed field instead of raw_data.
+
+        float_data and double_data are little-endian already when packed; varints must be decoded,
+        which is put off until somebody asks for values.
+        """
+        number, wire, at, end = parts[0]
+        if len(parts) == 1 and wire == 2 and number in (4, 10):
+            return self.span(at, end)
+        if number in (4, 10):
+            return Inline(b"".join(bytes(self.data[a:b]) for _, _, a, b in parts))
+        width = DTYPES[dtype_code(dtype)].bits
+        unit = max(width // 8, 1)
+        mask = (1 << (8 * unit)) - 1
+
+        def make() -> Iterator[memoryview]:
+            for _, wire_, a, b in parts:
+                if wire_ == 2:
+                    yield from _unpacked(self.data, a, b, unit)
+                else:
+                    yield memoryview((a & mask).to_bytes(unit, "little"))
+
+        count = 0
+        for _, wire_, a, b in parts:
+            # a varint ends at the first byte below 128
+            count += _varints(self.data, a, b) if wire_ == 2 else 1
+        if width == 6:  # one element a varint, where raw data has four in three bytes
+            return Computed((count * width + 7) // 8, lambda: _packed(make(), width))
+        return Computed(count * unit, make)
+
+    def external(self, name: str, entries: Mapping[str, str], nbytes: int) -> tuple[Payload, str]:
+        """The place of external data, which may not leave the model's folder.
+
+        Raises:
+            BadModel: The path is absolute or leads out of the folder (also through a link), the file
+                is missing, or the range does not fit in it.
+        """
+        location = entries.get("location", "")
+        where = f"{self.source.path}: tensor '{name}'"
+        # a NUL ends a path for the system, but not for the check
+        usable = bool(location) and "\0" not in location and not os.path.isabs(location)
+        target = os.path.realpath(os.path.join(self.folder, location)) if usable else ""
+        root = os.path.realpath(self.folder)
+        if not usable or os.path.commonpath([root, target]) != root:
+            raise BadModel(f"its external data '{location}' points outside the model's folder", where=where)
+        try:
+            offset = int(entries.get("offset", "0") or "0")
+            length = int(entries.get("length", "-1") or "-1")
+        except ValueError:
+            raise BadModel("offset or length of its external data is no number", where=where) from None
+        if target not in self.externals:
+            try:
+                self.externals[target] = _source(target)
+            except OSError as error:
+                raise BadModel(
+                    f"its external data file '{location}' cannot be read: {error.strerror}",
+                    where=where,
+                    hint="put it beside the model",
+                ) from None
+        source = self.externals[target]
+        length = nbytes if length < 0 else length
+        if offset < 0 or offset + length > source.size:
+            raise BadModel(
+                f"its external data ({length:,} bytes at {offset:,}) does not fit in '{location}'"
+                f" of {source.size:,} bytes",
+                where=where,
+            )
+        return Span(source, offset, length), location
+
+
+def _text(data: bytes) -> str:
+    """Bytes as text; those that are no UTF-8 stay readable."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "backslashreplace")
+
+
+@lru_cache(4096)
+def _kind_of(front: bytes) -> tuple[str, tuple[int, ...], int] | None:
+    """Type, shape and bytes of a tensor by how sizes and type are encoded; None: to be looked at closer."""
+    dims: list[int] = []
+    code = 0
+    for number, _, _, value, _ in fields(front, 0, len(front)):
+        if number == 1:
+            dims.append(value)
+        else:
+            code = value
+    kind = DTYPES.get(code)
+    elements = math.prod(dims)
+    if kind is None or not kind.bits or not 0 < elements <= _MAX_ELEMENTS:
+        return None
+    return kind.name, tuple(dims), (elements * kind.bits + 7) // 8
+
+
+_LONG_BYTES = bytes(range(128, 256))
+
+
+def _varints(data: Buffer, start: int, end: int) -> int:
+    """How many varints lie in a packed field, without decoding them: most of a file may be one field."""
+    step = 1 << 20
+    return sum(
+        len(bytes(data[at : min(at + step, end)]).translate(None, _LONG_BYTES))
+        for at in range(start, end, step)
+    )
+
+
+def _packed(pieces: Iterator[memoryview], bits: int) -> Iterator[memoryview]:
+    """Numbers of fewer than 8 bits, one a byte, as one stream of bits."""
+    import numpy as np
+
+    flat = np.frombuffer(b"".join(pieces), np.uint8)
+    yield np.packbits(np.unpackbits(flat[:, None], 1, bits, "little"), bitorder="little").data
+
+
+_DECODED = 1 << 16
+"""Bytes of packed varints that are decoded together."""
+
+
+def _unpacked(data: Buffer, start: int, end: int, unit: int) -> Iterator[memoryview]:
+    """The integers of a packed varint field, each as `unit` little-endian bytes, a piece at a time."""
+    import numpy as np
+
+    at = start
+    while at < end:
+        piece = np.frombuffer(data, np.uint8, min(_DECODED, end - at), at)
+        last = np.flatnonzero(piece < 128)
+        if not last.size:
+            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
+        first = np.concatenate(([0], last[:-1] + 1))
+        length = last - first + 1
+        if length.max() > _VARINT:
+            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
+        values = np.zeros(last.size, np.uint64)
+        for index in range(int(length.max())):
+            longer = length > index
+            part = (piece[first[longer] + index] & 127).astype(np.uint64)
+            values[longer] |= part << np.uint64(7 * index)
+        at += int(last[-1]) + 1
+        yield values.astype(f"<u{unit}").view(np.uint8).data
+
+
+_VARINT = 10
+"""Bytes of the longest varint: 64 bits, 7 in each."""

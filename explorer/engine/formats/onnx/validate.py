@@ -1,0 +1,360 @@
+"""Is this graph one that can be run at all? Asked once, right after a model is read.
+
+Analysis, transforms and diff walk graphs in order and look values up by name. They may do so without
+a thought only if every value is defined exactly once, every name leads to a definition, and nothing
+goes round in circles. A file may break each of these, by accident or on purpose, so they are checked
+here, and a file whose nodes merely stand in the wrong order is put in order.
+
+The rules are those of the ONNX IR specification (single static assignment, imports, functions without
+recursion), except that an unsorted graph is accepted and that a subgraph may shadow an outer name.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.engine.formats.onnx.protobuf_wire import fields
+from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
+
+__all__ = ["MAX_CALL_DEPTH", "MAX_EXPANDED", "validate"]
+
+MAX_EXPANDED = 10_000_000
+"""Operators after every function call is replaced by its body. The largest graph met in earnest, AlexNet
+in tiles of 16x16x16, has 229,000; a dozen functions that call each other tenfold have a billion."""
+
+MAX_NESTED = 48
+"""Bodies within bodies, of functions and of branches and loops together: who walks them recurses."""
+
+MAX_CALL_DEPTH = 64
+"""Functions calling functions; real models stay below 5."""
+
+_Key = tuple[str, str, str]
+
+
+def validate(model: Model) -> Model:
+    """The model, checked and with its nodes in an order in which they can run.
+
+    Args:
+        model: As read from a file.
+
+    Returns:
+        `model` itself if it was in order, else a copy with the nodes of the graph, of subgraphs and of
+        functions sorted; nodes that could stay in their place did.
+
+    Raises:
+        BadModel: A value is defined twice, used but not defined, or depends on itself; an operator's
+            domain is not imported; local functions call themselves, nest more than `MAX_CALL_DEPTH`
+            deep, or expand to more than `MAX_EXPANDED` operators.
+    """
+    try:
+        return _validated(model)
+    except BadModel as error:
+        raise BadModel(error.what, where=error.where or model.path, hint=error.hint) from None
+
+
+def _validated(model: Model) -> Model:
+    bodies: dict[_Key | None, _Census] = {}
+    functions: dict[_Key, Function] = {}
+    for key, function in model.functions.items():
+        where = f"function '{function.name}'"
+        census = _Census(model.functions, function.opsets, Counter())
+        nodes, _ = _body(
+            function.nodes, _defined(where, function.inputs), function.outputs, [], where, census
+        )
+        bodies[key] = census
+        # the encoded form has the old order
+        same = nodes is function.nodes
+        functions[key] = function if same else replace(function, nodes=nodes, record=None)
+    census = _Census(model.functions, model.opsets, Counter())
+    graph, _ = _graph(model.graph, [], "the graph", census)
+    bodies[None] = census
+    _check_calls(model.functions, bodies)
+    if graph is model.graph and all(functions[k] is f for k, f in model.functions.items()):
+        return model
+    return replace(model, graph=graph, functions=functions)
+
+
+class _Census(Struct):
+    """What one body (the main graph, or a function) contains, its subgraphs included.
+
+    `calls` counts the calls of each local function, `nodes` every operator; `within` says how deep in
+    subgraphs a function is called at most, `deepest` how deep subgraphs go.
+    """
+
+    functions: Mapping[_Key, Function]
+    opsets: Mapping[str, int]
+    calls: Counter[_Key]
+    nodes: int = 0
+    within: dict[_Key, int] = field(default_factory=dict)
+    deepest: int = 0
+
+
+def _defined(where: str, names: Iterable[str]) -> set[str]:
+    defined: set[str] = set()
+    for name in names:
+        if name in defined:
+            raise BadModel(f"{where} has two inputs named '{name}'")
+        defined.add(name)
+    return defined
+
+
+def _sparse_names(graph: Graph) -> Iterable[str]:
+    """Names of the sparse initializers, which the reader hands on undecoded (GraphProto field 15)."""
+    for span in graph.extra:
+        data = span.source.map
+        for number, wire, _, at, end in fields(data, span.offset, span.offset + span.size):
+            if number != 15 or wire != 2:
+                continue
+            for part, wire_, _, at_, end_ in fields(data, at, end):
+                if part != 1 or wire_ != 2:
+                    continue
+                for entry, wire__, _, at__, end__ in fields(data, at_, end_):
+                    if entry == 8 and wire__ == 2:
+                        yield str(data[at__:end__], "utf-8", "backslashreplace")
+
+
+def _graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
+    """The graph in order, and the names that it takes from around it."""
+    sources = _defined(where, (v.name for v in graph.inputs))
+    # an initializer may share the name of an input: it is the input's default
+    sources.update(graph.initializers)
+    if graph.extra:
+        sources.update(_sparse_names(graph))
+    results = [v.name for v in graph.outputs]
+    nodes, free = _body(graph.nodes, sources, results, outer, where, census)
+    return (graph if nodes is graph.nodes else replace(graph, nodes=nodes)), free
+
+
+def _body(
+    nodes: Sequence[Node],
+    sources: set[str],
+    results: Sequence[str],
+    outer: list[set[str]],
+    where: str,
+    census: _Census,
+) -> tuple[Sequence[Node], set[str]]:
+    """The nodes in order, and the names that they take from the scopes in `outer`."""
+    if not census.functions and _plain(nodes, sources, results, census.opsets):
+        census.nodes += len(nodes)
+        return nodes, set()
+    producers: dict[str, int] = {}
+    for i, node in enumerate(nodes):
+        for name in node.outputs:
+            if not name:
+                continue
+            if name in producers:
+                first = nodes[producers[name]].label
+                raise BadModel(f"{where} defines '{name}' twice: by node '{first}' and by '{node.label}'")
+            if name in sources:
+                raise BadModel(f"{where}: node '{node.label}' defines '{name}', which is an input already")
+            producers[name] = i
+    seen: set[str] = set()
+    for name in results:
+        if name in seen:
+            raise BadModel(f"{where} lists its output '{name}' twice")
+        seen.add(name)
+
+    free: set[str] = set()
+    ordered = True
+    rebuilt: list[Node] | None = None
+    needs: list[list[int]] = []
+    functions, opsets, calls = census.functions, census.opsets, census.calls
+    census.nodes += len(nodes)
+    census.deepest = max(census.deepest, len(outer))
+    scopes: list[set[str]] | None = None
+    for i, node in enumerate(nodes):
+        if node.domain not in opsets:
+            _refuse_domain(node, where, opsets)
+        if not node.op:
+            raise BadModel(f"{where}: node '{node.label}' has no operator")
+        if functions and node.key in functions:
+            calls[node.key] += 1
+            census.within[node.key] = max(census.within.get(node.key, 0), len(outer))
+        names: Iterable[str] = node.inputs
+        if node.domain or node.op in CONTROL_FLOW:
+            inside = subgraphs(node)
+            if inside:
+                if scopes is None:
+                    scopes = [*outer, sources | set(producers)]
+                replaced, taken = _inside(node, inside, scopes, where, census)
+                names = (*node.inputs, *sorted(taken))
+                if replaced is not node:
+                    rebuilt = rebuilt or list(nodes)
+                    rebuilt[i] = replaced
+        need: list[int] = []
+        for name in names:
+            j = producers.get(name)
+            if j is not None:
+                need.append(j)
+                ordered &= j < i
+            elif name and name not in sources:
+                if not any(name in scope for scope in outer):
+                    raise BadModel(
+                        f"{where}: node '{node.label}' ({node.op}) takes '{name}', which nothing defines"
+                    )
+                free.add(name)
+        needs.append(need)
+    for name in results:
+        if name in producers or name in sources:
+            continue
+        if not any(name in scope for scope in outer):
+            raise BadModel(f"{where}: nothing defines its output '{name}'")
+        free.add(name)
+
+    if rebuilt is not None:
+        nodes = tuple(rebuilt)
+    if not ordered:
+        nodes = tuple(nodes[i] for i in _order(nodes, needs, where))
+    return nodes, free
+
+
+def _plain(
+    nodes: Sequence[Node], sources: set[str], results: Sequence[str], opsets: Mapping[str, int]
+) -> bool:
+    """Whether the nodes are as most are: in order, without bodies, and with nothing to say against them.
+
+    A graph of a hundred thousand nodes is looked at in half the time; what is wrong with others is told by
+    the long way.
+    """
+    known = {*sources, ""}
+    holds = known.issuperset
+    for node in nodes:
+        if node.domain or node.op in CONTROL_FLOW or not node.op or not holds(node.inputs):
+            return False
+        for name in node.outputs:
+            if name in known and name:
+                return False
+            known.add(name)
+    return (not nodes or "" in opsets) and holds(results) and len(set(results)) == len(results)
+
+
+def _inside(
+    node: Node,
+    inside: Sequence[tuple[str, Graph]],
+    scopes: list[set[str]],
+    where: str,
+    census: _Census,
+) -> tuple[Node, set[str]]:
+    """The node with its subgraphs in order, and the names that they take from around them."""
+    taken: set[str] = set()
+    changed: dict[str, Graph] = {}
+    for name, graph in inside:
+        inner = f"{where}, node '{node.label}', {name}"
+        ordered, free = _graph(graph, scopes, inner, census)
+        # what lies outside the caller too is found by the caller's own look-up
+        taken |= free
+        if ordered is not graph:
+            changed[name] = ordered
+    if not changed:
+        return node, taken
+    attributes: dict[str, Any] = {}
+    for name, value in node.attributes.items():
+        if isinstance(value, tuple):
+            value = tuple(changed.get(f"{name}[{i}]", item) for i, item in enumerate(value))
+        attributes[name] = changed.get(name, value)
+    return node.with_attributes(attributes), taken
+
+
+def _refuse_domain(node: Node, where: str, opsets: Mapping[str, int]) -> None:
+    shown = node.domain or "ai.onnx"
+    there = ", ".join(sorted(d or "ai.onnx" for d in opsets)) or "none"
+    raise BadModel(
+        f"{where}: node '{node.label}' is a {node.op} of the operator domain '{shown}',"
+        f" which the model does not import",
+        hint=f"it imports: {there}",
+    )
+
+
+def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]], where: str) -> list[int]:
+    """Indices of the nodes such that each comes after what it needs (Kahn, the earliest ready first)."""
+    waiting = [len(set(need)) for need in needs]
+    users: list[list[int]] = [[] for _ in nodes]
+    for i, need in enumerate(needs):
+        for j in set(need):
+            users[j].append(i)
+    ready = [i for i, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(i)
+        for j in users[i]:
+            waiting[j] -= 1
+            if not waiting[j]:
+                heapq.heappush(ready, j)
+    if len(order) < len(nodes):
+        path = _cycle(waiting, needs)
+        names = [f"'{nodes[i].label}'" for i in path[:6]] + (["..."] if len(path) > 6 else [])
+        raise BadModel(f"{where} has a cycle: " + " -> ".join([*names, names[0]]))
+    return order
+
+
+def _cycle(waiting: Sequence[int], needs: Sequence[Sequence[int]]) -> list[int]:
+    """One cycle among the nodes that still wait, in the direction in which data flows.
+
+    Whoever waits, waits for another that waits: walking back through them must come round.
+    """
+    at = next(i for i, count in enumerate(waiting) if count)
+    seen: dict[int, int] = {}
+    path: list[int] = []
+    while at not in seen:
+        seen[at] = len(path)
+        path.append(at)
+        at = next(j for j in needs[at] if waiting[j])
+    cycle = path[seen[at] :][::-1]
+    first = cycle.index(min(cycle))
+    return cycle[first:] + cycle[:first]
+
+
+def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None, _Census]) -> None:
+    """No function may call itself, nest too deeply, or expand beyond all measure."""
+    # operators after expansion, and call depth, of each finished body
+    size: dict[_Key | None, int] = {}
+    depth: dict[_Key | None, int] = {}
+    nested: dict[_Key | None, int] = {}
+    for root in (*functions, None):
+        # an explicit stack: a chain of ten thousand functions must not exhaust Python's
+        stack: list[_Key | None] = [root]
+        open_: list[_Key | None] = []
+        while stack:
+            key = stack[-1]
+            if key in size:
+                stack.pop()
+                continue
+            calls = bodies[key].calls
+            pending = [callee for callee in calls if callee not in size]
+            if not pending:
+                stack.pop()
+                if open_ and open_[-1] == key:
+                    open_.pop()
+                size[key] = bodies[key].nodes + sum(n * size[callee] for callee, n in calls.items())
+                depth[key] = 1 + max((depth[callee] for callee in calls), default=0)
+                within = (at + 1 + nested[callee] for callee, at in bodies[key].within.items())
+                nested[key] = max(bodies[key].deepest, max(within, default=0))
+                continue
+            open_.append(key)
+            if len(open_) > MAX_CALL_DEPTH + 1:
+                raise BadModel(f"local functions are nested more than {MAX_CALL_DEPTH} deep")
+            for callee in pending:
+                if callee in open_:
+                    ring = [*open_[open_.index(callee) :], callee]
+                    names = [f"'{k[1]}'" for k in ring if k is not None]
+                    names = [*names[:6], "..."] if len(names) > 7 else names
+                    raise BadModel("local functions call themselves: " + " -> ".join(names))
+            stack.extend(pending)
+        if depth[root] - 1 > MAX_CALL_DEPTH:
+            raise BadModel(f"local functions are nested more than {MAX_CALL_DEPTH} deep")
+        # functions alone may go deeper: who walks them takes fewer steps of Python's own stack
+        if nested[root] > max(MAX_NESTED, depth[root] - 1):
+            raise BadModel(f"functions, branches and loops are nested more than {MAX_NESTED} deep together")
+        if size[root] > MAX_EXPANDED:
+            what = "the graph" if root is None else f"function '{root[1]}'"
+            raise BadModel(
+                f"{what} expands to more than {MAX_EXPANDED:,} operators when its functions are put in place"
+            )

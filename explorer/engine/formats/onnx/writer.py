@@ -1,0 +1,695 @@
+"""A `Model` to an ONNX file, as one stream of bytes.
+
+Untouched nodes and tensors are copied as they stand in their source; a computed payload (the tiles of
+a weight) is made a slab at a time while it is written. Nothing holds a second copy of the weights.
+
+`skeleton` writes the same model with its weights left out or referred to: what onnx's shape inference
+and onnxruntime get to see.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import itertools
+import os
+import queue
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from explorer.base.errors import Cancelled
+from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
+from explorer.engine.graph.model import (
+    AttributeRef,
+    Computed,
+    Function,
+    Graph,
+    Inline,
+    Model,
+    Node,
+    Payload,
+    Span,
+    Tensor,
+    Value,
+    dtype_code,
+)
+from explorer.engine.graph.repeated_nodes import Bundle, Run, Tensors, held
+from explorer.facts import Progress
+
+__all__ = ["encode", "skeleton", "write"]
+
+Part = bytes | Payload
+Piece = bytes | bytearray | memoryview
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+PROTOBUF_LIMIT = (1 << 31) - 1
+"""No protobuf parser reads a larger message; beyond it weights go into a file beside the model."""
+
+_SMALL = 1024
+"""Payloads below this many bytes stay inside a skeleton: shapes, axes, scalars."""
+
+_LARGEST_SIZES = 1 << 16
+"""64-bit integers up to this many bytes stay where shape inference sees them."""
+
+_LARGE = 1 << 20
+
+_PIECE = 1 << 24
+"""Bytes of a file that are copied at once."""
+
+
+class _Parts(list[Part]):
+    """Encoded pieces with their total size, because a length stands in front of every message."""
+
+    def __init__(self, parts: Iterable[Part] = ()) -> None:
+        super().__init__()
+        self.size = 0
+        for part in parts:
+            self.add(part)
+
+    def add(self, part: Part) -> None:
+        self.append(part)
+        self.size += len(part) if isinstance(part, bytes) else part.size
+
+    def message(self, number: int, body: _Parts) -> None:
+        """Adds `body` as the length-delimited field `number`."""
+        head = varint(number << 3 | 2) + varint(body.size)
+        if len(body) == 1 and isinstance(body[0], bytes):
+            self.add(head + body[0])
+            return
+        self.add(head)
+        self.extend(body)
+        self.size += body.size
+
+
+class _Encoder:
+    """Turns a model into parts.
+
+    Args:
+        refer: For a payload of 1 KB and more, (location, offset) to write as external data instead of
+            the bytes, None to write the bytes, or ('', 0) to leave the data out.
+    """
+
+    def __init__(self, refer: Callable[[Tensor], tuple[str, int] | None]) -> None:
+        self.refer = refer
+        self.kinds: dict[tuple[tuple[int, ...], str], bytes] = {}
+        """Shape and type as they are written: thousands of tiles have the same."""
+
+    def model(self, model: Model) -> _Parts:
+        parts = _Parts([tagged_varint(1, model.ir_version)])
+        if model.producer:
+            parts.add(length_delimited(2, model.producer.encode()))
+        if model.producer_version:
+            parts.add(length_delimited(3, model.producer_version.encode()))
+        for span in model.extra:
+            parts.add(span)
+        parts.message(7, self.graph(model.graph))
+        for domain, version in model.opsets.items():
+            parts.add(length_delimited(8, _opset(domain, version)))
+        for key, value in model.metadata.items():
+            parts.add(length_delimited(14, _pair(key, value)))
+        for function in model.functions.values():
+            parts.message(25, self.function(function))
+        return parts
+
+    def graph(self, graph: Graph) -> _Parts:
+        parts = _Parts()
+        self.nodes(parts, 1, graph.nodes)
+        parts.add(length_delimited(2, graph.name.encode()))
+        for span in graph.extra:
+            parts.add(span)
+        for number, values in ((11, graph.inputs), (12, graph.outputs), (13, graph.values)):
+            for value in values:
+                parts.add(length_delimited(number, _value(value)))
+        stored = graph.initializers
+        if isinstance(stored, Tensors) and self.refer is _keep:
+            for bundle in stored.bundles:
+                parts.add(self.bundle(5, bundle))
+            stored = stored.single
+        for tensor in stored.values():
+            parts.message(5, self.tensor(tensor))
+        return parts
+
+    def bundle(self, number: int, bundle: Bundle) -> Computed:
+        """Tensors as the repeated field `number`, put together while they are written."""
+        heads: list[bytes] = []
+        sizes: list[int] = []
+        names = list(map(str.encode, bundle.names))
+        for (shape, letters), alike in itertools.groupby(zip(bundle.shapes, map(len, names), strict=True)):
+            size = Tensor("", bundle.dtype, shape, None).nbytes
+            raw = varint(9 << 3 | 2) + varint(size)
+            front = self.kind(shape, bundle.dtype) + varint(8 << 3 | 2) + varint(letters)
+            length = len(front) + letters + len(raw) + size
+            front = varint(number << 3 | 2) + varint(length) + front
+            first, last = len(heads), len(heads) + len(list(alike))
+            heads += [front + name + raw for name in names[first:last]]
+            sizes += [len(heads[-1]) + size] * (last - first)
+        bands = []
+        first = 0
+        for count, data in bundle.bands:
+            last = first + count
+            make = functools.partial(_headed, heads[first:last], data)
+            bands.append(Computed(sum(sizes[first:last]), make, alone=True))
+            first = last
+        return Computed(sum(sizes), functools.partial(_headed, heads, bundle.data), tuple(bands))
+
+    def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
+        """Shape and type of a tensor."""
+        kind = shape, dtype
+        if kind not in self.kinds:
+            dims = b"".join(tagged_varint(1, dim) for dim in shape)
+            self.kinds[kind] = dims + tagged_varint(2, dtype_code(dtype))
+        return self.kinds[kind]
+
+    def nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
+        """Adds nodes as the repeated field `number`; runs of plain ones as one piece."""
+        run: list[bytes] = []
+        for node in held(nodes):
+            if isinstance(node, Run):
+                run += _many(number, node)
+            elif node.record is None and not node.attributes:
+                run.append(length_delimited(number, _head(node)))
+            else:
+                if run:
+                    parts.add(b"".join(run))
+                    run.clear()
+                parts.message(number, self.node(node))
+        if run:
+            parts.add(b"".join(run))
+
+    def node(self, node: Node) -> _Parts:
+        record = node.record
+        if record is not None:
+            return _Parts([record if record.size >= _SMALL else bytes(record.view())])
+        parts = _Parts([_head(node)])
+        for name, attribute in node.attributes.items():
+            parts.message(5, self.attribute(name, attribute))
+        return parts
+
+    def attribute(self, name: str, value: Any) -> _Parts:
+        parts = _Parts([length_delimited(1, name.encode())])
+        kind = _attribute_kind(value)
+        if isinstance(value, AttributeRef):
+            parts.add(length_delimited(21, value.name.encode()))
+            kind = value.kind
+        elif kind == 1:
+            parts.add(b"\x15" + struct.pack("<f", value))
+        elif kind == 2:
+            parts.add(tagged_varint(3, int(value)))
+        elif kind == 3:
+            parts.add(length_delimited(4, value if isinstance(value, bytes) else value.encode()))
+        elif kind == 4:
+            parts.message(5, self.tensor(value))
+        elif kind == 5:
+            parts.message(6, self.graph(value))
+        elif kind == 6:
+            parts.add(length_delimited(7, struct.pack(f"<{len(value)}f", *value)))
+        elif kind == 7:
+            parts.add(length_delimited(8, b"".join(map(varint, value))))
+        elif kind == 8:
+            for item in value:
+                parts.add(length_delimited(9, item if isinstance(item, bytes) else item.encode()))
+        elif kind == 9:
+            for item in value:
+                parts.message(10, self.tensor(item))
+        elif kind == 10:
+            for item in value:
+                parts.message(11, self.graph(item))
+        parts.add(varint(20 << 3) + varint(kind))
+        return parts
+
+    def tensor(self, tensor: Tensor) -> _Parts:
+        payload = tensor.payload
+        large = payload is not None and payload.size >= _SMALL
+        place = self.refer(tensor) if large else None
+        if place is None and tensor.record is not None and not tensor.external:
+            return _Parts([tensor.record])
+        body = self.kind(tensor.shape, tensor.dtype) + length_delimited(8, tensor.name.encode())
+        if place is not None:
+            location, offset = place
+            if location:
+                entries = (("location", location), ("offset", str(offset)), ("length", str(_size(payload))))
+                body += b"".join(length_delimited(13, _pair(k, v)) for k, v in entries)
+                body += tagged_varint(14, 1)
+            return _Parts([body])
+        if payload is None:
+            return _Parts([body])
+        # the weights of an external file come inside when they fit
+        return _Parts([body + varint(9 << 3 | 2) + varint(payload.size), payload])
+
+    def function(self, function: Function) -> _Parts:
+        if function.record is not None:
+            return _Parts([function.record])
+        head = [length_delimited(1, function.name.encode())]
+        head += [_repeated(4, function.inputs), _repeated(5, function.outputs)]
+        head += [length_delimited(6, name.encode()) for name in function.attributes]
+        parts = _Parts([b"".join(head)])
+        self.nodes(parts, 7, function.nodes)
+        for domain, version in function.opsets.items():
+            parts.add(length_delimited(9, _opset(domain, version)))
+        parts.add(length_delimited(10, function.domain.encode()))
+        for name, value in function.defaults.items():
+            parts.message(11, self.attribute(name, value))
+        if function.overload:
+            parts.add(length_delimited(13, function.overload.encode()))
+        for key, value in function.metadata.items():
+            parts.add(length_delimited(14, _pair(key, value)))
+        return parts
+
+
+def _headed(heads: Sequence[bytes], data: Callable[[], Iterator[memoryview]]) -> Iterator[memoryview]:
+    """Tensors with what stands in front of each, in large pieces."""
+    pieces: list[bytes | memoryview] = []
+    size = 0
+    for head, tensor in zip(heads, data(), strict=True):
+        pieces += (head, tensor)
+        size += len(tensor)
+        if size >= _LARGE:
+            yield memoryview(b"".join(pieces))
+            pieces, size = [], 0
+    if pieces:
+        yield memoryview(b"".join(pieces))
+
+
+def _head(node: Node) -> bytes:
+    """A node without its attributes."""
+    words = [(3, node.name), (4, node.op), (7, node.domain), (8, node.overload)]
+    head = [length_delimited(number, word.encode()) for number, word in words if word]
+    head += [length_delimited(9, _pair(key, value)) for key, value in node.metadata.items()]
+    return b"".join((_repeated(1, node.inputs), _repeated(2, node.outputs), *head))
+
+
+def _repeated(number: int, words: Sequence[str]) -> bytes:
+    """Words as the repeated field `number`: a tiled graph is all names, most of them as long as the next."""
+    if not "".join(words).isascii():
+        return b"".join([length_delimited(number, word.encode()) for word in words])
+    text = []
+    for size, alike in itertools.groupby(words, len):
+        head = _field_head(number, size)
+        text.append(head + head.join(alike))
+    return "".join(text).encode("latin-1")
+
+
+def _many(number: int, run: Run) -> list[bytes]:
+    """The nodes of a run as the repeated field `number`.
+
+    They are put together as text: neighbours mostly have names of the same lengths, and then the same letters
+    stand between these.
+    """
+    shared = _field_text(4, run.op) + _field_text(7, run.domain)
+    for key, value in run.metadata.items():
+        shared += _field_text(9, _field_text(1, key) + _field_text(2, value))
+    columns = (*run.wires, run.outputs, run.names, run.labels)
+    if not all("".join(words).isascii() for words in ((run.label_key, shared), *columns)):
+        return [length_delimited(number, _head(node)) for node in run.singly()]
+    text: list[str] = []
+    first = 0
+    for sizes, alike in itertools.groupby(zip(*(map(len, column) for column in columns), strict=True)):
+        last = first + len(list(alike))
+        *heads, end = map(itertools.repeat, _between(number, sizes, run.label_key, shared))
+        words = (column[first:last] for column in columns)
+        row = itertools.chain.from_iterable(zip(heads, words, strict=True))
+        text += itertools.chain.from_iterable(zip(*row, end, strict=False))
+        first = last
+    return ["".join(text).encode("latin-1")]
+
+
+@functools.lru_cache(maxsize=64)
+def _between(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -> tuple[str, ...]:
+    """What stands before, between and behind the words of a node of a run, which have these sizes."""
+    *inputs, output, name, label = sizes
+    pair = _field_text(1, label_key) + _field_head(2, label)
+    heads = [_field_head(1, size) for size in inputs]
+    heads += [_field_head(2, output), _field_head(3, name), _field_head(9, len(pair) + label) + pair]
+    size = sum(map(len, heads)) + sum(sizes) + len(shared)
+    return (_field_head(number, size) + heads[0], *heads[1:], shared)
+
+
+@functools.lru_cache(maxsize=1024)
+def _field_head(number: int, size: int) -> str:
+    """What stands in front of a field of this many bytes, a letter a byte."""
+    return (varint(number << 3 | 2) + varint(size)).decode("latin-1")
+
+
+def _field_text(number: int, word: str) -> str:
+    return f"{_field_head(number, len(word))}{word}"
+
+
+def _attribute_kind(value: Any) -> int:
+    """AttributeProto.AttributeType of a Python value."""
+    if isinstance(value, AttributeRef):
+        return 0
+    if isinstance(value, (tuple, list)):
+        if not value:
+            return 7
+        first = _attribute_kind(value[0])
+        return first + 5
+    for kind, types in ((1, float), (2, (int, bool)), (3, (str, bytes)), (4, Tensor), (5, Graph)):
+        if isinstance(value, types):
+            return kind
+    raise TypeError(f"no ONNX attribute can hold a {type(value).__name__}")
+
+
+def _size(payload: Payload | None) -> int:
+    return 0 if payload is None else payload.size
+
+
+def _pair(key: str, value: str) -> bytes:
+    return length_delimited(1, key.encode()) + length_delimited(2, value.encode())
+
+
+def _opset(domain: str, version: int) -> bytes:
+    return (length_delimited(1, domain.encode()) if domain else b"") + tagged_varint(2, version)
+
+
+def _value(value: Value) -> bytes:
+    if value.record is not None:
+        return bytes(value.record.view())
+    body = length_delimited(1, value.name.encode())
+    if value.dtype is None:
+        return body
+    kind = tagged_varint(1, dtype_code(value.dtype))
+    if value.shape is not None:
+        dims = b""
+        for dim in value.shape:
+            inner = b""
+            if isinstance(dim, int):
+                inner = tagged_varint(1, dim)
+            elif dim is not None:
+                inner = length_delimited(2, dim.encode())
+            dims += length_delimited(1, inner)
+        kind += length_delimited(2, dims)
+    return body + length_delimited(2, length_delimited(1, kind))
+
+
+def _keep(_: Tensor) -> None:
+    return None
+
+
+def _is_sizes(tensor: Tensor) -> bool:
+    """Whether a tensor can hold shapes or axes, which shape inference must see.
+
+    The sizes of a Split into hundreds of tiles are beyond the kilobyte of other small tensors.
+    """
+    return tensor.dtype == "int64" and tensor.nbytes <= _LARGEST_SIZES
+
+
+def _left_out(tensor: Tensor) -> tuple[str, int] | None:
+    return None if _is_sizes(tensor) else ("", 0)
+
+
+def encode(model: Model) -> bytes:
+    """The whole model as bytes, weights included. For small models and tests."""
+    return _join(_Encoder(_keep).model(model))
+
+
+def skeleton(model: Model, *, folder: str | None = None) -> bytes:
+    """The model as bytes without the weights.
+
+    Args:
+        model: The model.
+        folder: Where onnxruntime will look for external data. Payloads of 1 KB and more that lie in a
+            file in that folder are referred to there (a .onnx file serves as its own external data);
+            others stay inside. None: payloads of 1 KB and more (64-bit integers: 64 KB) are left out, for
+            shape inference.
+
+    Note:
+        Nodes that carry a large Constant are copied as they are.
+    """
+    if folder is None:
+        return _join(_Encoder(_left_out).model(model))
+    root = os.path.realpath(folder)
+
+    def refer(tensor: Tensor) -> tuple[str, int] | None:
+        payload = tensor.payload
+        if not isinstance(payload, Span):
+            return None
+        path = os.path.realpath(payload.source.path)
+        if os.path.commonpath([root, path]) != root:
+            return None
+        return os.path.relpath(path, root), payload.offset
+
+    return _join(_Encoder(refer).model(model))
+
+
+def _join(parts: _Parts) -> bytes:
+    return b"".join(p if isinstance(p, bytes) else bytes(p.view()) for p in parts)
+
+
+def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
+    """Writes the model to the file `path`, as it goes; wrap in `targets.replacing` for all or nothing.
+
+    A model beyond protobuf's 2 GiB gets its weights in `path` + '.data' beside it.
+
+    Args:
+        model: The model; its payloads are read while writing.
+        path: Target; replaced if it exists.
+        on_progress: Told the bytes written.
+        cancel: Asked between pieces; True stops the job.
+
+    Raises:
+        OSError: The target cannot be written; `targets.replacing` turns it into one line.
+        Cancelled: `cancel` said so.
+    """
+    # glibc hands large buffers back to the kernel, and a new one costs as much as filling it, until a larger
+    # one was freed. This one is not touched, and so takes no memory.
+    bytes(1 << 24)
+    parts = _Encoder(_keep).model(model)
+    if parts.size <= PROTOBUF_LIMIT:
+        _stream(parts, path, on_progress, cancel)
+        return
+    data_path = path + ".data"
+    outside: dict[int, tuple[Tensor, int]] = {}
+    offset = 0
+
+    def refer(tensor: Tensor) -> tuple[str, int] | None:
+        nonlocal offset
+        if _is_sizes(tensor):
+            return None  # shape inference does not look into other files
+        if id(tensor) not in outside:
+            outside[id(tensor)] = tensor, offset
+            offset += -(-_size(tensor.payload) // 4096) * 4096  # page-aligned, so that it can be mapped
+        return os.path.basename(data_path), outside[id(tensor)][1]
+
+    parts = _Encoder(refer).model(model)
+    data = _Parts()
+    for tensor, start in outside.values():
+        data.add(b"\0" * (start - data.size))
+        assert tensor.payload is not None
+        data.add(tensor.payload)
+    _stream(data, data_path, on_progress, cancel)
+    _stream(parts, path, None, cancel)
+
+
+def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
+    """Writes the parts to a new file, with two threads.
+
+    What can be made by itself is made and written by whichever has time; for what must be made in order,
+    the other one writes while the next piece is made.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    beside = _Beside(descriptor)
+    offset = 0
+    try:
+        for job, size, alone in _jobs(parts):
+            pieces = _batches(_pieces(job))
+            if alone and beside.offer(pieces, offset):
+                offset += size
+                _tell(offset, parts.size, on_progress, cancel)
+                continue
+            if not alone:
+                beside.wait()
+            for piece in pieces:
+                if alone:
+                    _put(descriptor, piece, offset)
+                else:
+                    beside.write(piece, offset)
+                offset += len(piece)
+                _tell(offset, parts.size, on_progress, cancel)
+        beside.finish()
+        os.ftruncate(descriptor, offset)
+    finally:
+        beside.stop()
+        os.close(descriptor)
+
+
+def _tell(done: int, total: int, on_progress: OnProgress, cancel: Cancel) -> None:
+    if cancel is not None and cancel():
+        raise Cancelled
+    if on_progress is not None:
+        on_progress(Progress("writing", done, total))
+
+
+def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
+    """Neighbours that have a MB together, their size, and whether another thread may make them."""
+    job: list[Part] = []
+    size, alone = 0, True
+    for part, by_itself in _apart(parts):
+        job.append(part)
+        size += len(part) if isinstance(part, bytes) else part.size
+        alone = alone and by_itself
+        if size >= _LARGE:
+            yield job, size, alone
+            job, size, alone = [], 0, True
+    if job:
+        yield job, size, alone
+
+
+def _apart(parts: _Parts) -> Iterator[tuple[Part, bool]]:
+    """Parts, and whether they can be made at any time."""
+    for part in parts:
+        if isinstance(part, Computed) and part.parts:
+            yield from ((one, one.alone) for one in part.parts)
+        elif isinstance(part, Span):
+            for at in range(0, part.size, _PIECE):
+                yield Span(part.source, part.offset + at, min(_PIECE, part.size - at)), True
+        else:
+            yield part, isinstance(part, (bytes, Inline))
+
+
+class _Beside:
+    """Makes and writes parts of a file in a thread, which for the most part does without the interpreter.
+
+    concurrent.futures would do the same, and imports logging, which takes as long as tiling a small model.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._work: queue.SimpleQueue[tuple[Iterable[Piece], int] | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(2)
+        self._failed: Exception | None = None
+        self._given_up = False
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system gives no more of them
+            self._thread = None
+
+    def write(self, piece: Piece, offset: int) -> None:
+        """Takes a piece over; waits while two others are not written yet."""
+        if self._thread is None:
+            _put(self.descriptor, piece, offset)
+            return
+        self._room.acquire()
+        self._check()
+        self._work.put(((piece,), offset))
+
+    def offer(self, pieces: Iterator[Piece], offset: int) -> bool:
+        """Takes pieces over that are yet to be made, unless there is enough to do."""
+        if self._thread is None or not self._room.acquire(blocking=False):
+            return False
+        self._check()
+        self._work.put((pieces, offset))
+        return True
+
+    def wait(self) -> None:
+        """Waits until what was taken over is written."""
+        for _ in range(2):
+            self._room.acquire()
+        self._room.release(2)
+
+    def finish(self) -> None:
+        """Waits until everything is written, for the last time."""
+        self._end()
+        self._check()
+
+    def stop(self) -> None:
+        """Ends the thread, and gives up what it has not written: afterwards nobody uses the file."""
+        self._given_up = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            pieces, offset = work
+            try:
+                for piece in pieces if self._failed is None else ():
+                    if self._given_up:
+                        break
+                    _put(self.descriptor, piece, offset)
+                    offset += len(piece)
+            except Exception as error:  # whoever waits for it raises it
+                self._failed = error
+            self._room.release()
+
+
+def _put(descriptor: int, piece: Piece, offset: int) -> None:
+    if _nothing(piece):
+        return
+    if len(piece) >= _LARGE:
+        _reserve(descriptor, offset, len(piece))
+    view = memoryview(piece)
+    while len(view):
+        written = os.pwrite(descriptor, view, offset)
+        if not written:  # some file systems of other makers say so of a disk that is full
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        view, offset = view[written:], offset + written
+
+
+def _reserve(descriptor: int, offset: int, size: int) -> None:
+    """Asks for room on the disk at once, which takes less than page by page; writing says if there is none.
+
+    os.posix_fallocate writes a byte into every block where a file system does not know how: a minute on one
+    that is far away.
+    """
+    ask = _fallocate()
+    if ask is not None:
+        ask(descriptor, 0, offset, size)
+
+
+@functools.cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """The `fallocate` of the C library, None where it has none: on macOS, or in a Python without ctypes."""
+    try:
+        import ctypes
+
+        ask = ctypes.CDLL(None).fallocate64
+    except (ImportError, AttributeError, OSError, TypeError):
+        return None
+    ask.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return cast("Callable[[int, int, int, int], int]", ask)
+
+
+def _nothing(piece: Piece) -> bool:
+    """Whether a large piece is all zeros: such a stretch of a file takes no room on the disk."""
+    if len(piece) < _LARGE or any(piece[:64]) or any(piece[-64:]):
+        return False
+    import numpy as np
+
+    return not np.frombuffer(piece, np.uint8)[: len(piece) // 8 * 8].view(np.uint64).any()
+
+
+def _pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
+    for part in parts:
+        if isinstance(part, bytes):
+            yield part
+        else:
+            yield from part.pieces()
+
+
+def _batches(pieces: Iterator[bytes | memoryview]) -> Iterator[Piece]:
+    """Small pieces joined to blocks; large ones by themselves, uncopied, valid until the next step."""
+    block = bytearray()
+    for piece in pieces:
+        if len(piece) >= _LARGE:
+            if block:
+                yield block
+                block = bytearray()
+            yield piece
+            continue
+        block += piece
+        if len(block) >= _LARGE:
+            yield block
+            block = bytearray()
+    if block:
+        yield block

@@ -1,0 +1,352 @@
+"""What a file of tensors holds, as its header says: names, types, shapes, and where the bytes lie.
+
+safetensors, GGUF and checkpoints differ in how their headers are written and in nothing else, so each has
+a reader that makes `Contents`; the layer tree, the outline and the statistics are made of these. Nothing
+here reads a value, and nothing here imports more than the standard library's small parts: a header is
+printed before any of the engine is.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from operator import attrgetter
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from explorer.engine.formats.outline import Outline, OutlineRow
+    from explorer.engine.models.opened import Opened, OpenOptions
+
+__all__ = [
+    "NO_GRAPH",
+    "Contents",
+    "Stored",
+    "TreeRow",
+    "modules_of",
+    "named_few",
+    "opened_by",
+    "outlined",
+    "part_of",
+    "rows",
+    "shortened",
+    "unused_bytes",
+]
+
+NO_GRAPH = "the file holds tensors and no graph"
+"""Why nothing is known of the work."""
+
+DEPTH = 32
+"""Levels that a name is split into at most: each costs memory, and no model of anybody's is deeper."""
+
+SPLIT = 512
+"""Characters of a name that is split at all: each level keeps the name up to there."""
+
+
+class Stored:
+    """One tensor of a file. A plain class, because a named tuple takes 13 ms to import.
+
+    Args:
+        name: As the file has it.
+        dtype: In numpy's (or ml_dtypes') spelling; of blocks that ggml defines in ggml's ('Q4_K'); else as
+            the file has it.
+        shape: Outermost dimension first.
+        nbytes: As stored.
+        path: The file that holds it.
+        offset: Of its first byte there.
+        identity: The same for names that are one stored tensor; None: it is nobody else's.
+        trainable: Whether it is a parameter with requires_grad; None if the format does not say.
+        unread: Why its values cannot be read; empty if they can.
+    """
+
+    __slots__ = ("dtype", "identity", "name", "nbytes", "offset", "path", "shape", "trainable", "unread")
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        nbytes: int,
+        path: str,
+        offset: int,
+        identity: Hashable = None,
+        trainable: bool | None = None,
+        unread: str = "",
+    ) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.nbytes = nbytes
+        self.path = path
+        self.offset = offset
+        self.identity = identity
+        self.trainable = trainable
+        self.unread = unread
+
+    @property
+    def elements(self) -> int:
+        """How many numbers."""
+        return prod(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Stored({self.name!r}, {self.dtype}, {self.shape}, {self.nbytes} at {self.offset})"
+
+
+class Contents:
+    """Everything that the headers of a model's files say.
+
+    Args:
+        format: Name of the format.
+        source: What the user named.
+        tensors: In the order of the file; no two of one name.
+        files: Those that hold the tensors.
+        file_bytes: Of all of them.
+        facts: What else is said, as key and text, for a person.
+        notes: What is worth knowing before a number is believed.
+        producer: Who wrote it, if it says so.
+        kinds: Class of a module by its path, where the file names it.
+        why: Why nothing is known of the work that the model does.
+        missing: Files and tensors that belong to the model and are not there.
+    """
+
+    __slots__ = (
+        "facts",
+        "file_bytes",
+        "files",
+        "format",
+        "kinds",
+        "missing",
+        "notes",
+        "producer",
+        "source",
+        "tensors",
+        "why",
+    )
+
+    def __init__(
+        self,
+        format: str,
+        source: str,
+        tensors: Sequence[Stored],
+        files: Sequence[str],
+        file_bytes: int,
+        *,
+        facts: Sequence[tuple[str, str]] = (),
+        notes: Sequence[str] = (),
+        producer: str = "",
+        kinds: Mapping[str, str] | None = None,
+        why: str = NO_GRAPH,
+        missing: Sequence[str] = (),
+    ) -> None:
+        self.format = format
+        self.source = source
+        self.tensors = tensors
+        self.files = tuple(files)
+        self.file_bytes = file_bytes
+        self.facts = tuple(facts)
+        self.notes = tuple(notes)
+        self.producer = producer
+        self.kinds = kinds or {}
+        self.why = why
+        self.missing = tuple(missing)
+
+
+class TreeRow:
+    """A module or (with `stored`) a tensor in the tree that names make."""
+
+    __slots__ = ("depth", "name", "path", "stored")
+
+    def __init__(self, path: str, name: str, depth: int, stored: Stored | None) -> None:
+        self.path = path
+        self.name = name
+        self.depth = depth
+        self.stored = stored
+
+
+def outlined(contents: Contents) -> Outline:
+    """The outline of what is stored: modules and tensors in the order of the tree."""
+    from explorer.engine.formats.outline import Outline, OutlineRow
+
+    kinds = contents.kinds
+
+    def made() -> Iterator[OutlineRow]:
+        for row in rows(contents.tensors):
+            found = row.stored
+            if found is None:
+                yield OutlineRow(row.path, "module", kinds.get(row.path, ""))
+            else:
+                yield OutlineRow(row.path, "tensor", found.dtype, found.shape, found.nbytes, found.unread)
+
+    elements = sum(
+        {t.name if t.identity is None else t.identity: t.elements for t in contents.tensors}.values()
+    )
+    facts = [
+        ("tensors", f"{len(contents.tensors):,}"),
+        ("parameters", f"{elements:,}"),
+        ("types", _types(contents.tensors)),
+        *([("written by", contents.producer)] if contents.producer else []),
+        *([("files", f"{len(contents.files):,}")] if len(contents.files) > 1 else []),
+        *contents.facts,
+        *(("note", note) for note in contents.notes),
+    ]
+    return Outline(contents.format, contents.source, contents.file_bytes, facts, made())
+
+
+def opened_by(read: Callable[[str], Contents]) -> Callable[[str, OpenOptions], Opened]:
+    """What opens a format of which `read` reads the header."""
+
+    def opened(source: str, options: OpenOptions) -> Opened:
+        from explorer.engine.models.tensors import TensorFile
+
+        return TensorFile(read(source), options)
+
+    return opened
+
+
+def _types(tensors: Sequence[Stored]) -> str:
+    """How many tensors there are of each type, most first."""
+    counts: dict[str, int] = {}
+    for tensor in tensors:
+        counts[tensor.dtype] = counts.get(tensor.dtype, 0) + 1
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda x: -x[1]))
+
+
+def unused_bytes(tensors: Iterable[Stored], start: int, size: int) -> int:
+    """How many bytes of a file belong to none of its tensors.
+
+    Args:
+        tensors: All of one file.
+        start: Where they may begin.
+        size: Of the file.
+
+    Raises:
+        BadModel: Two lie over each other.
+    """
+    reached, unused = start, 0
+    # one after the other, for a million pairs to sort by would take more memory than the tensors
+    by_size = sorted(tensors, key=attrgetter("nbytes"))
+    for tensor in sorted(by_size, key=attrgetter("offset")):
+        if tensor.offset < reached:
+            what = "lies over another tensor: the file is broken, or made to deceive"
+            raise BadModel(what, where=f"{tensor.path}: tensor '{printable(tensor.name)}'")
+        unused += tensor.offset - reached
+        reached = tensor.offset + tensor.nbytes
+    return unused + size - reached
+
+
+def named_few(names: Sequence[str], most: int = 4) -> str:
+    """The first of some names, and how many more there are: 'a, b, c and 12 more'."""
+    text = ", ".join(names[:most])
+    return text if len(names) <= most else f"{text} and {len(names) - most:,} more"
+
+
+def part_of(name: str) -> tuple[str, int, int] | None:
+    """What a file is called without its part, which part it is and of how many: model-00002-of-00030.gguf.
+
+    None for a file that is not called like the parts of a model that is stored in several.
+    """
+    stem, _, ending = name.rpartition(".")
+    rest, _, count = stem.rpartition("-of-")
+    stem, _, number = rest.rpartition("-")
+    digits = number + count
+    if not (stem and ending and len(number) == len(count) == 5 and digits.isascii() and digits.isdecimal()):
+        return None
+    return stem, int(number), int(count)
+
+
+def shortened(text: str) -> str:
+    """A text of somebody's as one line: of a long one the beginning, and how long it is."""
+    line = " ".join(text[: 4 * _LINE].split())
+    if len(text) <= _LINE or (len(line) <= _LINE and len(text) <= 4 * _LINE):
+        return line
+    return f"{line[:_LINE]}... ({len(text):,} characters)"
+
+
+_LINE = 160
+"""Characters of a text that are shown."""
+
+
+def rows(tensors: Iterable[Stored]) -> Iterator[TreeRow]:
+    """The tree that the names of tensors make, modules before what is in them.
+
+    Siblings stand in the order of the file, except that numbered ones stand in the order of their numbers:
+    a writer that sorts by name puts `layers.10` before `layers.2`.
+    """
+    root = _Group("", "", 0)
+    for tensor in tensors:
+        separator, pieces = _split(tensor.name)
+        group = root
+        for piece in pieces[:-1]:
+            # a module and a tensor may be called alike, and so may two with different separators
+            key = piece, separator
+            inner = group.children.get(key)
+            if not isinstance(inner, _Group):
+                path = f"{group.path}{separator}{piece}" if group.depth else piece
+                inner = group.children[key] = _Group(path, piece, group.depth + 1)
+            group = inner
+        group.children[pieces[-1]] = tensor
+    stack = [iter(_in_order(root.children))]
+    while stack:
+        entry = next(stack[-1], None)
+        if entry is None:
+            stack.pop()
+            continue
+        called, item = entry
+        if isinstance(item, _Group):
+            yield TreeRow(item.path, item.name, item.depth - 1, None)
+            stack.append(iter(_in_order(item.children)))
+        else:
+            yield TreeRow(item.name, str(called), len(stack) - 1, item)
+
+
+def modules_of(name: str) -> Iterator[str]:
+    """The paths of the modules around a tensor, outermost first, as `rows` has them."""
+    separator, pieces = _split(name)
+    path = ""
+    for piece in pieces[:-1]:
+        path = f"{path}{separator}{piece}" if path else piece
+        yield path
+
+
+class _Group:
+    """A module while the tree is put together."""
+
+    __slots__ = ("children", "depth", "name", "path")
+
+    def __init__(self, path: str, name: str, depth: int) -> None:
+        self.path = path
+        self.name = name
+        self.depth = depth
+        self.children: dict[str | tuple[str, str], _Group | Stored] = {}
+
+
+def _split(name: str) -> tuple[str, list[str]]:
+    """The separator of a name and its pieces; a name with an empty piece, or too long a one, is one piece."""
+    separator = "." if "." in name else "/"
+    pieces = name.split(separator, DEPTH - 1)
+    if len(name) > SPLIT or not all(pieces):
+        return separator, [name]
+    return separator, pieces
+
+
+def _in_order(
+    children: Mapping[str | tuple[str, str], _Group | Stored],
+) -> Sequence[tuple[str | tuple[str, str], _Group | Stored]]:
+    entries = list(children.items())
+    numbers = [at for at, (key, _) in enumerate(entries) if _number(key) is not None]
+    sorted_ = sorted((entries[at] for at in numbers), key=lambda entry: _number(entry[0]) or 0)
+    if not numbers or sorted_ == [entries[at] for at in numbers]:
+        return entries
+    first, taken = numbers[0], set(numbers)
+    before = entries[:first]
+    after = [entry for at, entry in enumerate(entries) if at > first and at not in taken]
+    return [*before, *sorted_, *after]
+
+
+def _number(key: str | tuple[str, str]) -> int | None:
+    piece = key if isinstance(key, str) else key[0]
+    # nobody numbers with more digits, and int() of many takes long
+    return int(piece) if len(piece) < 10 and piece.isascii() and piece.isdecimal() else None

@@ -1,0 +1,256 @@
+"""FlatBuffers, read over a memory map with every offset checked before it is followed.
+
+The flatbuffers package has no verifier for Python: its accessors follow whatever offsets a file holds, a
+vector of four billion elements is as good to them as one of four, and a thousand tables may share one
+vector of a megabyte. Here a table is checked when it is entered, a field when it is read, and a `Purse`
+pays for every element: a file cannot make more of itself than it has bytes.
+
+`Fields` puts these checks under the accessors that flatc generates, so that a schema package can read
+tables of which nothing is known here.
+
+Source of the format: the FlatBuffers internals guide (table, vtable, vector, string).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from explorer.base.errors import BadModel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from explorer.engine.formats.onnx.protobuf_wire import Buffer
+
+__all__ = ["Fields", "Purse", "Table", "root"]
+
+_U16 = struct.Struct("<H")
+_U16S = struct.Struct("<HH")
+_U32 = struct.Struct("<I")
+_I32 = struct.Struct("<i")
+
+_NUMBERS = {form: struct.Struct(f"<{form}") for form in "bBhHiIqQfd"}
+"""Numbers by their letter for `struct`."""
+
+_SMALL = 1 << 16
+"""What may be read of the smallest file."""
+
+
+class Purse:
+    """What may still be read of a file: as many elements and letters as it has bytes."""
+
+    __slots__ = ("left", "texts")
+
+    def __init__(self, size: int) -> None:
+        self.left = max(size, _SMALL)
+        self.texts: dict[int, str] = {}
+
+    def pay(self, count: int) -> None:
+        """Takes `count` elements out.
+
+        Raises:
+            BadModel: There are not as many left.
+        """
+        self.left -= count
+        if self.left < 0:
+            raise BadModel("not a sound flatbuffer: its parts overlap, all together they are larger than it")
+
+
+class Table:
+    """A table at a place of a file.
+
+    Args:
+        data: The file.
+        at: Where the table begins.
+        purse: Pays for what is read.
+
+    Raises:
+        BadModel: Table or vtable leave the file.
+    """
+
+    __slots__ = ("_first", "_slots", "at", "data", "purse", "size")
+
+    def __init__(self, data: Buffer, at: int, purse: Purse) -> None:
+        end = len(data)
+        if not 0 <= at <= end - 4:
+            raise _outside("a table", at)
+        first = at - _I32.unpack_from(data, at)[0]
+        if not 0 <= first <= end - 4:
+            raise _outside("a vtable", first)
+        length, size = _U16S.unpack_from(data, first)
+        if length < 4 or length & 1 or first + length > end:
+            raise _outside("a vtable", first)
+        if size < 4 or at + size > end:
+            raise _outside("a table", at)
+        self.data = data
+        self.at = at
+        self.purse = purse
+        self.size = size
+        self._first = first + 4
+        self._slots = (length - 4) >> 1
+
+    @property
+    def raw(self) -> bytes:
+        """Its layout and what it holds itself: the same for tables of equal numbers, none of them offsets."""
+        first = self._first - 4
+        return bytes(self.data[first : self._first + 2 * self._slots]) + bytes(
+            self.data[self.at + 4 : self.at + self.size]
+        )
+
+    def place(self, slot: int, width: int) -> int:
+        """Where the field in `slot` lies; 0 if the file leaves it out.
+
+        Raises:
+            BadModel: It does not fit in the table.
+        """
+        if slot >= self._slots:
+            return 0
+        offset: int = _U16.unpack_from(self.data, self._first + 2 * slot)[0]
+        if not offset:
+            return 0
+        if offset < 4 or offset + width > self.size:
+            raise _outside("a field", self.at + offset)
+        return self.at + offset
+
+    def number(self, slot: int, form: str, default: int = 0) -> int:
+        """A field of one number; `form` is its letter for `struct`."""
+        kind = _NUMBERS[form]
+        at = self.place(slot, kind.size)
+        return kind.unpack_from(self.data, at)[0] if at else default
+
+    def _target(self, slot: int) -> int:
+        at = self.place(slot, 4)
+        if not at:
+            return 0
+        target: int = at + _U32.unpack_from(self.data, at)[0]
+        if target == at or target > len(self.data) - 4:
+            raise _outside("what an offset points to", target)
+        return target
+
+    def table(self, slot: int) -> Table | None:
+        """A field that is a table; None if the file leaves it out."""
+        at = self._target(slot)
+        return Table(self.data, at, self.purse) if at else None
+
+    def inner(self, at: int) -> Table:
+        """The table that the offset at `at`, an element of a vector, points to."""
+        return Table(self.data, at + _U32.unpack_from(self.data, at)[0], self.purse)
+
+    def vector(self, slot: int, width: int) -> tuple[int, int]:
+        """Where the elements of a vector of `width` bytes each lie, and how many there are.
+
+        Raises:
+            BadModel: It leaves the file.
+        """
+        at = self._target(slot)
+        return _vector(self.data, at, width) if at else (0, 0)
+
+    def tables(self, slot: int) -> list[Table]:
+        """A vector of tables, each checked."""
+        at, count = self.vector(slot, 4)
+        # a table costs some hundred times what a number costs
+        self.purse.pay(8 * count)
+        data, purse = self.data, self.purse
+        places = struct.unpack_from(f"<{count}I", data, at) if count else ()
+        return [Table(data, at + 4 * i + offset, purse) for i, offset in enumerate(places)]
+
+    def numbers(self, slot: int, form: str) -> tuple[Any, ...]:
+        """A vector of numbers; empty if the file leaves it out. `form` is the letter of one for `struct`."""
+        at, count = self.vector(slot, _NUMBERS[form].size)
+        if not count:
+            return ()
+        self.purse.pay(count)
+        return struct.unpack_from(f"<{count}{form}", self.data, at)
+
+    def first(self, slot: int, form: str) -> Any:
+        """The first number of a vector; 0 if there is none."""
+        kind = _NUMBERS[form]
+        at, count = self.vector(slot, kind.size)
+        return kind.unpack_from(self.data, at)[0] if count else 0
+
+    def text(self, slot: int) -> str:
+        """A string; bytes that are no UTF-8 stay readable. Empty if the file leaves it out."""
+        at = self._target(slot)
+        return _text(self.data, at, self.purse) if at else ""
+
+
+def root(data: Buffer, purse: Purse) -> Table:
+    """The table with which a file begins.
+
+    Raises:
+        BadModel: There is none.
+    """
+    if len(data) < 8:
+        raise BadModel("not a flatbuffer: it is cut off")
+    return Table(data, _U32.unpack_from(data, 0)[0], purse)
+
+
+def _vector(data: Buffer, at: int, width: int) -> tuple[int, int]:
+    if not 0 <= at <= len(data) - 4:
+        raise _outside("a vector", at)
+    count: int = _U32.unpack_from(data, at)[0]
+    if count * width > len(data) - at - 4:
+        raise _outside("a vector", at)
+    return at + 4, count
+
+
+def _text(data: Buffer, at: int, purse: Purse) -> str:
+    known = purse.texts.get(at)
+    if known is None:
+        first, count = _vector(data, at, 1)
+        purse.pay(count)
+        known = purse.texts[at] = str(data[first : first + count], "utf-8", "backslashreplace")
+    return known
+
+
+def _outside(what: str, at: int) -> BadModel:
+    return BadModel(f"not a sound flatbuffer: {what} at byte {at:,} leaves its place")
+
+
+class Fields:
+    """What flatc's accessors take for a `flatbuffers.table.Table`, checked: `accessors._tab = Fields(table)`.
+
+    Whoever reads a vector asks for its length first, which pays for all of its elements.
+    """
+
+    __slots__ = ("Bytes", "Pos", "_table")
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.Bytes = table.data
+        self.Pos = table.at
+
+    def Offset(self, at: int) -> int:  # noqa: N802 - flatbuffers' name
+        """Where a field lies, from the table on; 0 if the file leaves it out."""
+        place = self._table.place((at - 4) >> 1, 1)
+        return place - self.Pos if place else 0
+
+    def Get(self, flags: Any, at: int) -> Any:  # noqa: N802
+        """A number of the type that `flags` describe."""
+        if not 0 <= at <= len(self.Bytes) - flags.bytewidth:
+            raise _outside("a number", at)
+        return flags.py_type(flags.packer_type.unpack_from(self.Bytes, at)[0])
+
+    def Indirect(self, at: int) -> int:  # noqa: N802
+        """What the offset at `at` points to."""
+        if not 0 <= at <= len(self.Bytes) - 4:
+            raise _outside("an offset", at)
+        target: int = at + _U32.unpack_from(self.Bytes, at)[0]
+        if target > len(self.Bytes) - 4:
+            raise _outside("what an offset points to", target)
+        return target
+
+    def VectorLen(self, offset: int) -> int:  # noqa: N802
+        """How many elements the vector of a field has."""
+        _, count = _vector(self.Bytes, self.Indirect(self.Pos + offset), 1)
+        self._table.purse.pay(count)
+        return count
+
+    def Vector(self, offset: int) -> int:  # noqa: N802
+        """Where the elements of the vector of a field begin."""
+        return self.Indirect(self.Pos + offset) + 4
+
+    def String(self, at: int) -> bytes:  # noqa: N802
+        """The string that the offset at `at` points to."""
+        return _text(self.Bytes, self.Indirect(at), self._table.purse).encode()

@@ -1,0 +1,595 @@
+"""A .tflite file as a `Model`: what analysis, statistics and comparison work on.
+
+An operator keeps the schema's name and stands in the domain `tflite` (a custom one in `tflite.custom`).
+What runs other subgraphs becomes what the engine knows already: IF and WHILE carry graphs as ONNX's If and
+Loop do, CALL and STABLEHLO_COMPOSITE are calls of local functions. A subgraph brings constants of its own
+where an ONNX function cannot; they go to the main graph, and its callers hand them in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel
+from explorer.engine.formats.tflite import schema as schema
+from explorer.engine.formats.tflite.loops import trips_of
+from explorer.engine.formats.tflite.options import custom_options
+from explorer.engine.formats.tflite.reader import File, Operator, Subgraph
+from explorer.engine.formats.tflite.reader import Tensor as FileTensor
+from explorer.engine.graph.model import (
+    DTYPES,
+    Function,
+    Graph,
+    Model,
+    Node,
+    Source,
+    Span,
+    Tensor,
+    Value,
+    dtype_code,
+    int64_tensor,
+)
+from explorer.facts import Dim
+
+__all__ = ["BATCH", "CUSTOM", "DOMAIN", "Tflite", "read"]
+
+DOMAIN = "tflite"
+CUSTOM = "tflite.custom"
+
+BATCH = "batch"
+"""What the first axis of an input is called that may be resized; the file has no names for sizes."""
+
+MAX_ELEMENTS = 1 << 48
+"""What a stored tensor may claim to hold."""
+
+MAX_DEPTH = 32
+"""Subgraphs within subgraphs; real models stay below 5."""
+
+MAX_OPENED = 200_000
+"""Operators and values that bodies of IF and WHILE open into, all together; what has more stays closed."""
+
+_LARGEST = 1 << 62
+"""Where counting what bodies open into ends."""
+
+_CALLS = {"CALL": "subgraph", "STABLEHLO_COMPOSITE": "decomposition_subgraph_index"}
+_BRANCHES = {"IF": ("then_subgraph_index", "else_subgraph_index")}
+_LOOPS = dict.fromkeys(("WHILE", "STABLEHLO_WHILE"), ("cond_subgraph_index", "body_subgraph_index"))
+"""Operators that run subgraphs, and the options that say which."""
+
+_ALIKE = 4096
+"""Letters of options up to which operators are looked at for having the same."""
+
+
+class Tflite(Struct, frozen=True):
+    """A file that has been read.
+
+    Attributes:
+        model: The first subgraph, and what it runs.
+        sizes: The size that the file gives each of the model's symbolic dimensions.
+        bodies: The subgraphs behind the model's functions, with what is declared in them.
+        made_up: Stored values that are not in the file.
+        states: Tensors that keep their values from run to run: name and bytes.
+        quantized: How many tensors are quantized, and in which way.
+        signatures: Names under which the model can be called.
+        metadata: Names of what else is in the file.
+    """
+
+    model: Model
+    sizes: Mapping[str, int]
+    bodies: Mapping[tuple[str, str, str], Graph]
+    made_up: frozenset[str]
+    states: Mapping[str, int]
+    quantized: Mapping[str, int]
+    signatures: tuple[str, ...]
+    metadata: tuple[str, ...]
+
+
+def read(path: str) -> Tflite:
+    """The model in the file at `path`, its weights left there.
+
+    Raises:
+        BadModel: The file is no TensorFlow Lite model, or contradicts itself.
+        MissingExtra: The schema's package is not installed.
+    """
+    try:
+        source = Source(path)
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
+    try:
+        return _Maker(source).read()
+    except BadModel as error:
+        raise BadModel(error.what, where=error.where or path, hint=error.hint) from None
+
+
+class _Body(Struct):
+    """A subgraph that is being turned into a graph.
+
+    Attributes:
+        subgraph: As read.
+        prefix: In front of the names of its stored tensors when they leave it; empty for the main graph.
+        names: Of its values, by the numbers of its tensors.
+        runs: For each operator the subgraphs that it runs.
+        options: Those of its operators, for those that run subgraphs.
+    """
+
+    subgraph: Subgraph
+    prefix: str
+    names: list[str]
+    runs: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    options: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class _Maker:
+    """Makes one model; holds what its parts share."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.file = File(source.map)
+        self.opsets = {DOMAIN: self.file.version, CUSTOM: 1}
+        self.bodies: dict[int, _Body] = {}
+        self.sizes: dict[int, int] = {}
+        self.opened = 0
+        self.opening = False
+        self.functions: dict[tuple[str, str, str], Function] = {}
+        self.graphs: dict[tuple[str, str, str], Graph] = {}
+        self.hoisted: dict[int, dict[str, Tensor]] = {}
+        self.handed: dict[int, tuple[str, ...]] = {}
+        self.decoders: dict[Any, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
+        self.symbols: dict[str, int] = {}
+        self.made_up: dict[str, Tensor] = {}
+        self.states: dict[str, int] = {}
+        self.quantized: dict[str, int] = {}
+
+    def read(self) -> Tflite:
+        """Everything."""
+        file = self.file
+        self._measure(0, ())
+        main = self.bodies[0]
+        self._name_sizes(main)
+        graph = self._graph(main, main.names, main.subgraph.name or "main")
+        needed = self._needed(main)
+        if not needed.keys().isdisjoint(main.names):
+            raise BadModel("it calls a tensor as a tensor of another subgraph is called here")
+        stored = {**graph.initializers, **needed, **self.made_up}
+        graph = Graph(graph.name, graph.nodes, graph.inputs, graph.outputs, stored, graph.values)
+        model = Model(
+            graph,
+            self.opsets,
+            0,
+            self.functions,
+            producer=file.description,
+            path=self.source.path,
+        )
+        for at, (key, number) in enumerate(file.signatures):
+            if number >= file.count:
+                raise BadModel(f"signature {at} '{key}' names subgraph {number:,} of {file.count:,}")
+        return Tflite(
+            model,
+            self.symbols,
+            self.graphs,
+            frozenset(self.made_up),
+            self.states,
+            self.quantized,
+            tuple(key for key, _ in file.signatures),
+            tuple(file.metadata),
+        )
+
+    # -- which subgraph runs which --------------------------------------------------------------
+
+    def _measure(self, at: int, around: tuple[int, ...]) -> int:
+        """Reads a subgraph and those that it runs; how many parts it has when all are put in place.
+
+        Raises:
+            BadModel: Subgraphs run each other in a circle, or nest too deeply.
+        """
+        if at in self.sizes:
+            return self.sizes[at]
+        if at in around:
+            names = " -> ".join(str(n) for n in (*around[around.index(at) :], at))
+            raise BadModel(f"its subgraphs run each other in a circle: {names}")
+        if len(around) >= MAX_DEPTH:
+            raise BadModel(f"its subgraphs are nested more than {MAX_DEPTH} deep")
+        subgraph = self.file.subgraph(at)
+        body = _Body(subgraph, f"{subgraph.name or 'subgraph'}#{at}/" if at else "", _names(subgraph.tensors))
+        self.bodies[at] = body
+        total = len(subgraph.operators) + len(subgraph.tensors)
+        for number, operator in enumerate(subgraph.operators):
+            fields = _running(operator)
+            if not fields:
+                continue
+            options = _options(operator)
+            if any(name not in options for name in fields):
+                raise BadModel(f"an operator {operator.op} does not say which subgraphs it runs")
+            runs = tuple(int(options[name]) for name in fields)
+            body.options[number] = options
+            body.runs[number] = runs
+            for inner in runs:
+                total += self._measure(inner, (*around, at))
+            self._check_ends(operator, runs)
+        self.sizes[at] = min(total, _LARGEST)
+        return self.sizes[at]
+
+    def _check_ends(self, operator: Operator, runs: Sequence[int]) -> None:
+        """An operator hands on and takes back as many values as the subgraphs that it runs.
+
+        Raises:
+            BadModel: It does not.
+        """
+        taken = operator.inputs[1:] if operator.op in _BRANCHES else operator.inputs
+        for place, inner in enumerate(runs):
+            subgraph = self.bodies[inner].subgraph
+            asks = operator.op in _LOOPS and place == 0
+            made = 1 if asks else len(operator.outputs)
+            if len(subgraph.inputs) != len(taken) or len(subgraph.outputs) != made:
+                raise BadModel(
+                    f"an operator {operator.op} with {len(taken)} values runs subgraph {inner}, which takes"
+                    f" {len(subgraph.inputs)} and gives {len(subgraph.outputs)}"
+                )
+
+    def _needed(self, body: _Body) -> dict[str, Tensor]:
+        """Stored tensors of the functions that a subgraph calls, and that those call, by their names."""
+        key = id(body)
+        if key not in self.hoisted:
+            found: dict[str, Tensor] = {}
+            for number, runs in body.runs.items():
+                for inner in map(self.bodies.__getitem__, runs):
+                    if body.subgraph.operators[number].op in _CALLS:
+                        found.update(
+                            (inner.prefix + name, tensor) for name, tensor in self._constants(inner).items()
+                        )
+                    found.update(self._needed(inner))
+            self.hoisted[key] = found
+        return self.hoisted[key]
+
+    # -- values ---------------------------------------------------------------------------------
+
+    def _name_sizes(self, main: _Body) -> None:
+        """Names the sizes of inputs that may change, and keeps what the file takes them for."""
+        tensors = [main.subgraph.tensors[n] for n in main.subgraph.inputs]
+        first = {t.shape[0] for t in tensors if t.signature[:1] == (-1,) and t.shape}
+        for number, tensor in zip(main.subgraph.inputs, tensors, strict=True):
+            if not tensor.shape:
+                continue
+            for axis, size in enumerate(tensor.signature):
+                if size == -1:
+                    shared = axis == 0 and len(first) == 1
+                    name = BATCH if shared else f"{main.names[number]}_{axis}"
+                    # a size that the file does not give is one
+                    self.symbols[name] = max(tensor.shape[axis], 1)
+
+    def _value(self, body: _Body, number: int, name: str, *, given: bool = False) -> Value:
+        """What a subgraph declares of a value; sizes that may change are named in `given` inputs."""
+        tensor = body.subgraph.tensors[number]
+        dims: tuple[Dim, ...] | None = tensor.dims
+        if dims is not None and tensor.signature:
+            named: list[Dim] = []
+            for axis, size in enumerate(dims):
+                own = f"{body.names[number]}_{axis}"
+                symbol = own if own in self.symbols else BATCH
+                named.append(size if size != -1 else symbol if given else None)
+            dims = tuple(named)
+        return Value(name, tensor.dtype, dims)
+
+    def _constants(self, body: _Body) -> dict[str, Tensor]:
+        """The stored tensors of a subgraph by their names in it."""
+        tensors = body.subgraph.tensors
+        return {
+            body.names[number]: self._tensor(tensor, body.names[number], tensors)
+            for number, tensor in enumerate(tensors)
+            if tensor.stored
+        }
+
+    def _tensor(self, tensor: FileTensor, name: str, around: Sequence[FileTensor]) -> Tensor:
+        """A stored tensor, its size checked against its bytes.
+
+        Raises:
+            BadModel: They do not fit, or its type is not known.
+        """
+        shape = tensor.shape or ()
+        if tensor.dtype is None:
+            raise BadModel(f"tensor '{name}' is stored and of the element type {tensor.type}")
+        if -1 in shape:
+            raise BadModel(f"tensor '{name}' is stored and has no fixed size")
+        count = math.prod(shape)
+        if (count or math.prod(d for d in shape if d)) > MAX_ELEMENTS:
+            raise BadModel(f"tensor '{name}' claims {count:,} elements")
+        bits = DTYPES[dtype_code(tensor.dtype)].bits
+        needed = (count * bits + 7) // 8
+        payload = None if tensor.data is None else Span(self.source, *tensor.data)
+        held: int | None = None
+        beside = tensor.indices
+        if tensor.quantization is not None:
+            beside += tensor.quantization.nbytes
+            for other in tensor.quantization.beside:
+                if other < len(around) and (data := around[other].data) is not None:
+                    beside += data[1]
+        if tensor.sparse and payload is not None and bits:
+            held = min(payload.size * 8 // bits, count)
+        elif payload is not None and bits and payload.size != needed:
+            raise BadModel(
+                f"tensor '{name}' of shape {list(shape)} and type {tensor.dtype} needs {needed:,} bytes"
+                f" and has {payload.size:,}"
+            )
+        return Tensor(name, tensor.dtype, shape, payload, beside=beside, held=held)
+
+    # -- graphs ---------------------------------------------------------------------------------
+
+    def _graph(
+        self, body: _Body, names: Sequence[str], title: str, *, inputs: Sequence[Value] | None = None
+    ) -> Graph:
+        """A subgraph under the names that its values have here.
+
+        Args:
+            body: The subgraph.
+            names: Of its values, by the numbers of its tensors.
+            title: Of the graph.
+            inputs: What it takes, if not what the subgraph declares.
+        """
+        subgraph = body.subgraph
+        self._count_up(body)
+        self._check_order(body)
+        labels: set[str] = set()
+        nodes = tuple(
+            [self._node(body, at, operator, names, labels) for at, operator in enumerate(subgraph.operators)]
+        )
+        stored = {
+            names[at]: self._tensor(t, names[at], subgraph.tensors)
+            for at, t in enumerate(subgraph.tensors)
+            if t.stored
+        }
+        if inputs is None:
+            # only the main graph's inputs are given from outside, under names for their sizes
+            given = not body.prefix
+            inputs = [self._value(body, n, names[n], given=given) for n in subgraph.inputs]
+        outputs = [self._value(body, n, names[n]) for n in subgraph.outputs]
+        taken = {v.name for v in inputs}
+        values = [
+            self._value(body, n, names[n])
+            for n, tensor in enumerate(subgraph.tensors)
+            if not tensor.stored and names[n] not in taken
+        ]
+        return Graph(title, nodes, tuple(inputs), tuple(outputs), stored, tuple(values))
+
+    def _count_up(self, body: _Body) -> None:
+        """Counts quantized tensors and states, each subgraph once."""
+        key = f"{body.prefix}counted"
+        if key in self.decoders:
+            return
+        self.decoders[key] = b"", dict
+        for number, tensor in enumerate(body.subgraph.tensors):
+            if tensor.variable:
+                bits = DTYPES[dtype_code(tensor.dtype)].bits if tensor.dtype else 0
+                size = math.prod(tensor.shape or ()) * bits // 8
+                self.states[body.prefix + body.names[number]] = max(size, 0)
+            found = tensor.quantization
+            if found is None or tensor.dtype in (None, "float32", "float16"):
+                continue
+            how = "per block" if found.block else "per axis" if found.scales > 1 else "per tensor"
+            kind = f"{tensor.dtype} {how}"
+            self.quantized[kind] = self.quantized.get(kind, 0) + 1
+
+    def _check_order(self, body: _Body) -> None:
+        """Every value is made before it is used, once: operators run in the order of the file.
+
+        Raises:
+            BadModel: One is not.
+        """
+        subgraph, names = body.subgraph, body.names
+        known = {n for n, t in enumerate(subgraph.tensors) if t.stored or t.variable}
+        known.update(subgraph.inputs)
+        for operator in subgraph.operators:
+            for number in operator.inputs:
+                if number >= 0 and number not in known:
+                    raise BadModel(
+                        f"an operator {operator.op} takes '{names[number]}', which nothing makes before it"
+                    )
+            for number in operator.outputs:
+                if number < 0:
+                    continue
+                if number in known and not subgraph.tensors[number].variable:
+                    raise BadModel(f"'{names[number]}' is made twice, the second time by {operator.op}")
+                known.add(number)
+        for number in subgraph.outputs:
+            if number not in known:
+                raise BadModel(f"nothing makes the output '{names[number]}'")
+
+    def _node(self, body: _Body, at: int, operator: Operator, names: Sequence[str], labels: set[str]) -> Node:
+        """An operator; `labels` are those of the graph that are taken."""
+        inputs = [names[n] if n >= 0 else "" for n in operator.inputs]
+        outputs = [names[n] if n >= 0 else "" for n in operator.outputs]
+        made = next((n for n in operator.outputs if n >= 0), None)
+        label = ""
+        if made is not None:
+            name = body.subgraph.tensors[made].name
+            # the first of the operators that were fused into the one that makes the tensor
+            label = _label(name.partition(";")[0])
+            if label in labels:
+                label = _label(name)
+            if label in labels:
+                label = f"{label}#{made}"
+            labels.add(label)
+        runs = body.runs.get(at)
+        if runs is not None:
+            if operator.op in _CALLS:
+                return self._call(body, operator, at, inputs, outputs, label)
+            make = self._if if operator.op in _BRANCHES else self._while
+            if self.opening:
+                # what is in a body was counted with it
+                return make(body, at, inputs, outputs, label)
+            size = sum(self.sizes[n] for n in runs)
+            if self.opened + size <= MAX_OPENED:
+                self.opened += size
+                self.opening = True
+                try:
+                    return make(body, at, inputs, outputs, label)
+                finally:
+                    self.opening = False
+        alike, decode = self._attributes(operator)
+        domain = CUSTOM if operator.custom else DOMAIN
+        return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=alike)
+
+    def _attributes(self, operator: Operator) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
+        """What tells operators of equal options, and what decodes them, once for all of these."""
+        key: Any = None
+        kind = schema.options(*operator.kind) if operator.kind is not None else None
+        if operator.custom:
+            key = "custom", operator.own
+        elif kind is None or operator.options is None:
+            key = "none"
+        elif kind.flat:
+            key = kind.name, operator.options.raw
+        else:
+            key = kind.name, operator.options.at
+        known = self.decoders.get(key)
+        if known is None:
+            if operator.custom:
+                found: Mapping[str, Any] = custom_options(self.source.map, *operator.own)
+            else:
+                found = _options(operator)
+            text = repr(found).encode() if found else b""
+            known = self.decoders[key] = text, lambda: found
+        alike, decode = known
+        return (alike if len(alike) <= _ALIKE else None), decode
+
+    def _call(
+        self,
+        body: _Body,
+        operator: Operator,
+        at: int,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        label: str,
+    ) -> Node:
+        """A subgraph that is called, as a local function."""
+        number = body.runs[at][0]
+        options = body.options[at]
+        inner = self.bodies[number]
+        op = str(options.get("name") or inner.subgraph.name or operator.op)
+        key = DOMAIN, op, str(number)
+        handed = self.handed.get(number)
+        if handed is None:
+            stored = (
+                inner.prefix + name
+                for name, t in zip(inner.names, inner.subgraph.tensors, strict=True)
+                if t.stored
+            )
+            handed = self.handed[number] = (*stored, *self._needed(inner))
+        # a thousand calls that hand in a thousand constants each are more than their file
+        self.file.purse.pay(len(handed))
+        if key not in self.functions:
+            names = [
+                inner.prefix + name if tensor.stored else name
+                for name, tensor in zip(inner.names, inner.subgraph.tensors, strict=True)
+            ]
+            graph = self._graph(inner, names, op)
+            self.graphs[key] = graph
+            taken = (*(v.name for v in graph.inputs), *handed)
+            made = tuple(v.name for v in graph.outputs)
+            self.functions[key] = Function(
+                DOMAIN,
+                op,
+                taken,
+                made,
+                graph.nodes,
+                {DOMAIN: self.file.version, CUSTOM: 1},
+                overload=str(number),
+            )
+        shown = {n: v for n, v in options.items() if n not in (*_CALLS.values(), "name")}
+        return Node(
+            op, (*inputs, *handed), outputs, name=label, domain=DOMAIN, overload=str(number), attributes=shown
+        )
+
+    def _inner(self, number: int, outside: Iterable[str], taken: Sequence[str] | None) -> list[str]:
+        """Names for the values of a body, none of them one of `outside`; its inputs get those in `taken`."""
+        inner = self.bodies[number]
+        used = {*outside, *(taken or ())}
+        names = []
+        for name in inner.names:
+            while name in used:
+                name += "'"
+            used.add(name)
+            names.append(name)
+        for at, name in zip(inner.subgraph.inputs, taken or (), strict=False):
+            names[at] = name
+        return names
+
+    def _if(self, body: _Body, at: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
+        """IF hands its inputs on; the graphs of If take them from around."""
+        graphs = {}
+        for branch, number in zip(("then_branch", "else_branch"), body.runs[at], strict=True):
+            names = self._inner(number, (), inputs[1:])
+            graphs[branch] = self._graph(self.bodies[number], names, branch, inputs=())
+        return Node("If", inputs[:1], outputs, name=label, attributes=graphs)
+
+    def _while(self, body: _Body, at: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
+        """WHILE as Loop: the body, then the question whether to go on."""
+        asks, runs = (self.bodies[n] for n in body.runs[at])
+        names = self._inner(body.runs[at][1], (), None)
+        graph = self._graph(runs, names, "body")
+        results = [names[n] for n in runs.subgraph.outputs]
+        question = self._inner(body.runs[at][0], names, results)
+        condition = self._graph(asks, question, "cond", inputs=())
+        around = body.subgraph
+        count, exact = trips_of(self.source.map, around, around.operators[at], asks.subgraph, runs.subgraph)
+        going = Value("#going", "bool", ())
+        after = going if exact else condition.outputs[0]
+        loop = Graph(
+            "body",
+            (*graph.nodes, *condition.nodes),
+            (Value("#iteration", "int64", ()), going, *graph.inputs),
+            (after, *graph.outputs),
+            {**graph.initializers, **condition.initializers},
+            (*graph.values, *condition.values),
+        )
+        trips = ""
+        if count is not None:
+            trips = f"{label or outputs[0]}/iterations"
+            self.made_up[trips] = int64_tensor(trips, [count])
+        return Node("Loop", (trips, "", *inputs), outputs, name=label, attributes={"body": loop})
+
+
+def _running(operator: Operator) -> tuple[str, ...]:
+    """The options of an operator that name subgraphs which run as a part of it."""
+    if operator.custom:
+        return ()
+    called = _CALLS.get(operator.op)
+    return (called,) if called else _BRANCHES.get(operator.op, ()) or _LOOPS.get(operator.op, ())
+
+
+def _options(operator: Operator) -> Mapping[str, Any]:
+    """The options of a builtin operator; empty if it has none, or some that nobody knows."""
+    kind = schema.options(*operator.kind) if operator.kind is not None else None
+    return {} if kind is None or operator.options is None else kind.read(operator.options)
+
+
+def _names(tensors: Sequence[FileTensor]) -> list[str]:
+    """Names for the values of a subgraph, each its own."""
+    used: set[str] = set()
+    found = []
+    for number, tensor in enumerate(tensors):
+        name = tensor.name or f"tensor_{number}"
+        if name in used:
+            name = f"{name}#{number}"
+        while name in used:
+            name += "'"
+        used.add(name)
+        found.append(name)
+    return found
+
+
+def _label(name: str) -> str:
+    """The path of an operator by what it makes; slashes lead to it, and dots are no levels.
+
+    A piece may be a class with its module (torch.nn.modules.conv.Conv2d_1), of which the class tells enough.
+    """
+    if "." not in name:
+        return name
+    pieces = []
+    for piece in name.split("/"):
+        parts = piece.split(".")
+        pieces.append(parts[-1] if all(part.isidentifier() for part in parts) else "_".join(parts))
+    return "/".join(pieces)

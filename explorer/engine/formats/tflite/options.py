@@ -1,0 +1,139 @@
+"""Options of custom operators: a map in FlexBuffers, as converters write them; else so many bytes.
+
+A map of numbers, texts and short lists is told by its keys. Anything else, and what contradicts itself, is
+told by its size: nobody but the operator knows what its options mean.
+
+Source of the format: the FlexBuffers internals guide. A value ends with its type and width, so it is read
+from the back, and offsets lead towards the front.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from explorer.engine.formats.onnx.protobuf_wire import Buffer
+
+__all__ = ["custom_options"]
+
+LARGEST = 1 << 16
+"""Bytes of options that are looked into."""
+
+MOST = 64
+"""Entries of a map or a list that are told."""
+
+_INT, _UINT, _FLOAT, _KEY, _STRING, _MAP, _VECTOR, _BOOL = 1, 2, 3, 4, 5, 9, 10, 26
+_INDIRECT = {6: _INT, 7: _UINT, 8: _FLOAT}
+_TYPED = {11: _INT, 12: _UINT, 13: _FLOAT, 14: _KEY, 36: _BOOL}
+_FIXED = {16 + at: ((_INT, _UINT, _FLOAT)[at % 3], 2 + at // 3) for at in range(9)}
+_FORMS: Mapping[int, str] = {_INT: "bhiq", _UINT: "BHIQ", _FLOAT: "  fd", _BOOL: "BHIQ"}
+"""Letters for `struct` of each kind of number, by the logarithm of its width."""
+
+
+class _Unknown(Exception):
+    """Something that is not told."""
+
+
+def custom_options(data: Buffer, at: int, size: int) -> dict[str, Any]:
+    """What is known of the options of a custom operator that lie in data[at : at + size]."""
+    if not size:
+        return {}
+    if size <= LARGEST:
+        try:
+            found = _Flex(bytes(data[at : at + size])).root()
+        except (_Unknown, ValueError):
+            found = None
+        if found:
+            return found
+    return {"options": f"{size:,} bytes"}
+
+
+class _Flex:
+    """A buffer; every place that is read is checked to lie in it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def root(self) -> dict[str, Any] | None:
+        """What the map at the root holds; None if there is none."""
+        if len(self.data) < 3:
+            return None
+        width, kind = self.data[-1], self.data[-2]
+        if width not in (1, 2, 4, 8) or kind >> 2 != _MAP:
+            return None
+        first = self.behind(len(self.data) - 2 - width, width)
+        return self.entries(first, 1 << (kind & 3))
+
+    def number(self, at: int, width: int, kind: int = _UINT) -> Any:
+        """A number of `width` bytes."""
+        if at < 0 or at + width > len(self.data):
+            raise _Unknown
+        form = _FORMS[kind][width.bit_length() - 1].strip()
+        if not form:
+            raise _Unknown
+        return struct.unpack_from(f"<{form}", self.data, at)[0]
+
+    def behind(self, at: int, width: int) -> int:
+        """Where the offset at `at` leads."""
+        target: int = at - self.number(at, width)
+        if target < 0:
+            raise _Unknown
+        return target
+
+    def key(self, at: int) -> str:
+        """A text that ends with a zero."""
+        end = self.data.find(b"\0", at)
+        if end < 0:
+            raise _Unknown
+        return self.data[at:end].decode("utf-8", "backslashreplace")
+
+    def entries(self, first: int, width: int) -> dict[str, Any]:
+        """The map whose values begin at `first`; keys, their width and the count stand in front."""
+        count = self.number(first - width, width)
+        key_width = self.number(first - 2 * width, width)
+        keys = self.behind(first - 3 * width, width)
+        if count > MOST or key_width not in (1, 2, 4, 8) or self.number(keys - key_width, key_width) != count:
+            raise _Unknown
+        found = {}
+        for index in range(count):
+            kind = self.number(first + count * width + index, 1)
+            name = self.key(self.behind(keys + index * key_width, key_width))
+            found[name] = self.value(first + index * width, width, kind)
+        return found
+
+    def value(self, at: int, width: int, packed: int) -> Any:
+        """A value in a map or list whose elements are `width` bytes wide; `packed` is its type and width."""
+        kind, own = packed >> 2, 1 << (packed & 3)
+        if kind in (_INT, _UINT, _FLOAT):
+            return self.number(at, width, kind)
+        if kind == _BOOL:
+            return bool(self.number(at, width))
+        if kind in _INDIRECT:
+            return self.number(self.behind(at, width), own, _INDIRECT[kind])
+        if kind == _KEY:
+            return self.key(self.behind(at, width))
+        if kind == _STRING:
+            first = self.behind(at, width)
+            count = self.number(first - own, own)
+            if first + count > len(self.data):
+                raise _Unknown
+            return self.data[first : first + count].decode("utf-8", "backslashreplace")
+        if kind in _TYPED or kind in _FIXED or kind == _VECTOR:
+            return self.elements(self.behind(at, width), own, kind)
+        raise _Unknown
+
+    def elements(self, first: int, width: int, kind: int) -> tuple[Any, ...]:
+        """A list; of one that holds lists nothing is told."""
+        each, count = (
+            _FIXED[kind] if kind in _FIXED else (_TYPED.get(kind, 0), self.number(first - width, width))
+        )
+        if count > MOST:
+            raise _Unknown
+        found = []
+        for index in range(count):
+            packed = each << 2 if each else self.number(first + count * width + index, 1)
+            if packed >> 2 not in (_INT, _UINT, _FLOAT, _BOOL, _KEY, _STRING):
+                raise _Unknown
+            found.append(self.value(first + index * width, width, packed))
+        return tuple(found)

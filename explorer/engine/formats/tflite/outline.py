@@ -1,0 +1,123 @@
+"""The outline of a TensorFlow Lite file: operators and tensors, without the engine and without numpy."""
+
+from __future__ import annotations
+
+from explorer.base.errors import BadModel
+from explorer.engine.formats.files import mapped
+from explorer.engine.formats.outline import Outline, OutlineRow
+from explorer.engine.formats.tflite.reader import File, Operator, Subgraph, Tensor
+from explorer.engine.graph.dtypes import ELEMENT_TYPES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["outline"]
+
+_BITS = {name: bits for _, name, bits in ELEMENT_TYPES}
+
+
+def outline(source: str) -> Outline:
+    """What the structure of the file `source` says.
+
+    Raises:
+        BadModel: It is no TensorFlow Lite model, or contradicts itself.
+        MissingExtra: The schema's package is not installed.
+    """
+    data = mapped(source)
+    try:
+        found = File(data)
+    except BadModel as error:
+        raise BadModel(error.what, where=source, hint=error.hint) from None
+    return Outline("tflite", source, len(data), _facts(found), _rows(source, found))
+
+
+def _facts(file: File) -> Sequence[tuple[str, str]]:
+    facts = [("schema", str(file.version))]
+    if file.description:
+        facts.append(("description", file.description))
+    operators = dict.fromkeys(f"{op} (custom)" if custom else op for op, custom, _ in file.codes)
+    facts.append(("operators", ", ".join(operators)))
+    if file.count > 1:
+        facts.append(("subgraphs", f"{file.count:,}"))
+    facts += [("signature", f"{key} (subgraph {at})") for key, at in file.signatures]
+    facts += [("metadata", f"{name} ({size:,} bytes)") for name, (_, size) in file.metadata.items()]
+    return facts
+
+
+def _rows(source: str, file: File) -> Iterator[OutlineRow]:
+    """Every subgraph: what goes in, operators, what comes out, then the tensors that are stored."""
+    for at in range(file.count):
+        try:
+            subgraph = file.subgraph(at)
+        except BadModel as error:
+            raise BadModel(error.what, where=source, hint=error.hint) from None
+        prefix = f"{subgraph.name or at}/" if at else ""
+        if at:
+            count = len(subgraph.operators)
+            yield OutlineRow(subgraph.name or str(at), "function", note=f"subgraph {at}, {count:,} operators")
+        tensors = subgraph.tensors
+        for number in subgraph.inputs:
+            yield _tensor(prefix, number, tensors[number], "input")
+        for number, operator in enumerate(subgraph.operators):
+            yield _operator(prefix, number, operator, subgraph)
+        for number in subgraph.outputs:
+            yield _tensor(prefix, number, tensors[number], "output")
+        for number, tensor in enumerate(tensors):
+            if tensor.stored or tensor.variable:
+                yield _tensor(prefix, number, tensor, "tensor")
+
+
+def _operator(prefix: str, number: int, operator: Operator, subgraph: Subgraph) -> OutlineRow:
+    """An operator goes by the name of the first tensor that it makes."""
+    made = next((subgraph.tensors[n] for n in operator.outputs if n >= 0), None)
+    name = made.name.partition(";")[0] if made is not None else ""
+    notes = []
+    if operator.custom:
+        notes.append(f"custom, options of {operator.own[1]:,} bytes")
+    if made is not None and made.quantization is not None:
+        notes.append(f"{made.dtype or made.type}, {made.quantization.text()}")
+    return OutlineRow(
+        f"{prefix}{name or number}",
+        "operator",
+        operator.op,
+        None if made is None else _shape(made),
+        note="; ".join(notes),
+    )
+
+
+def _tensor(prefix: str, number: int, tensor: Tensor, kind: str) -> OutlineRow:
+    notes = []
+    if tensor.quantization is not None:
+        notes.append(tensor.quantization.text())
+    for said, what in (
+        (tensor.variable, "a state"),
+        (tensor.sparse, "sparse"),
+        (tensor.external, "in another file"),
+    ):
+        if said:
+            notes.append(what)
+    size = tensor.data[1] if tensor.data is not None else None
+    if size is None and tensor.shape is not None and tensor.dtype is not None and not tensor.external:
+        size = _bytes(tensor)
+    return OutlineRow(
+        f"{prefix}{tensor.name or number}",
+        kind,
+        tensor.dtype or tensor.type.lower(),
+        _shape(tensor),
+        size,
+        "; ".join(notes),
+    )
+
+
+def _bytes(tensor: Tensor) -> int | None:
+    """Bytes of a tensor that is made while the model runs; None if its size may change."""
+    bits = _BITS.get(tensor.dtype or "", 0)
+    count = 1
+    for size in tensor.dims or ():
+        count *= size
+    return (count * bits + 7) // 8 if bits and -1 not in (tensor.dims or ()) else None
+
+
+def _shape(tensor: Tensor) -> tuple[int | None, ...] | None:
+    return None if tensor.dims is None else tuple([None if d == -1 else d for d in tensor.dims])

@@ -1,0 +1,336 @@
+"""What a .tflite file says, part by part, every index and offset checked: tensors, operators, buffers.
+
+The structure is read over the map, payloads stay where they are: inside the flatbuffer, or behind it, where
+files above 2 GiB keep them. An outline is made of this alone; `tflite_graph` makes a model of it.
+
+Slots are the numbers of the fields in schema.fbs, in the order in which they stand there; a flatbuffer's
+fields never change their numbers.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+from explorer.base.errors import BadModel
+from explorer.engine.formats.tflite import schema as schema
+from explorer.engine.formats.tflite.flatbuffer import Purse, Table, root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.engine.formats.onnx.protobuf_wire import Buffer
+
+__all__ = ["IDENTIFIER", "File", "Operator", "Quantization", "Subgraph", "Tensor"]
+
+IDENTIFIER = b"TFL3"
+"""Bytes 4 to 8 of every file."""
+
+MAX_RANK = 64
+
+_FORGOTTEN = 16
+"""Buffers after which the kernel may forget the mapped pages around them, which count as our memory."""
+
+_CUSTOM = 32
+"""The schema's number of an operator with a name of its own."""
+
+
+class Quantization:
+    """How integers stand for numbers: number = scale x (integer - zero point).
+
+    Attributes:
+        scales: How many there are: one for the tensor, or one for each place on `axis`.
+        zero_points: How many there are.
+        scale: The first.
+        zero_point: The first.
+        axis: On which axis the scales change; means something only if there are several.
+        block: Elements that share a scale, where those are tensors of the file; else 0.
+        beside: The numbers of these tensors.
+    """
+
+    __slots__ = ("axis", "beside", "block", "scale", "scales", "zero_point", "zero_points")
+
+    def __init__(self, table: Table) -> None:
+        self.scales = table.vector(2, 4)[1]
+        self.zero_points = table.vector(3, 8)[1]
+        self.scale: float = table.first(2, "f")
+        self.zero_point = int(table.first(3, "q"))
+        self.axis = table.number(6, "i")
+        self.block = 0
+        self.beside: tuple[int, ...] = ()
+        details = table.table(5) if table.number(4, "B") == 2 else None
+        if details is not None:
+            # LiteRT's blocks: scales and zero points are tensors, 0 stands for none
+            self.block = max(details.number(2, "i"), 1)
+            self.beside = tuple([n for n in (details.number(0, "i"), details.number(1, "i")) if n > 0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the scales (float32) and zero points (int64) that stand in the file's structure."""
+        return 4 * self.scales + 8 * self.zero_points
+
+    def text(self) -> str:
+        """For a person."""
+        if self.block:
+            return f"a scale for every {self.block:,} elements"
+        if self.scales > 1:
+            return f"{self.scales:,} scales along axis {self.axis}"
+        return f"scale {self.scale:.6g}, zero point {self.zero_point}"
+
+
+class Tensor:
+    """A tensor of a subgraph.
+
+    Attributes:
+        name: As the file has it; may be empty, and not the only one of its kind.
+        dtype: Its element type in our spelling; None for a handle, a list, or a type that is not known.
+        type: That type's name in the schema.
+        shape: As the interpreter takes it unless it is resized; None if not even its rank is known.
+        signature: The same with -1 for a size that may change; empty if none may.
+        data: Where its bytes lie in the file, and how many; None if they are not in it.
+        external: Whether its bytes are in another file.
+        variable: Whether it keeps its values from one run to the next.
+        sparse: Whether only a part of it is stored.
+        indices: Bytes that say which part.
+        quantization: None if its elements are what they say.
+    """
+
+    __slots__ = (
+        "data",
+        "dtype",
+        "external",
+        "indices",
+        "name",
+        "quantization",
+        "shape",
+        "signature",
+        "sparse",
+        "type",
+        "variable",
+    )
+
+    def __init__(self, table: Table, buffer: tuple[int, int] | None) -> None:
+        self.name = name = table.text(3)
+        shape: tuple[int, ...] = table.numbers(0, "i")
+        signature: tuple[int, ...] = table.numbers(7, "i")
+        if len(shape) > MAX_RANK or min(shape, default=0) < -1 or min(signature, default=0) < -1:
+            raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape or signature)[:8]}")
+        if signature and len(signature) != len(shape):
+            raise BadModel(f"tensor '{name}' has {len(shape)} dimensions and a signature of {len(signature)}")
+        if -1 in shape and -1 not in signature:
+            signature = shape
+        self.shape: tuple[int, ...] | None = shape
+        self.signature = signature if -1 in signature else ()
+        number = table.number(1, "b")
+        self.dtype = schema.DTYPES.get(number)
+        self.type = schema.names("TensorType").get(number, f"TYPE_{number}")
+        self.data = buffer
+        self.external = bool(table.number(10, "I"))
+        self.variable = bool(table.number(5, "B"))
+        sparsity = table.table(6)
+        self.sparse = sparsity is not None
+        self.indices = 0 if sparsity is None else sum(map(_indices, sparsity.tables(2)))
+        quantization = table.table(4)
+        found = Quantization(quantization) if quantization is not None else None
+        # converters leave an empty record, or one of the smallest and largest values only
+        self.quantization = found if found is not None and (found.scales or found.block) else None
+
+    @property
+    def dims(self) -> tuple[int, ...] | None:
+        """The shape with -1 for every size that may change."""
+        return self.signature or self.shape
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is a constant."""
+        return self.data is not None or self.external
+
+
+class Operator:
+    """An operator of a subgraph.
+
+    Attributes:
+        op: Its name in the schema, or the name that a custom operator gives itself.
+        custom: Whether it is a custom one.
+        version: Of its definition.
+        inputs: Numbers of tensors; -1 where one is left out.
+        outputs: Numbers of tensors; -1 where one is left out.
+        kind: What its options are; None if it has none, or none that are known.
+        options: Their table.
+        own: Where the options of a custom operator lie, and how many bytes they take.
+    """
+
+    __slots__ = ("custom", "inputs", "kind", "op", "options", "outputs", "own", "version")
+
+    def __init__(self, table: Table, code: tuple[str, bool, int], count: int, size: int) -> None:
+        self.op, self.custom, self.version = code
+        self.inputs: tuple[int, ...] = table.numbers(1, "i")
+        self.outputs: tuple[int, ...] = table.numbers(2, "i")
+        for number in (*self.inputs, *self.outputs):
+            if not -1 <= number < count:
+                raise BadModel(f"an operator {self.op} names tensor {number:,}, and there are {count:,}")
+        self.kind: tuple[str, int] | None = None
+        self.options: Table | None = None
+        for union, slot in (("BuiltinOptions", 3), ("BuiltinOptions2", 11)):
+            kind = table.number(slot, "B")
+            if kind and self.kind is None:
+                self.kind = union, kind
+                self.options = table.table(slot + 1)
+        self.own = table.vector(5, 1)
+        offset = table.number(9, "Q")
+        if offset > 1:
+            self.own = _inside(offset, table.number(10, "Q"), size, f"the options of an operator {self.op}")
+
+
+class Subgraph:
+    """Tensors, and operators in the order in which they run.
+
+    Attributes:
+        name: May be empty.
+        tensors: All of them.
+        inputs: Numbers of tensors.
+        outputs: Numbers of tensors.
+        operators: In order.
+    """
+
+    __slots__ = ("inputs", "name", "operators", "outputs", "tensors")
+
+    def __init__(self, table: Table, file: File) -> None:
+        self.name = table.text(4)
+        tables = table.tables(0)
+        self.tensors = [Tensor(t, file.buffer(t.number(2, "I"))) for t in tables]
+        ranked = [bool(t.number(8, "B")) for t in tables]
+        if any(ranked):
+            # who writes this field tells scalars from what has no rank
+            for tensor, known in zip(self.tensors, ranked, strict=True):
+                if not known and not tensor.shape and not tensor.stored:
+                    tensor.shape = None
+        count, size = len(tables), len(file.data)
+        codes = file.codes
+        self.operators: list[Operator] = []
+        for entry in table.tables(3):
+            at = entry.number(0, "I")
+            if at >= len(codes):
+                raise BadModel(f"an operator names operator code {at:,}, and there are {len(codes):,}")
+            self.operators.append(Operator(entry, codes[at], count, size))
+        self.inputs: tuple[int, ...] = table.numbers(1, "i")
+        self.outputs: tuple[int, ...] = table.numbers(2, "i")
+        made = {*self.inputs, *[n for operator in self.operators for n in operator.outputs]}
+        for number, tensor in enumerate(self.tensors):
+            if tensor.shape is not None and 0 in tensor.shape and number not in made and not tensor.stored:
+                # a constant of no elements has no bytes by which to tell that it is one
+                tensor.data = 0, 0
+        for number in (*self.inputs, *self.outputs):
+            if not 0 <= number < count:
+                raise BadModel(f"subgraph '{self.name}' names tensor {number:,}, and there are {count:,}")
+
+
+class File:
+    """A file's structure.
+
+    Args:
+        data: The file.
+
+    Attributes:
+        data: The same.
+        purse: Pays for what is made of the file.
+        version: Of the schema.
+        description: By whoever wrote it.
+        codes: Name, whether it is a custom one, and version of the operators that it uses.
+        subgraphs: Those that `subgraph` takes, the first is what runs.
+        buffers: How many buffers there are.
+        metadata: Names, and where the bytes lie.
+        signatures: The names under which it can be called, with the number of the subgraph.
+
+    Raises:
+        BadModel: It is no TensorFlow Lite model, is cut off, or contradicts itself.
+        MissingExtra: The schema's package is not installed.
+    """
+
+    def __init__(self, data: Buffer) -> None:
+        if data[4:8] != IDENTIFIER:
+            raise BadModel("this is not a TensorFlow Lite model", hint="its bytes 4 to 8 are not 'TFL3'")
+        self.data = data
+        self.purse = Purse(len(data))
+        model = root(data, self.purse)
+        self.version = model.number(0, "I")
+        self.description = model.text(3)
+        self.codes = [_code(t) for t in model.tables(1)]
+        # a buffer's table lies beside its payload: only those that are asked for are touched
+        self._model = model
+        self._places, self._count = model.vector(4, 4)
+        model.purse.pay(8 * self._count)
+        self._known: dict[int, tuple[int, int] | None] = {0: None}
+        self._tables = model.tables(2)
+        if not self._tables:
+            raise BadModel("it holds no subgraph, so nothing that can run")
+        self.metadata: dict[str, tuple[int, int]] = {}
+        for entry in model.tables(6):
+            place = self.buffer(entry.number(1, "I"))
+            if place is not None:
+                self.metadata[entry.text(0)] = place
+        self.signatures = tuple([(t.text(2), t.number(4, "I")) for t in model.tables(7)])
+
+    @property
+    def count(self) -> int:
+        """How many subgraphs there are."""
+        return len(self._tables)
+
+    def subgraph(self, at: int) -> Subgraph:
+        """The subgraph of this number, read anew at every call.
+
+        Raises:
+            BadModel: There is none, or it contradicts itself.
+        """
+        if not 0 <= at < self.count:
+            raise BadModel(f"subgraph {at:,} is named, and there are {self.count:,}")
+        return Subgraph(self._tables[at], self)
+
+    def buffer(self, at: int) -> tuple[int, int] | None:
+        """Where the bytes of the buffer of this number lie, and how many; None if it has none.
+
+        Raises:
+            BadModel: There is no such buffer, or it does not lie in the file.
+        """
+        if at not in self._known:
+            if at >= self._count:
+                raise BadModel(f"buffer {at:,} is named, and there are {self._count:,}")
+            if not len(self._known) % _FORGOTTEN and isinstance(self.data, mmap.mmap):
+                self.data.madvise(mmap.MADV_DONTNEED)
+            table = self._model.inner(self._places + 4 * at)
+            place, size = table.vector(0, 1)
+            offset = table.number(1, "Q")
+            if offset > 1:
+                # behind the flatbuffer, whose own offsets end at 2 GiB
+                place, size = _inside(offset, table.number(2, "Q"), len(self.data), f"buffer {at:,}")
+            self._known[at] = (place, size) if size else None
+        return self._known[at]
+
+
+_INDEX_BYTES = (0, 4, 2, 1)
+"""Bytes of an index by the number of its vector's type in the union SparseIndexVector."""
+
+
+def _indices(dimension: Table) -> int:
+    """Bytes of the segments and indices of one dimension of a sparse tensor."""
+    total = 0
+    for kind, slot in ((2, 3), (4, 5)):
+        number = dimension.number(kind, "B")
+        vector = dimension.table(slot) if 0 < number < len(_INDEX_BYTES) else None
+        if vector is not None:
+            total += vector.vector(0, _INDEX_BYTES[number])[1] * _INDEX_BYTES[number]
+    return total
+
+
+def _inside(offset: int, count: int, size: int, what: str) -> tuple[int, int]:
+    if offset + count > size:
+        raise BadModel(f"{what} ({count:,} bytes at {offset:,}) does not fit in the file of {size:,} bytes")
+    return offset, count
+
+
+def _code(table: Table) -> tuple[str, bool, int]:
+    """Name, whether it is a custom one, and version of an operator code."""
+    # numbers from 127 on stand in a field that came later
+    number = max(table.number(0, "b"), table.number(3, "i"))
+    version = table.number(2, "i", 1)
+    if number == _CUSTOM:
+        return table.text(1) or "CUSTOM", True, version
+    return schema.names("BuiltinOperator").get(number, f"BUILTIN_{number}"), False, version

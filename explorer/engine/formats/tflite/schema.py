@@ -1,0 +1,213 @@
+"""TensorFlow Lite's schema, as far as names go: the `tflite` package, taken apart.
+
+The package is what flatc makes of the schema: an enumeration is a module that holds numbers, a table a
+module of accessors. Importing the package imports all of its 180 modules and numpy; one enumeration alone
+takes less than a millisecond, so that an outline waits for nothing. Which options an operator has, what
+they are called and what they are by default is asked of the accessors: nothing of it is written down here.
+
+The accessors follow any offset; `flatbuffer.Fields` puts checked ones under them.
+"""
+
+from __future__ import annotations
+
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+from explorer.base.errors import MissingExtra
+from explorer.engine.formats.tflite.flatbuffer import Fields, Table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+__all__ = ["DTYPES", "Options", "names", "options"]
+
+DTYPES: Mapping[int, str | None] = {
+    0: "float32",
+    1: "float16",
+    2: "int32",
+    3: "uint8",
+    4: "int64",
+    5: "string",
+    6: "bool",
+    7: "int16",
+    8: "complex64",
+    9: "int8",
+    10: "float64",
+    11: "complex128",
+    12: "uint64",
+    13: None,  # a resource: a variable or a table, by its handle
+    14: None,  # a variant: a list of tensors
+    15: "uint32",
+    16: "uint16",
+    17: "int4",
+    18: "bfloat16",
+    19: "int2",
+    20: "uint4",
+    21: "float8_e4m3fn",
+    22: "float8_e5m2",
+}
+"""Element types by their number in the schema, in our spelling; 19 to 22 are of LiteRT's newer schema."""
+
+_NEWER: Mapping[str, Mapping[int, str]] = {"BuiltinOperator": {209: "STABLEHLO_CASE"}}
+"""Names that the package does not have yet."""
+
+_ENUMERATIONS = {
+    "Combiner": "CombinerType",
+    "CompareType": "StablehloComparisonType",
+    "ComparisonDirection": "StablehloComparisonDirection",
+    "FusedActivationFunction": "ActivationFunctionType",
+    "IdxOutType": "TensorType",
+    "InDataType": "TensorType",
+    "KernelType": "LSTMKernelType",
+    "KeyDtype": "TensorType",
+    "Mode": "MirrorPadMode",
+    "OutDataType": "TensorType",
+    "OutType": "TensorType",
+    "OutputType": "TensorType",
+    "Padding": "Padding",
+    "PrecisionConfig": "StablehloPrecisionConfig",
+    "QuantizedBiasType": "TensorType",
+    "ReduceFunction": "ReduceWindowFunction",
+    "ValueDtype": "TensorType",
+    "WeightsFormat": "FullyConnectedOptionsWeightsFormat",
+}
+"""Fields whose numbers have names, by accessor: the accessors themselves do not say."""
+
+_UNSAID = ("quantized_bias_type",)
+"""Fields whose default means that the file does not say."""
+
+_modules: dict[str, Any] = {}
+_names: dict[str, Mapping[int, str]] = {}
+_options: dict[tuple[str, int], Options | None] = {}
+
+
+def _kind(name: str) -> Any:
+    """A class of the package, from its module alone.
+
+    Raises:
+        MissingExtra: The package is not installed.
+    """
+    if name not in _modules:
+        package = PathFinder.find_spec("tflite")
+        places = package.submodule_search_locations if package is not None else None
+        spec = PathFinder.find_spec(name, places) if places else None
+        if spec is None or spec.loader is None:
+            raise MissingExtra(
+                "the schema of TensorFlow Lite's files is not installed", hint="type: pip install tflite"
+            )
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        _modules[name] = getattr(module, name)
+    return _modules[name]
+
+
+def names(enumeration: str) -> Mapping[int, str]:
+    """The names of an enumeration by number: `names("BuiltinOperator")[3]` is 'CONV_2D'."""
+    if enumeration not in _names:
+        known = vars(_kind(enumeration))
+        found = {value: name for name, value in known.items() if isinstance(value, int)}
+        _names[enumeration] = {**_NEWER.get(enumeration, {}), **found}
+    return _names[enumeration]
+
+
+class _Field:
+    """A field of a table of options.
+
+    Attributes:
+        name: What it is called in the schema.
+        accessor: What reads it.
+        many: Whether it is a vector.
+        raw: Whether it is a vector of bytes.
+        enumeration: What its numbers are names of; empty if they are numbers.
+    """
+
+    __slots__ = ("accessor", "enumeration", "many", "name", "raw")
+
+    def __init__(self, kind: Any, accessor: str) -> None:
+        self.name = _snake(accessor)
+        self.accessor = accessor
+        self.many = f"{accessor}Length" in vars(kind)
+        self.raw = self.many and "Uint8Flags" in getattr(kind, accessor).__code__.co_names
+        # StableHLO has paddings that are numbers
+        self.enumeration = "" if self.many and accessor == "Padding" else _ENUMERATIONS.get(accessor, "")
+
+    def read(self, accessors: Any) -> Any:
+        """Its value; of bytes, how many."""
+        read = getattr(accessors, self.accessor)
+        if not self.many:
+            return self._named(read())
+        count = getattr(accessors, f"{self.accessor}Length")()
+        return f"{count:,} bytes" if self.raw else tuple([self._named(read(at)) for at in range(count)])
+
+    def _named(self, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "backslashreplace")
+        if not self.enumeration:
+            return value
+        known = DTYPES.get(value) if self.enumeration == "TensorType" else None
+        return known or names(self.enumeration).get(value, value)
+
+
+class Options:
+    """A kind of options: a table of the schema.
+
+    Attributes:
+        name: Of the table.
+        fields: In the order of the schema.
+        flat: Whether no field is behind an offset, so that equal bytes are equal options.
+    """
+
+    __slots__ = ("_kind", "fields", "flat", "name")
+
+    def __init__(self, name: str) -> None:
+        kind = _kind(name)
+        self.name = name
+        self._kind = kind
+        known = [entry for entry in vars(kind) if entry[0].isupper() and not _is_aid(entry)]
+        self.fields: Sequence[_Field] = tuple([_Field(kind, entry) for entry in known])
+        self.flat = not any(
+            f.many or "String" in getattr(kind, f.accessor).__code__.co_names for f in self.fields
+        )
+
+    def read(self, table: Table) -> dict[str, Any]:
+        """Values by name, defaults included where they mean something.
+
+        Raises:
+            BadModel: The table contradicts itself.
+        """
+        accessors = self._kind()
+        accessors._tab = Fields(table)
+        return {
+            field.name: field.read(accessors)
+            for slot, field in enumerate(self.fields)
+            if field.name not in _UNSAID or table.place(slot, 1)
+        }
+
+
+def options(union: str, number: int) -> Options | None:
+    """What stands in a union of options ('BuiltinOptions', 'BuiltinOptions2'); None if that is not known."""
+    key = union, number
+    if key not in _options:
+        name = names(union).get(number, "NONE")
+        _options[key] = None if name == "NONE" else Options(name)
+    return _options[key]
+
+
+def _is_aid(entry: str) -> bool:
+    """Whether an accessor is no field but an aid of flatc's."""
+    if entry == "Init" or entry.startswith("GetRootAs"):
+        return True
+    return entry.endswith(("BufferHasIdentifier", "Length", "AsNumpy", "IsNone"))
+
+
+def _snake(name: str) -> str:
+    """StrideW as stride_w, DilationHFactor as dilation_h_factor."""
+    out = ""
+    for at, letter in enumerate(name):
+        after = name[at + 1 : at + 2]
+        if at and letter.isupper() and (not name[at - 1].isupper() or after.islower()):
+            out += "_"
+        out += letter.lower()
+    return out

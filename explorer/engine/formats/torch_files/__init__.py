@@ -1,0 +1,1 @@
+"""Files of PyTorch, read as data: nothing in them runs."""

@@ -1,0 +1,463 @@
+"""What a checkpoint is made of: the model's tensors, a pickled module's tree, and what lies beside them.
+
+People save what they like: a state_dict, a dictionary of the model, the optimizer and the epoch, a whole
+module, or modules inside dictionaries. All of it is one walk over what the pickle describes. Tensors are
+told apart by what they are for, so that an optimizer's moments do not count as parameters.
+"""
+
+from __future__ import annotations
+
+from explorer.base.errors import BadModel
+from explorer.base.units import bytes_text
+from explorer.engine.formats.module_index import Part
+from explorer.engine.formats.tensor_index import NO_GRAPH, Contents, Stored, named_few
+from explorer.engine.formats.torch_files.checkpoint import Saved, array_type, calls
+from explorer.engine.formats.torch_files.pickle import Global, Made, Span
+from explorer.engine.formats.torch_files.tensors import BYTES, Device, TensorSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+__all__ = ["PICKLED", "Checkpoint", "checkpoint"]
+
+DEPTH = 64
+"""Levels of containers or modules inside each other."""
+TIMES = 10_000
+"""Names that one tensor or container may have."""
+NAME = 512
+"""Characters of a name; of a longer one the two ends are kept."""
+VALUES = 40
+"""Plain values beside the tensors that are named."""
+TEXT = 200
+"""Characters of such a value."""
+
+PICKLED = "the file holds a pickled module, whose code was not run"
+"""Why nothing is known of the work of a whole module."""
+
+_OPTIMIZER = "optimizer state"
+_COPY = "averaged copy"
+_BESIDE = "beside the model"
+
+_ROLES = {
+    **dict.fromkeys(("optimizer", "optimizers", "optimizer_state", "optimizer_states", "optim"), _OPTIMIZER),
+    **dict.fromkeys(("optimizer_state_dict", "optim_state", "optimizer_g", "optimizer_d"), _OPTIMIZER),
+    **dict.fromkeys(("ema", "model_ema", "ema_state_dict", "state_dict_ema", "ema_model"), _COPY),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedulers", "lr_scheduler_state_dict"), _BESIDE),
+    **dict.fromkeys(("scaler", "grad_scaler", "amp", "rng_state", "rng", "cuda_rng_state"), _BESIDE),
+    **dict.fromkeys(("random_state", "torch_rng_state", "rng_states", "callbacks", "loops"), _BESIDE),
+}
+"""What lies under these keys of a dictionary, in lower case."""
+
+_UNREAD = {"meta": "it is on the meta device", "sparse": "it is a sparse tensor"}
+"""Why the values of a tensor that is not strided are not read."""
+
+_PLAIN = (str, int, float, bool, bytes, type(None))
+
+
+class Checkpoint:
+    """Everything that is known of a checkpoint.
+
+    Attributes:
+        contents: The model's tensors and what lies beside them, and what else there is to say.
+        parts: The same in the order of the file, with modules.
+        whole: Paths and classes of the modules that were pickled whole; empty for tensors alone.
+        strides: Of those tensors that do not lie in one piece, in elements.
+        notes: What is to be said of a tensor, by its name.
+        roles: What a tensor is for that is no part of the model, by its name.
+        swapped: Whether values are stored in the other byte order.
+        form: 'zip', 'legacy' or 'pickle'.
+    """
+
+    __slots__ = ("contents", "form", "notes", "parts", "roles", "strides", "swapped", "whole")
+
+    def __init__(self) -> None:
+        self.contents: Contents
+        self.parts: list[Part] = []
+        self.whole: list[tuple[str, str]] = []
+        self.strides: dict[str, tuple[int, ...]] = {}
+        self.notes: dict[str, str] = {}
+        self.roles: dict[str, str] = {}
+        self.swapped = False
+        self.form = ""
+
+
+class _Walk:
+    """One pass over what a pickle describes."""
+
+    def __init__(self, saved: Saved) -> None:
+        self.saved = saved
+        self.found = Checkpoint()
+        self.found.swapped = saved.swapped
+        self.found.form = saved.form
+        self.tensors: list[Stored] = []
+        self.names: dict[str, int] = {}
+        self.seen: set[int] = set()
+        self.first: dict[Any, str] = {}
+        self.storages: dict[str, tuple[str, int]] = {}
+        self.values: list[tuple[str, str]] = []
+        self.left = 0
+        self.again: list[str] = []
+        self.times: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Goes through everything, depth first and in order; a list of a million is not copied."""
+        stack = [iter([("", self.saved.root)])]
+        levels: list[tuple[str, str, int, bool]] = [("", "", 0, True)]
+        while stack:
+            entry = next(stack[-1], None)
+            if entry is None:
+                stack.pop()
+                levels.pop()
+                continue
+            key, value = entry
+            above, role, depth, telling = levels[-1]
+            path = _joined(above, key)
+            if telling and not role:
+                role = _role(above, key, value)
+            if isinstance(value, TensorSpec):
+                self.loose(path, value, role, depth)
+            elif isinstance(value, (*_PLAIN, Global, Device, Span)):
+                self.value(path, value)
+            elif id(value) in self.seen and value:
+                self.again.append(path)
+                self.often(len(self.again))
+            else:
+                if len(stack) > DEPTH:
+                    raise BadModel("it is nested deeper than any model", where=self.saved.source)
+                self.seen.add(id(value))
+                below = self.opened(path, value, role, depth)
+                if below is not None:
+                    stack.append(iter(below))
+                    # how a module calls what is in it says nothing
+                    module = _is_module(value)
+                    inner = depth + 1 if path and module else depth
+                    levels.append((path, role, inner, telling and not module))
+
+    def opened(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
+        """What is inside a container, a module or an object; None if that is nothing, or noted already."""
+        if _is_module(value):
+            return self.module(path, value, role, depth)
+        if isinstance(value, Made) and self.array(path, value, role, depth):
+            return None
+        if not value or _only_values(value):
+            self.value(path, value)
+            return None
+        return _inside(value)
+
+    def often(self, times: int) -> None:
+        """Refuses what a few bytes of a pickle can say a million times, and no model does."""
+        if times > TIMES:
+            raise BadModel(f"it names one thing more than {TIMES:,} times", where=self.saved.source)
+
+    def value(self, path: str, value: Any) -> None:
+        """Something beside the tensors."""
+        if len(self.values) < VALUES:
+            text = _text(value)
+            if path and text:
+                self.values.append((path, text))
+        else:
+            self.left += 1
+
+    def unique(self, name: str) -> str:
+        """`name`, or with '#2' behind it if it is taken."""
+        times = self.names.get(name, 0)
+        self.names[name] = times + 1
+        return self.unique(f"{name}#{times + 1}") if times else name
+
+    def loose(self, path: str, spec: TensorSpec, role: str, depth: int) -> None:
+        """A tensor that belongs to no module."""
+        times = self.times[id(spec)] = self.times.get(id(spec), 0) + 1
+        self.often(times)
+        parts = self.found.parts
+        if not parts or parts[-1].kind or parts[-1].role != role:
+            parts.append(Part("", depth=depth, role=role))
+        parts[-1].parameters.append(self.tensor(path or "tensor", spec, role))
+
+    def module(self, path: str, value: Made, role: str, depth: int) -> list[tuple[str, Any]]:
+        """A pickled module.
+
+        Returns:
+            What is inside it.
+        """
+        state: Mapping[Any, Any] = value.state
+        children = [(_name(k), v) for k, v in state["_modules"].items() if v is not None]
+        kind = value.kind.name.rpartition(".")[2] if isinstance(value.kind, Global) else "Module"
+        above = self.found.whole[-1][0] if self.found.whole else None
+        if above is None or (above and not path.startswith(f"{above}.")):
+            self.found.whole.append((path, value.qualname))
+        part = Part(
+            path,
+            kind,
+            depth,
+            inside=bool(children),
+            qualname=value.qualname,
+            settings={str(k): _setting(v) for k, v in state.items() if _is_setting(k, v)},
+            role=role,
+        )
+        self.found.parts.append(part)
+        for table, into in (("_parameters", part.parameters), ("_buffers", part.buffers)):
+            for key, item in state[table].items() if isinstance(state.get(table), dict) else ():
+                if isinstance(item, TensorSpec):
+                    trained = item.requires_grad if table == "_parameters" else False
+                    into.append(self.tensor(_joined(path, _name(key)), item, role, trained))
+        for key, item in state.items():
+            if isinstance(item, TensorSpec):
+                # a tensor that is neither: torch does not move it with the model, but it is in the file
+                part.buffers.append(self.tensor(_joined(path, _name(key)), item, role, False))
+        return children
+
+    def tensor(self, name: str, spec: TensorSpec, role: str, trained: bool | None = None) -> Stored:
+        name = self.unique(name)
+        ref, width = spec.storage, BYTES.get(spec.dtype, 0)
+        held = ref.elements * BYTES.get(ref.dtype, 0)
+        nbytes, identity, offset = 0, None, 0
+        unread = _UNREAD.get(spec.layout, "" if width else f"{spec.dtype} is a type that is not known")
+        if spec.layout != "meta":
+            known = self.saved.place(ref)
+            self.storages.setdefault(ref.key, (name, held))
+            if known is None:
+                unread = unread or "the file holds it packed"
+            elif not unread:
+                offset = known + spec.offset * width
+        if spec.layout == "strided":
+            # a tensor that repeats its elements takes no more than its storage
+            nbytes = min(spec.elements * width, held)
+            if spec.elements * width > held:
+                unread = unread or "its elements lie over each other"
+            if spec.elements:
+                identity = ref.key, ref.start + spec.offset, spec.elements
+                self.shared(name, identity, spec)
+        if self.saved.swapped:
+            unread = unread or "it is stored in the other byte order"
+        if spec.layout == "strided" and not spec.contiguous:
+            self.found.strides[name] = spec.stride
+        if role:
+            self.found.roles[name] = role
+        if spec.parameter and trained is None:
+            trained = spec.requires_grad
+        stored = Stored(
+            name, spec.dtype, spec.shape, nbytes, self.saved.source, offset, identity, trained, unread
+        )
+        self.tensors.append(stored)
+        return stored
+
+    def shared(self, name: str, identity: tuple[str, int, int], spec: TensorSpec) -> None:
+        """Notes which tensor this is the same as, or lies over."""
+        said = []
+        first = self.first.setdefault(identity, name)
+        if first != name:
+            said.append(f"tied to {first}")
+        elif identity[0] in self.storages and self.storages[identity[0]][0] != name:
+            said.append(f"in the storage of {self.storages[identity[0]][0]}")
+        if not spec.contiguous:
+            said.append(f"strides {spec.stride}")
+        if said:
+            self.found.notes[name] = ", ".join(said)
+
+    def array(self, path: str, value: Made, role: str, depth: int) -> bool:
+        """Whether an object is an array of numpy's; then it is noted."""
+        if not value.qualname.endswith("multiarray._reconstruct"):
+            return False
+        state = value.state if isinstance(value.state, tuple) else ()
+        if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], Made):
+            return False
+        shape, turned, held = state[1], state[3], state[4]
+        dtype, swapped = array_type(state[2])
+        if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
+            return False
+        count = 1
+        for size in shape:
+            count *= size
+        unread = "it is an array of numpy's that the file holds packed"
+        offset, length = 0, len(held) if isinstance(held, bytes) else 0
+        if isinstance(held, Span):
+            length = held.size
+            if self.saved.base is not None and not turned and not swapped and dtype in BYTES:
+                offset, unread = self.saved.base + held.at, ""
+        if count * BYTES.get(dtype, 0) != length:
+            return False
+        parts = self.found.parts
+        if not parts or parts[-1].kind or parts[-1].role != role:
+            parts.append(Part("", depth=depth, role=role))
+        name = self.unique(path or "array")
+        if role:
+            self.found.roles[name] = role
+        stored = Stored(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
+        parts[-1].parameters.append(stored)
+        self.tensors.append(stored)
+        return True
+
+
+def _is_module(value: Any) -> bool:
+    if not isinstance(value, Made) or not isinstance(value.state, dict):
+        return False
+    return isinstance(value.state.get("_modules"), dict) and isinstance(value.state.get("_parameters"), dict)
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a container or an object holds, by name."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield _name(key), item
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            yield str(at), item
+    elif isinstance(value, Made):
+        for group in (value.state, value.args, value.items):
+            if isinstance(group, (dict, list, tuple)):
+                yield from _inside(group)
+        for key, item in value.pairs:
+            yield _name(key), item
+
+
+def _name(key: Any) -> str:
+    text = key.qualname if isinstance(key, (Made, Global)) else str(key)
+    return text if len(text) <= NAME else f"{text[: NAME // 2]}...{text[-NAME // 2 :]}"
+
+
+def _joined(above: str, key: str) -> str:
+    path = f"{above}.{key}" if above else key
+    return path if len(path) <= NAME else f"{path[: NAME // 2]}...{path[-NAME // 2 :]}"
+
+
+def _only_values(value: Any) -> bool:
+    """Whether a list or an object holds nothing but plain values."""
+    if isinstance(value, dict):
+        return False
+    return all(isinstance(item, (*_PLAIN, Global)) for _, item in _inside(value))
+
+
+def _role(path: str, key: str, item: Any) -> str:
+    """What lies under a key that is no part of the model; '' if it may be."""
+    known = _ROLES.get(key.lower(), "") if not path else ""
+    if isinstance(item, TensorSpec) and "rng" not in key:
+        return ""  # a parameter may be called anything
+    if isinstance(item, dict) and "state" in item and "param_groups" in item:
+        return _OPTIMIZER
+    return known
+
+
+def _is_setting(key: Any, value: Any) -> bool:
+    """Whether an attribute of a module says how it was made."""
+    if not isinstance(key, str) or key.startswith("_") or key == "training":
+        return False
+    return isinstance(value, (*_PLAIN, Global)) or (
+        isinstance(value, (tuple, list)) and len(value) <= 16 and all(isinstance(v, _PLAIN) for v in value)
+    )
+
+
+def _setting(value: Any) -> Any:
+    if isinstance(value, Global):
+        return value.qualname
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    return value[:TEXT] if isinstance(value, str) else value
+
+
+def _text(value: Any) -> str:
+    """A plain value for a person; empty for one that says nothing."""
+    if isinstance(value, Global):
+        return value.qualname
+    if isinstance(value, Made):
+        return f"an object of {value.qualname}" if value.qualname else ""
+    if isinstance(value, (bytes, Span)):
+        return f"{len(value) if isinstance(value, bytes) else value.size:,} bytes"
+    if isinstance(value, (list, tuple)):
+        if not value or not all(isinstance(item, _PLAIN) for item in value):
+            return ""
+        inside = ", ".join(_text(item) for item in value[:8])
+        return f"[{inside}{', ...' if len(value) > 8 else ''}]"[:TEXT]
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "a number of many digits"
+    return "" if value is None or isinstance(value, (dict, Device)) else str(value)[:TEXT]
+
+
+# -- what there is to say of the whole
+
+_FORMS = {
+    "zip": "zip archive of torch.save",
+    "legacy": "as torch before 1.6 saved, with its magic number",
+    "pickle": "plain pickle",
+}
+
+
+def checkpoint(saved: Saved, format: str) -> Checkpoint:
+    """What a checkpoint is made of.
+
+    Args:
+        saved: From `checkpoint_reader.read`.
+        format: Name of the format.
+
+    Raises:
+        BadModel: It describes what cannot be, or holds no tensors and no module.
+    """
+    walk = _Walk(saved)
+    walk.run()
+    found = walk.found
+    if all(role == _COPY for role in (found.roles.get(t.name, "") for t in walk.tensors)):
+        # an averaged copy alone is the model
+        found.roles.clear()
+        for part in found.parts:
+            part.role = ""
+    if not walk.tensors and not found.whole:
+        ran = [_name(name) for name, _, _ in calls(saved)]
+        what = f" (its pickle asks for {named_few(ran)}, which was not run)" if ran else ""
+        raise BadModel(f"it holds no tensors and no module{what}", where=saved.source)
+    found.contents = Contents(
+        format,
+        saved.source,
+        walk.tensors,
+        (saved.source,),
+        saved.size,
+        facts=tuple(_facts(walk)),
+        notes=tuple(_notes(walk)),
+        kinds={part.path: part.kind for part in found.parts if part.kind},
+        why=PICKLED if found.whole else NO_GRAPH,
+    )
+    return found
+
+
+def _facts(walk: _Walk) -> Iterator[tuple[str, str]]:
+    found, saved = walk.found, walk.saved
+    yield "form", _FORMS[saved.form]
+    for path, qualname in found.whole[:8]:
+        yield "module", f"{qualname} at {path}" if path else qualname
+    stored = sum(size for _, size in walk.storages.values())
+    yield "tensors", f"{len(walk.tensors):,} in {len(walk.storages):,} storages of {bytes_text(stored)}"
+    for role, names in _by_role(found, walk.tensors).items():
+        size = sum(t.nbytes for t in names)
+        yield role, f"{len(names):,} tensors, {bytes_text(size)}, not counted as parameters"
+    yield from sorted(walk.values, key=lambda pair: pair[0].count("."))
+    if walk.left:
+        yield "more values", f"{walk.left:,} that are not named here"
+
+
+def _by_role(found: Checkpoint, tensors: Sequence[Stored]) -> dict[str, list[Stored]]:
+    groups: dict[str, list[Stored]] = {}
+    for tensor in tensors:
+        role = found.roles.get(tensor.name)
+        if role:
+            groups.setdefault(role, []).append(tensor)
+    return groups
+
+
+def _notes(walk: _Walk) -> Iterator[str]:
+    ran = list(calls(walk.saved))
+    if ran:
+        ran = [(_name(name), times, suspicious) for name, times, suspicious in ran]
+        bad = [f"{name} (called {times} times)" for name, times, suspicious in ran if suspicious]
+        rest = [name for name, _, suspicious in ran if not suspicious]
+        if bad:
+            yield f"loading this file with torch would run {named_few(bad, 8)}, which no model needs"
+        if rest:
+            yield (
+                f"loading it with torch would import {len(rest):,} names of code, none of which was run:"
+                f" {named_few(rest, 12)}"
+            )
+    tied = [f"{name} {note}" for name, note in walk.found.notes.items() if note.startswith("tied")]
+    if tied:
+        yield f"{len(tied):,} tied tensors: {named_few(tied)}"
+    if walk.again:
+        yield f"the same object once more: {named_few(walk.again)}"

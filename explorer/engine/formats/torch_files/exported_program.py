@@ -1,0 +1,498 @@
+"""What an exported program (.pt2) is made of: operators with shapes, the modules they ran in, source lines.
+
+All of it is JSON in the archive. It is read here with the standard library alone, as far as an outline and
+a layer tree without torch need it; who rebuilds the program reads it more closely (`torch_graph`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from explorer.base.errors import BadModel
+from explorer.base.units import bytes_text, printable
+from explorer.engine.formats.module_index import Operator, Part, stored_bytes
+from explorer.engine.formats.tensor_index import Contents, Stored
+from explorer.engine.formats.torch_files.zip_archive import Archive
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from typing import Any
+
+    Shape = tuple[int | str | None, ...]
+    Tensor = tuple[str, str | None, Shape | None]
+
+__all__ = [
+    "DTYPES",
+    "EMPTY",
+    "batch_of",
+    "SYMBOL",
+    "Described",
+    "Ran",
+    "described",
+    "module_stack",
+    "not_a_program",
+    "symbol_of",
+]
+
+DTYPES = {
+    1: "uint8",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "float16",
+    7: "float32",
+    8: "float64",
+    9: "complex32",
+    10: "complex64",
+    11: "complex128",
+    12: "bool",
+    13: "bfloat16",
+    28: "uint16",
+    29: "float8_e4m3fn",
+    30: "float8_e5m2",
+    31: "float8_e4m3fnuz",
+    32: "float8_e5m2fnuz",
+    33: "float8_e8m0fnu",
+    34: "uint32",
+    35: "uint64",
+}
+"""Types by their number in the file (torch/_export/serde/schema.py, ScalarType)."""
+
+SYMBOL = re.compile(r"Symbol\('([^']+)'[^()]*\)")
+
+_INTEGER = re.compile(r"Integer\((-?\d{1,20})\)")
+
+EMPTY = "_empty_nn_module_stack_from_metadata_hook"
+"""How a node says that it ran in no module."""
+
+RANK = 64
+"""Dimensions that torch's tensors can have."""
+
+_FRAME = re.compile(r'File "([^"\n]{1,4096}+)", line (\d{1,9})')
+_SELF = re.compile(r"^L(__self__|\['self'\])\.?")
+_LIBRARY = ("/torch/", "\\torch\\")
+
+
+def symbol_of(text: str) -> str:
+    """The name of a symbol: "Symbol('s77', positive=True)" -> 's77'."""
+    found = SYMBOL.fullmatch(text)
+    return found.group(1) if found else text
+
+
+def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | None:
+    """The symbol that a user calls 'batch': the first dimension that all inputs have in common.
+
+    Args:
+        firsts: First dimensions of the inputs; None for one that is a number.
+        names: Symbols that the program leaves open.
+    """
+    common = next(iter(firsts)) if len(set(firsts)) == 1 else None
+    return common if common in names and "batch" not in names else None
+
+
+def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
+    """Key, path and class of the modules around a node, outermost first, without the model itself."""
+    found = []
+    for entry in text.split(";"):
+        key, _, rest = entry.partition(",")
+        path, _, kind = rest.partition(",")
+        if key == EMPTY:
+            continue
+        path = _SELF.sub("", path).partition("@")[0]
+        found.append((key, path, kind))
+    return tuple(found)
+
+
+class Ran:
+    """An operator, and the calls of modules that it ran in, outermost first: key, path, class."""
+
+    __slots__ = ("operator", "stack")
+
+    def __init__(self, operator: Operator, stack: tuple[tuple[str, str, str], ...]) -> None:
+        self.operator = operator
+        self.stack = stack
+
+
+class Described:
+    """What an exported program is made of.
+
+    Attributes:
+        contents: Its tensors, and what else it says.
+        nodes: In execution order.
+        inputs: Name, type and shape of what it takes; `outputs` likewise.
+        parameters: Names of the stored tensors that are.
+        values: Name in the graph of every stored tensor, to its name in the state_dict.
+        strides: Of those tensors that do not lie in one piece, in elements.
+        notes: What is to be said of a tensor, by its name.
+        kinds: Class of every module by its path, with its package.
+    """
+
+    __slots__ = (
+        "contents",
+        "inputs",
+        "kinds",
+        "nodes",
+        "notes",
+        "outputs",
+        "parameters",
+        "strides",
+        "values",
+    )
+
+    def __init__(self) -> None:
+        self.contents: Contents
+        self.nodes: list[Ran] = []
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Tensor] = []
+        self.parameters: set[str] = set()
+        self.values: dict[str, str] = {}
+        self.strides: dict[str, tuple[int, ...]] = {}
+        self.notes: dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
+
+    def parts(self) -> Iterator[Part]:
+        """Modules where they first run, with their tensors, and every operator where it runs."""
+        owned: dict[str, list[Stored]] = {}
+        for tensor in self.contents.tensors:
+            owned.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
+        seen: set[str] = set()
+        current: Part | None = None
+        root = Part("", "model", qualname=self.kinds.get("", ""))
+        root.kind = self.kinds.get("", "").rpartition(".")[2] or "program"
+        yield self._with_tensors(root, owned)
+        for ran in self.nodes:
+            path = ran.stack[-1][1] if ran.stack else ""
+            if current is None or current.path != path:
+                if current is not None:
+                    yield current
+                for _, outer, kind in ran.stack:
+                    if outer and outer not in seen and outer != path:
+                        seen.add(outer)
+                        yield self._with_tensors(Part(outer, kind.rpartition(".")[2], qualname=kind), owned)
+                current = Part(path, qualname=ran.stack[-1][2] if ran.stack else "")
+                if path and path not in seen:
+                    seen.add(path)
+                    current.kind = current.qualname.rpartition(".")[2]
+                    self._with_tensors(current, owned)
+            current.operators.append(ran.operator)
+        if current is not None:
+            yield current
+        rest = Part("")
+        rest.parameters = [tensor for left in owned.values() for tensor in left]
+        if rest.parameters:
+            yield rest
+
+    def _with_tensors(self, part: Part, owned: dict[str, list[Stored]]) -> Part:
+        for tensor in owned.pop(part.path, []):
+            (part.parameters if tensor.name in self.parameters else part.buffers).append(tensor)
+        return part
+
+
+def described(path: str, format: str, why: str, *, exported: bool = False, places: bool = True) -> Described:
+    """What an exported program is made of.
+
+    Args:
+        path: The file.
+        format: Name of the format.
+        why: Why nothing is known of its work, for who opens it without torch.
+        exported: Sizes that the program leaves open stand at what it was exported with, not as names.
+        places: Whether it has to be known where every tensor lies, which takes a look at each.
+
+    Raises:
+        BadModel: There is no program in it, or it cannot be read.
+    """
+    archive = Archive(path)
+    models = sorted(n for n in archive.names() if n.startswith("models/") and n.endswith(".json"))
+    if not models:
+        raise not_a_program(archive)
+    name = "models/model.json" if "models/model.json" in models else models[0]
+    try:
+        found = json.loads(archive.text(name))
+        if exported:
+            _settle(found["graph_module"]["graph"]["tensor_values"])
+        else:
+            _name_batch(found)
+        return _described(archive, found, format, why, places)
+    except RecursionError as error:
+        raise BadModel("its graph is nested deeper than any model's", where=path) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise BadModel(
+            f"its graph cannot be read ({type(error).__name__}: {printable(str(error))[:200]})",
+            where=path,
+            hint="export it again with a newer torch",
+        ) from error
+
+
+def not_a_program(archive: Archive) -> BadModel:
+    """What to say of an archive that looks like an exported program and holds none."""
+    if any(n.startswith("data/aotinductor") for n in archive.names()):
+        return BadModel(
+            "this is a compiled package (AOTInductor): it holds machine code and no graph",
+            where=archive.path,
+            hint="save the exported program with torch.export.save",
+        )
+    if "serialized_exported_program.json" in archive:
+        return BadModel(
+            "this .pt2 is of a torch before 2.8",
+            where=archive.path,
+            hint="load it with that torch and save it again with a newer one",
+        )
+    return BadModel("the archive holds no exported program", where=archive.path)
+
+
+def _described(archive: Archive, found: dict[str, Any], format: str, why: str, places: bool) -> Described:
+    module = found["graph_module"]
+    graph, signature = module["graph"], module["signature"]
+    made = Described()
+    known: dict[str, Any] = graph["tensor_values"]
+    trained = _signature(made, signature, known)
+    for node in graph["nodes"]:
+        made.nodes.append(_ran(node, known))
+    for ran in made.nodes:
+        made.kinds.update((path, kind) for _, path, kind in ran.stack)
+    tensors = list(_tensors(archive, made, trained, places))
+    size = stored_bytes(tensors)
+    version = str(found.get("torch_version", ""))[:64]
+    ranges = found.get("range_constraints") or {}
+    made.contents = Contents(
+        format,
+        archive.path,
+        tensors,
+        (archive.path,),
+        archive.size,
+        facts=(
+            ("operators", f"{len(made.nodes):,}"),
+            ("modules", f"{len({path for path in made.kinds if path}):,}"),
+            ("tensors", f"{len(tensors):,}, {bytes_text(size)}"),
+            *([("opsets", _opsets(found["opset_version"]))] if found.get("opset_version") else []),
+            *(
+                (f"dimension {symbol_of(str(symbol))}", _span(span))
+                for symbol, span in list(ranges.items())[:16]
+            ),
+        ),
+        producer=f"torch {version.partition('+')[0]}" if version else "",
+        kinds={p: kind.rpartition(".")[2] for p, kind in made.kinds.items()},
+        why=why,
+    )
+    return made
+
+
+def _span(span: Mapping[str, Any]) -> str:
+    """The sizes that a dimension may have."""
+    low, high = span.get("min_val"), span.get("max_val")
+    if high is None:
+        return "any" if low is None else f"{low} or more"
+    return f"up to {high}" if low is None else f"{low} to {high}"
+
+
+def _settle(known: Mapping[str, Any]) -> None:
+    """Puts sizes at export in place of open ones."""
+    for meta in known.values():
+        for at, size in enumerate(meta["sizes"]):
+            hint = (size.get("as_expr") or {}).get("hint") if isinstance(size, dict) else None
+            if isinstance(hint, dict) and type(hint.get("as_int")) is int:
+                meta["sizes"][at] = {"as_int": hint["as_int"]}
+
+
+def _name_batch(found: dict[str, Any]) -> None:
+    """Calls the batch what it is called everywhere else."""
+    graph, signature = found["graph_module"]["graph"], found["graph_module"]["signature"]
+    known, ranges = graph["tensor_values"], found.get("range_constraints") or {}
+    given = Described()
+    _signature(given, signature, known)
+    shapes = [shape for _, _, shape in given.inputs if shape]
+    names = {symbol_of(str(symbol)): symbol for symbol in ranges}
+    symbol = batch_of([first if isinstance(first, str) else None for first, *_ in shapes], names)
+    if symbol is None:
+        return
+    for meta in known.values():
+        for size in meta["sizes"]:
+            expression = size.get("as_expr") if isinstance(size, dict) else None
+            if expression:
+                text = str(expression["expr_str"])
+                expression["expr_str"] = text.replace(f"Symbol('{symbol}'", "Symbol('batch'")
+    found["range_constraints"] = {"batch" if k == names[symbol] else k: v for k, v in ranges.items()}
+
+
+def _opsets(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in list(found.items())[:8])
+
+
+def _signature(made: Described, signature: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, bool]:
+    """Notes inputs, outputs and stored tensors.
+
+    Returns:
+        Whether a stored tensor is trained, by its name in the state_dict.
+    """
+    trained: dict[str, bool] = {}
+    for spec in signature["input_specs"]:
+        ((kind, value),) = spec.items()
+        if kind in ("parameter", "buffer", "tensor_constant"):
+            own, fqn = str(value["arg"]["name"]), str(value[f"{kind}_name"])
+            made.values[own] = fqn
+            if kind == "parameter":
+                made.parameters.add(fqn)
+            trained[fqn] = kind == "parameter" and bool(known.get(own, {}).get("requires_grad"))
+        elif kind == "user_input":
+            made.inputs += _values(value["arg"], known)
+    for spec in signature["output_specs"]:
+        if "user_output" in spec:
+            made.outputs += _values(spec["user_output"]["arg"], known)
+    return trained
+
+
+def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> Ran:
+    inputs: list[Tensor] = []
+    uses: list[str] = []
+    settings: dict[str, Any] = {}
+    for given in node["inputs"]:
+        values = list(_values(given["arg"], known))
+        uses += [name for name, _, _ in values]
+        if values or "as_none" in given["arg"]:
+            # where a tensor is left out, its place stays
+            inputs += [(str(given["name"]), dtype, shape) for _, dtype, shape in values] or [
+                (str(given["name"]), None, None)
+            ]
+        else:
+            settings[str(given["name"])] = _plain(given["arg"])
+    outputs = [value for out in node["outputs"] for value in _values(out, known)]
+    metadata = node.get("metadata") or {}
+    kind = str(node["target"]).removeprefix("torch.ops.").removesuffix(".default")
+    name = str(node.get("name") or "") or (outputs[0][0] if outputs else "")
+    line = _line(str(metadata.get("stack_trace") or ""))
+    operator = Operator(kind, name, inputs, outputs, settings, line, uses=uses)
+    return Ran(operator, module_stack(str(metadata.get("nn_module_stack") or "")))
+
+
+def _values(arg: Any, known: Mapping[str, Any]) -> Iterator[Tensor]:
+    """The tensors in an argument or result."""
+    for kind, value in arg.items() if isinstance(arg, dict) else ():
+        if kind == "as_tensor" and isinstance(value, dict):
+            yield _tensor(str(value["name"]), known)
+        elif kind in ("as_tensors", "as_optional_tensors") and isinstance(value, list):
+            for item in value:
+                if "name" in item:
+                    yield _tensor(str(item["name"]), known)
+                else:
+                    yield from _values(item, known)
+
+
+def _tensor(name: str, known: Mapping[str, Any]) -> Tensor:
+    meta = known.get(name)
+    if meta is None:
+        return name, None, None
+    return name, DTYPES.get(meta["dtype"]), _shape(meta["sizes"])
+
+
+def _shape(sizes: Any) -> Shape:
+    if len(sizes) > RANK:
+        raise ValueError("a tensor has more dimensions than any")
+    found: list[int | str | None] = []
+    for size in sizes:
+        number = size.get("as_int")
+        if type(number) is int:
+            if not 0 <= number < 1 << 62:
+                raise ValueError("a size that no tensor has")
+            found.append(number)
+        else:
+            found.append(_spoken(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
+    return tuple(found)
+
+
+def _spoken(text: str) -> str:
+    """An expression of sizes: "Mul(Integer(2), Symbol('s77', positive=True))" -> 'Mul(2, s77)'."""
+    return _INTEGER.sub(r"\1", SYMBOL.sub(r"\1", text))
+
+
+def _plain(arg: Any) -> Any:
+    """An argument that is no tensor: a number, text, or a list of them."""
+    for kind, value in arg.items() if isinstance(arg, dict) else ():
+        if isinstance(value, list):
+            return [_plain(v) if isinstance(v, dict) else v for v in value[:64]]
+        if kind == "as_scalar_type":
+            return DTYPES.get(value, value)
+        if isinstance(value, dict):
+            return _plain(value) if len(value) == 1 else str(value)[:80]
+        return value
+    return None
+
+
+def _line(trace: str) -> str:
+    """Where in the user's own code a node comes from: the innermost frame that is not torch's."""
+    frames = _FRAME.findall(trace)
+    for path, line in reversed(frames):
+        if not any(library in path for library in _LIBRARY):
+            return f"{path.replace(chr(92), '/').rpartition('/')[2]}:{line}"
+    return f"{frames[-1][0].rpartition('/')[2]}:{frames[-1][1]}" if frames else ""
+
+
+def _tensors(
+    archive: Archive, made: Described, trained: Mapping[str, bool], places: bool
+) -> Iterator[Stored]:
+    """Every stored tensor, as the two lists in the archive describe it."""
+    first: dict[Any, str] = {}
+    for folder, what in (("data/weights/", "weights"), ("data/constants/", "constants")):
+        lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{what}_config.json")]
+        for name in lists[:1]:
+            for fqn, entry in json.loads(archive.text(name))["config"].items():
+                stored = _stored(archive, str(fqn), f"{folder}{entry['path_name']}", entry, trained, places)
+                if stored.identity is not None:
+                    known = first.setdefault(stored.identity, stored.name)
+                    if known != stored.name:
+                        made.notes[stored.name] = f"tied to {known}"
+                _note_strides(made, stored, entry)
+                if entry.get("is_param"):
+                    made.parameters.add(stored.name)
+                yield stored
+
+
+def _note_strides(made: Described, stored: Stored, entry: Mapping[str, Any]) -> None:
+    strides = tuple(_number(s) for s in (entry.get("tensor_meta") or {}).get("strides") or ())
+    step = 1
+    for size, stride in zip(reversed(stored.shape), reversed(strides), strict=False):
+        if size > 1 and stride != step:
+            made.strides[stored.name] = strides
+            made.notes.setdefault(stored.name, f"strides {strides}")
+            return
+        step *= size
+
+
+def _number(described: Mapping[str, Any]) -> int:
+    number = described["as_int"]
+    if type(number) is not int or not 0 <= number < 1 << 62:
+        raise ValueError("a size that no tensor has")
+    return number
+
+
+def _stored(
+    archive: Archive,
+    fqn: str,
+    entry: str,
+    described: Mapping[str, Any],
+    trained: Mapping[str, bool],
+    places: bool,
+) -> Stored:
+    from explorer.engine.formats.torch_files.tensors import BYTES
+
+    meta = described.get("tensor_meta")
+    if described.get("use_pickle") or not meta:
+        return Stored(fqn, "?", (), 0, archive.path, 0, unread="it is stored as a pickle, which was not run")
+    dtype = DTYPES[meta["dtype"]]
+    shape, strides = (tuple(_number(s) for s in meta[key]) for key in ("sizes", "strides"))
+    begin, width, held = _number(meta["storage_offset"]), BYTES[dtype], archive.size_of(entry)
+    elements, last = 1, begin + 1
+    for size, stride in zip(shape, strides, strict=True):
+        elements *= size
+        last += (size - 1) * stride
+    if elements and last * width > held:
+        raise BadModel("a tensor is larger than its storage", where=archive.path)
+    unread = "its elements lie over each other" if elements * width > held else ""
+    if archive.entries[entry].method:
+        unread = "the file holds it packed"
+    offset = archive.start_of(entry) + begin * width if places and not unread else 0
+    identity = (entry, begin, elements) if elements else None
+    nbytes = min(elements * width, held)
+    return Stored(fqn, dtype, shape, nbytes, archive.path, offset, identity, trained.get(fqn, False), unread)

@@ -1,0 +1,274 @@
+"""Reading a pickle as data: what it describes, and which code it would have run.
+
+A pickle is a program for a small stack machine, and two of its instructions call whatever function it
+names. Python's own machine can be told which names to allow, and no more than that: a pickle of twenty
+bytes makes it take gigabytes for its memo, and a tuple nested a million times crashes it. This is the
+same machine written out with the calls left out. A name stays a name (`Global`), a call stays a note of
+what would be called with what (`Made`), unless whoever reads gives a function that makes a description in
+its place; and depth, counts and lengths are checked before memory is taken.
+
+All protocols are read, 0 to 5.
+"""
+
+from __future__ import annotations
+
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+    from typing import Any
+
+    Content = bytes | mmap.mmap
+
+    Maker = Callable[..., Any]
+
+__all__ = [
+    "DIGITS",
+    "LONG",
+    "MARKS",
+    "PLAIN",
+    "Broken",
+    "Cut",
+    "Global",
+    "Made",
+    "Ordered",
+    "Pickle",
+    "Span",
+    "checked_key",
+]
+
+MEMO = 20_000_000
+"""Objects that a pickle may refer back to."""
+STACK = 4_000_000
+"""Values that may wait on the stack; a list is appended to a thousand at a time."""
+MARKS = 10_000
+"""Containers that may be open inside each other."""
+DIGITS = 4_000
+"""Digits of the longest number."""
+LINE = 1 << 16
+"""Bytes of the longest line of the text protocol."""
+LONG = 64
+"""Bytes from which they are left where they are."""
+KEY = 16
+"""Parts of a tuple that can be a key."""
+
+
+class Broken(Exception):
+    """It is no pickle, or does what no pickle of a model does; the text says what."""
+
+
+class Cut(Broken):
+    """It ends before it should."""
+
+
+class Global:
+    """A name of code: a class or function that Python's machine would have imported.
+
+    Attributes:
+        module, name: As the pickle has them.
+        make: Stands for it where it is called; None leaves a `Made`.
+        qualname: 'torch.nn.modules.linear.Linear'.
+    """
+
+    __slots__ = ("make", "module", "name", "qualname")
+
+    def __init__(self, module: str, name: str, make: Maker | None = None) -> None:
+        self.module = module
+        self.name = name
+        self.make = make
+        self.qualname = f"{module}.{name}"
+
+
+class Span:
+    """Bytes that are left where they are: in what, from where, how many."""
+
+    __slots__ = ("at", "content", "size")
+
+    def __init__(self, content: Content, at: int, size: int) -> None:
+        self.content = content
+        self.at = at
+        self.size = size
+
+    def read(self, most: int) -> bytes:
+        """The bytes, `most` of them at most."""
+        return self.content[self.at : self.at + min(self.size, most)]
+
+
+class Made:
+    """An object that was not made: what would have been called, with what, and what it would hold.
+
+    Attributes:
+        kind: What would be called: a `Global`, or another object.
+        args: With these.
+        state: What it would be given to restore itself from.
+        items: Appended or added to it.
+        pairs: Set in it, key and value.
+    """
+
+    __slots__ = ("args", "items", "kind", "pairs", "state")
+
+    def __init__(self, kind: Any, args: tuple[Any, ...] = ()) -> None:
+        self.kind = kind
+        self.args = args
+        self.state: Any = {}
+        self.items: list[Any] = []
+        self.pairs: list[tuple[Any, Any]] = []
+
+    @property
+    def qualname(self) -> str:
+        """Name of what would be called; empty if it has none."""
+        return self.kind.qualname if isinstance(self.kind, Global) else ""
+
+
+class Ordered(dict):  # type: ignore[type-arg]
+    """A dictionary that can have attributes, as torch gives one to a state_dict (`_metadata`)."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, pairs: Any = ()) -> None:
+        self.state: Any = None
+        for key, value in pairs:
+            self[checked_key(key)] = value
+
+
+_STOP = 0x2E
+_BETWEEN = 4096
+"""Instructions between two looks at how much there is."""
+
+PLAIN = (str, int, float, bytes, bool, type(None))
+
+
+def checked_key(key: Any) -> Any:
+    """`key` if it is safe to hash.
+
+    Raises:
+        Broken: It is no key, or a tuple so nested that hashing it would not end.
+    """
+    if isinstance(key, tuple):
+        if len(key) > KEY or not all(isinstance(part, (*PLAIN, Global)) for part in key):
+            raise Broken("a key of a dictionary is nested")
+    elif not isinstance(key, (*PLAIN, Global, Made)):
+        raise Broken(f"a {type(key).__name__} cannot be a key")
+    return key
+
+
+class Pickle:
+    """One pickle, read from its beginning to its end.
+
+    Args:
+        content: Holds it.
+        at: Where it begins.
+        find: What a name stands for; may raise.
+        persistent: What an object outside the pickle stands for; None: there are none.
+
+    Attributes:
+        at: Behind it, once it is read.
+        named: Every name of code in it, and how often it would be called.
+    """
+
+    def __init__(
+        self,
+        content: Content,
+        at: int = 0,
+        *,
+        find: Callable[[str, str], Any] = Global,
+        persistent: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.content = content
+        self.at = at
+        self.find = find
+        self.outside = persistent
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+        self.known: dict[tuple[str, str], Any] = {}
+        self.named: dict[str, int] = {}
+
+    def load(self) -> Any:
+        """What it describes.
+
+        Raises:
+            Broken: It is no pickle, or not one of a model.
+        """
+        from explorer.engine.formats.torch_files.pickle_steps import TABLE
+
+        content, table = self.content, TABLE
+        try:
+            while True:
+                for _ in range(_BETWEEN):
+                    code = content[self.at]
+                    self.at += 1
+                    if code == _STOP:
+                        return self.stack.pop()
+                    table[code](self)
+                if len(self.memo) > MEMO or len(self.stack) + sum(map(len, self.below)) > STACK:
+                    raise Broken("it holds more objects than any model")
+        except Broken:
+            raise
+        except IndexError:
+            raise (
+                Cut("it is cut off") if self.at >= len(content) else Broken("it takes what is not there")
+            ) from None
+        except KeyError:
+            raise Broken("it refers to what is not there") from None
+        except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+            raise Broken(str(error)[:200] or type(error).__name__) from error
+
+    # -- bytes
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        start = self.at
+        self.at = start + size
+        if size < 0 or self.at > len(self.content):
+            raise Cut("it is cut off")
+        return self.content[start : self.at]
+
+    def number(self, size: int) -> int:
+        """The next `size` bytes as a count."""
+        return int.from_bytes(self.take(size), "little")
+
+    def raw_line(self) -> bytes:
+        """The rest of the line."""
+        end = self.content.find(b"\n", self.at, self.at + LINE)
+        if end < 0:
+            if self.at + LINE > len(self.content):
+                raise Cut("it is cut off")
+            raise Broken("a line of it is too long")
+        start, self.at = self.at, end + 1
+        return self.content[start:end]
+
+    def line(self) -> str:
+        """The rest of the line as text."""
+        return self.raw_line().decode("utf-8", "backslashreplace")
+
+    # -- the stack
+
+    def marked(self) -> list[Any]:
+        """What lies above the last mark, which goes too."""
+        found = self.stack
+        self.stack = self.below.pop()
+        return found
+
+    def called(self, func: Any, args: Any) -> Any:
+        """What stands for a call."""
+        if not isinstance(args, tuple):
+            raise Broken("it calls something without arguments")
+        if isinstance(func, Global):
+            self.named[func.qualname] = self.named.get(func.qualname, 0) + 1
+            if func.make is not None:
+                return func.make(*args)
+        elif not isinstance(func, Made):
+            raise Broken(f"it calls a {type(func).__name__}")
+        return Made(func, args)
+
+    def named_as(self, module: str, name: str) -> Any:
+        """What stands for a name of code."""
+        key = module, name
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.find(module, name)
+            self.named.setdefault(f"{module}.{name}", 0)
+        return found

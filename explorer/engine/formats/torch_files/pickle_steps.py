@@ -1,0 +1,439 @@
+"""What every instruction of a pickle does to the machine that reads it (`pickle_machine`).
+
+A table from the byte of an instruction to a function; their codes and meanings are those of Python's
+pickletools. Those that every tensor of a checkpoint takes are written out where a call less counts.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from explorer.engine.formats.torch_files.pickle import (
+    DIGITS,
+    LONG,
+    MARKS,
+    PLAIN,
+    Broken,
+    Cut,
+    Global,
+    Made,
+    Ordered,
+    Pickle,
+    Span,
+    checked_key,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Step = Callable[[Pickle], None]
+
+__all__ = ["TABLE"]
+
+_from_bytes = int.from_bytes
+
+
+def _push(make: Callable[[Pickle], Any]) -> Step:
+    def step(m: Pickle) -> None:
+        value = make(m)
+        # only now: what makes the value may have taken the stack down to the last mark
+        m.stack.append(value)
+
+    return step
+
+
+def _nothing(m: Pickle) -> None:
+    pass
+
+
+def _skipped(size: int) -> Step:
+    def step(m: Pickle) -> None:
+        m.take(size)
+
+    return step
+
+
+def _byte(m: Pickle) -> None:
+    at = m.at
+    m.stack.append(m.content[at])
+    m.at = at + 1
+
+
+def _two_bytes(m: Pickle) -> None:
+    at = m.at
+    m.stack.append(m.content[at] | m.content[at + 1] << 8)
+    m.at = at + 2
+
+
+def _signed(m: Pickle) -> int:
+    return _from_bytes(m.take(4), "little", signed=True)
+
+
+def _long(size: int) -> Callable[[Pickle], int]:
+    def value(m: Pickle) -> int:
+        length = m.number(size)
+        if length > DIGITS:
+            raise Broken("a number of it has too many digits")
+        return int.from_bytes(m.take(length), "little", signed=True)
+
+    return value
+
+
+def _unicode(m: Pickle) -> None:
+    """Text with a length of four bytes, which is what torch writes."""
+    content, at = m.content, m.at + 4
+    end = at + _from_bytes(content[at - 4 : at], "little")
+    if end > len(content):
+        raise Cut("it is cut off")
+    m.at = end
+    m.stack.append(content[at:end].decode("utf-8", "surrogatepass"))
+
+
+def _text(size: int) -> Callable[[Pickle], str]:
+    return lambda m: m.take(m.number(size)).decode("utf-8", "surrogatepass")
+
+
+def _latin(size: int) -> Callable[[Pickle], str]:
+    return lambda m: m.take(m.number(size)).decode("latin-1")
+
+
+def _bytes(size: int) -> Callable[[Pickle], Any]:
+    def value(m: Pickle) -> Any:
+        length = m.number(size)
+        if length < LONG:
+            return m.take(length)
+        start = m.at
+        if length > len(m.content) - start:
+            raise Cut("it is cut off")
+        m.at = start + length
+        return Span(m.content, start, length)
+
+    return value
+
+
+def _int_line(m: Pickle) -> int | bool:
+    text = m.line()
+    if text in ("00", "01"):
+        return text == "01"
+    return _digits(text)
+
+
+def _digits(text: str) -> int:
+    if len(text) > DIGITS:
+        raise Broken("a number of it has too many digits")
+    return int(text.removesuffix("L"))
+
+
+def _quoted(m: Pickle) -> str:
+    text = m.raw_line()
+    if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
+        raise Broken("a text of it has no quotes")
+    return text[1:-1].decode("unicode_escape")
+
+
+def _escaped(m: Pickle) -> str:
+    return m.raw_line().decode("raw_unicode_escape")
+
+
+def _double(m: Pickle) -> float:
+    (value,) = struct.unpack(">d", m.take(8))
+    return float(value)
+
+
+def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
+    def value(m: Pickle) -> tuple[Any, ...]:
+        stack = m.stack
+        if len(stack) < count:
+            raise Broken("it takes what is not there")
+        found = tuple(stack[-count:])
+        del stack[-count:]
+        return found
+
+    return value
+
+
+def _tuple(m: Pickle) -> None:
+    found = tuple(m.stack)
+    m.stack = m.below.pop()
+    m.stack.append(found)
+
+
+def _tuple_of_one(m: Pickle) -> None:
+    m.stack[-1] = (m.stack[-1],)
+
+
+def _empty_tuple(m: Pickle) -> None:
+    m.stack.append(())
+
+
+def _dict(m: Pickle) -> Ordered:
+    made = Ordered()
+    _fill(made, m.marked())
+    return made
+
+
+def _fill(target: Any, flat: list[Any]) -> None:
+    """Sets keys and values, which lie in turn."""
+    if len(flat) % 2:
+        raise Broken("a key has no value")
+    if isinstance(target, dict):
+        for at in range(0, len(flat), 2):
+            key = flat[at]
+            target[key if type(key) is str else checked_key(key)] = flat[at + 1]
+    elif isinstance(target, Made):
+        target.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
+    else:
+        raise Broken(f"it sets an item of a {type(target).__name__}")
+
+
+def _extend(target: Any, values: list[Any]) -> None:
+    if isinstance(target, list):
+        target.extend(values)
+    elif isinstance(target, Made):
+        target.items.extend(values)
+    else:
+        raise Broken(f"it appends to a {type(target).__name__}")
+
+
+def _set_item(m: Pickle) -> None:
+    stack = m.stack
+    value = stack.pop()
+    key = stack.pop()
+    if type(stack[-1]) is Ordered and type(key) is str:
+        stack[-1][key] = value
+    else:
+        _fill(stack[-1], [key, value])
+
+
+def _set_items(m: Pickle) -> None:
+    pairs = m.marked()
+    _fill(m.stack[-1], pairs)
+
+
+def _append(m: Pickle) -> None:
+    value = _last(1)(m)
+    _extend(m.stack[-1], list(value))
+
+
+def _appends(m: Pickle) -> None:
+    values = m.marked()
+    _extend(m.stack[-1], values)
+
+
+_SET = Global("builtins", "set")
+_FROZEN = Global("builtins", "frozenset")
+
+
+def _frozen(m: Pickle) -> Made:
+    made = Made(_FROZEN)
+    made.items = m.marked()
+    return made
+
+
+def _pop(m: Pickle) -> None:
+    m.stack.pop()
+
+
+def _pop_marked(m: Pickle) -> None:
+    m.marked()
+
+
+def _mark(m: Pickle) -> None:
+    below = m.below
+    below.append(m.stack)
+    if len(below) > MARKS:
+        raise Broken("it is nested deeper than any model")
+    m.stack = []
+
+
+def _put_short(m: Pickle) -> None:
+    at = m.at
+    m.memo[m.content[at]] = m.stack[-1]
+    m.at = at + 1
+
+
+def _put_long(m: Pickle) -> None:
+    at = m.at
+    m.at = at + 4
+    m.memo[_from_bytes(m.content[at : at + 4], "little")] = m.stack[-1]
+
+
+def _memoize(m: Pickle) -> None:
+    m.memo[len(m.memo)] = m.stack[-1]
+
+
+def _put_line(m: Pickle) -> None:
+    m.memo[_digits(m.line())] = m.stack[-1]
+
+
+def _get_short(m: Pickle) -> None:
+    at = m.at
+    m.stack.append(m.memo[m.content[at]])
+    m.at = at + 1
+
+
+def _get_long(m: Pickle) -> None:
+    at = m.at
+    m.at = at + 4
+    m.stack.append(m.memo[_from_bytes(m.content[at : at + 4], "little")])
+
+
+def _get_line(m: Pickle) -> None:
+    m.stack.append(m.memo[_digits(m.line())])
+
+
+def _global(m: Pickle) -> Any:
+    module = m.line()
+    return m.named_as(module, m.line())
+
+
+def _stack_global(m: Pickle) -> Any:
+    module, name = _last(2)(m)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise Broken("a name in it is no text")
+    return m.named_as(module, name)
+
+
+def _reduce(m: Pickle) -> None:
+    stack = m.stack
+    args = stack.pop()
+    func = stack[-1]
+    if type(func) is Global and func.make is not None and type(args) is tuple:
+        m.named[func.qualname] += 1
+        stack[-1] = func.make(*args)
+    else:
+        stack[-1] = m.called(func, args)
+
+
+def _new_with_names(m: Pickle) -> Any:
+    kind, args, named = _last(3)(m)
+    if not isinstance(named, dict):
+        raise Broken("it calls something without arguments")
+    return m.called(kind, args if not named else (*args, named))
+
+
+def _instance(m: Pickle) -> Any:
+    kind = _global(m)
+    return m.called(kind, tuple(m.marked()))
+
+
+def _object(m: Pickle) -> Any:
+    parts = m.marked()
+    if not parts:
+        raise Broken("it takes what is not there")
+    return m.called(parts[0], tuple(parts[1:]))
+
+
+def _build(m: Pickle) -> None:
+    (state,) = _last(1)(m)
+    target = m.stack[-1]
+    if isinstance(target, (Made, Ordered)):
+        target.state = state
+    elif isinstance(target, (list, tuple, Global, *PLAIN)):
+        raise Broken(f"it restores a {type(target).__name__}")
+    # of what stands for a call (a tensor) the description is whole already
+
+
+def _outside(m: Pickle) -> None:
+    if m.outside is None:
+        raise Broken("it refers to what is outside of it")
+    m.stack[-1] = m.outside(m.stack[-1])
+
+
+def _persistent(m: Pickle, pid: Any) -> Any:
+    if m.outside is None:
+        raise Broken("it refers to what is outside of it")
+    return m.outside(pid)
+
+
+def _extension(size: int) -> Callable[[Pickle], Any]:
+    return lambda m: m.named_as("copyreg", f"extension {m.number(size)}")
+
+
+def _unknown(m: Pickle) -> None:
+    raise Broken(f"byte {m.content[m.at - 1]} at {m.at - 1:,} is no instruction")
+
+
+def _empty_set(m: Pickle) -> Made:
+    return Made(_SET)
+
+
+_STEPS: dict[bytes, Step] = {
+    # values
+    b"N": lambda m: m.stack.append(None),
+    b"\x88": lambda m: m.stack.append(True),
+    b"\x89": lambda m: m.stack.append(False),
+    b"I": _push(_int_line),
+    b"L": _push(lambda m: _digits(m.line())),
+    b"F": _push(lambda m: float(m.line())),
+    b"J": _push(_signed),
+    b"K": _byte,
+    b"M": _two_bytes,
+    b"\x8a": _push(_long(1)),
+    b"\x8b": _push(_long(4)),
+    b"G": _push(_double),
+    b"S": _push(_quoted),
+    b"T": _push(_latin(4)),
+    b"U": _push(_latin(1)),
+    b"V": _push(_escaped),
+    b"X": _unicode,
+    b"\x8c": _push(_text(1)),
+    b"\x8d": _push(_text(8)),
+    b"B": _push(_bytes(4)),
+    b"C": _push(_bytes(1)),
+    b"\x8e": _push(_bytes(8)),
+    b"\x96": _push(_bytes(8)),
+    # containers
+    b")": _empty_tuple,
+    b"]": lambda m: m.stack.append([]),
+    b"}": lambda m: m.stack.append(Ordered()),
+    b"\x8f": _push(_empty_set),
+    b"t": _tuple,
+    b"l": _push(lambda m: m.marked()),
+    b"d": _push(_dict),
+    b"\x91": _push(_frozen),
+    b"\x85": _tuple_of_one,
+    b"\x86": _push(_last(2)),
+    b"\x87": _push(_last(3)),
+    b"a": _append,
+    b"e": _appends,
+    b"s": _set_item,
+    b"u": _set_items,
+    b"\x90": _appends,
+    # the stack and the memo
+    b"(": _mark,
+    b"0": _pop,
+    b"1": _pop_marked,
+    b"2": _push(lambda m: m.stack[-1]),
+    b"p": _put_line,
+    b"q": _put_short,
+    b"r": _put_long,
+    b"\x94": _memoize,
+    b"g": _get_line,
+    b"h": _get_short,
+    b"j": _get_long,
+    # code: names and calls
+    b"c": _push(_global),
+    b"\x93": _push(_stack_global),
+    b"R": _reduce,
+    b"\x81": _reduce,
+    b"\x92": _push(_new_with_names),
+    b"i": _push(_instance),
+    b"o": _push(_object),
+    b"b": _build,
+    b"P": _push(lambda m: _persistent(m, m.line())),
+    b"Q": _outside,
+    b"\x82": _push(_extension(1)),
+    b"\x83": _push(_extension(2)),
+    b"\x84": _push(_extension(4)),
+    # framing
+    b"\x80": _skipped(1),
+    b"\x95": _skipped(8),
+    b"\x97": _push(lambda m: _persistent(m, None)),
+    b"\x98": _nothing,
+}
+
+TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _unknown) for code in range(256))
+"""What every instruction does, by its byte."""

@@ -1,0 +1,452 @@
+"""What the pickles of torch describe: tensors as places in storages, without torch and without running any.
+
+A TorchScript file may only name a few constructors (`strict`), each of which makes a plain description.
+A checkpoint may name anything, as whoever saved it had classes of their own (`lenient`): what is not known
+here stays a note of what would have been called.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from operator import mul
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.formats.torch_files.pickle import Broken, Global, Made, Ordered, Pickle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from explorer.engine.formats.torch_files.pickle import Content
+
+__all__ = [
+    "BYTES",
+    "RENAMED",
+    "Device",
+    "StorageRef",
+    "TensorSpec",
+    "broken",
+    "checked",
+    "lenient",
+    "strict",
+]
+
+BYTES: Mapping[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""Bytes of an element, by torch's name of its type."""
+
+RENAMED = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "chalf": "complex32",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+    "qint8": "int8",
+    "quint8": "uint8",
+    "qint32": "int32",
+}
+"""Types that go by a second name; quantized ones by the integers that they are stored as."""
+
+_STORAGES = {
+    "ByteStorage": "uint8",
+    "CharStorage": "int8",
+    "ShortStorage": "int16",
+    "IntStorage": "int32",
+    "LongStorage": "int64",
+    "HalfStorage": "float16",
+    "FloatStorage": "float32",
+    "DoubleStorage": "float64",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+    "BoolStorage": "bool",
+    "BFloat16Storage": "bfloat16",
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
+    "UntypedStorage": "uint8",
+}
+"""Element types of storages; quantized ones by the integers that they are stored as."""
+
+_SIZES = 1 << 62
+_RANK = 64
+"""Dimensions that torch's tensors can have."""
+
+
+class StorageRef:
+    """Stored bytes: the entry's key, the type of the elements in torch's words ('float32'), how many.
+
+    `start` is the element at which a view of it begins (the form of before torch 1.6 has such).
+    """
+
+    __slots__ = ("dtype", "elements", "key", "start")
+
+    def __init__(self, key: str, dtype: str, elements: int, start: int = 0) -> None:
+        self.key = key
+        self.dtype = dtype
+        self.elements = elements
+        self.start = start
+
+    def _parts(self) -> tuple[str, str, int, int]:
+        return self.key, self.dtype, self.elements, self.start
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageRef) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+
+class TensorSpec:
+    """A tensor as a file describes it: a place in a storage. Strides and offset are in elements.
+
+    `storage` is None where the file holds no values (a tensor of the meta device); `layout` is 'strided', or
+    says what kind of tensor this only holds the values of; `parameter`: whether it was saved as one.
+    """
+
+    __slots__ = ("dtype", "layout", "offset", "parameter", "requires_grad", "shape", "storage", "stride")
+
+    def __init__(
+        self,
+        storage: StorageRef,
+        dtype: str,
+        offset: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        requires_grad: bool = False,
+        parameter: bool = False,
+        layout: str = "strided",
+    ) -> None:
+        self.storage = storage
+        self.dtype = dtype
+        self.offset = offset
+        self.shape = shape
+        self.stride = stride
+        self.requires_grad = requires_grad
+        self.parameter = parameter
+        self.layout = layout
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.storage, self.dtype, self.offset, self.shape, self.stride, self.requires_grad
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorSpec) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    @property
+    def elements(self) -> int:
+        """How many numbers."""
+        return prod(self.shape)
+
+    @property
+    def extent(self) -> int:
+        """Elements of the storage from its beginning to the last one used; 0 for an empty tensor."""
+        if not prod(self.shape):
+            return 0
+        reach: int = sum(map(mul, self.shape, self.stride))
+        return self.offset + 1 + reach - sum(self.stride)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its elements lie one behind the other, in order."""
+        step = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if stride != step and size > 1:
+                return False
+            step *= size
+        return True
+
+
+class Device:
+    """A device that a file names; it is not asked for."""
+
+    __slots__ = ("index", "kind")
+
+    def __init__(self, kind: str = "cpu", index: int | None = None) -> None:
+        self.kind = str(kind)
+        self.index = index
+
+
+def checked(spec: TensorSpec) -> TensorSpec:
+    """`spec`, if it describes a tensor at all.
+
+    Raises:
+        ValueError: Its sizes are no counts, do not fit together, or exceed the storage.
+    """
+    ref, shape, stride = spec.storage, spec.shape, spec.stride
+    for number in (spec.offset, ref.elements, ref.start, *shape, *stride):
+        if type(number) is not int or not 0 <= number < _SIZES:
+            raise ValueError("a tensor's sizes are not counts")
+    if len(shape) != len(stride) or len(shape) > _RANK:
+        raise ValueError("a tensor has other strides than dimensions")
+    if prod(shape) >= _SIZES:
+        raise ValueError("a tensor is larger than any memory")
+    if spec.extent * BYTES.get(spec.dtype, 0) > ref.elements * BYTES.get(ref.dtype, _SIZES):
+        raise ValueError("a tensor is larger than its storage")
+    return spec
+
+
+def _storage(value: Any) -> StorageRef:
+    if not isinstance(value, StorageRef):
+        raise ValueError("a tensor has no storage")
+    return value
+
+
+def _tensor(storage: Any, offset: int, shape: Sequence[int], stride: Sequence[int], *rest: Any) -> TensorSpec:
+    ref = _storage(storage)
+    dtype = rest[2] if len(rest) > 2 and isinstance(rest[2], str) else ref.dtype
+    return checked(TensorSpec(ref, dtype, offset, tuple(shape), tuple(stride), rest[:1] == (True,)))
+
+
+def _quantized(
+    storage: Any, offset: int, shape: Sequence[int], stride: Sequence[int], *rest: Any
+) -> TensorSpec:
+    ref = _storage(storage)
+    return checked(TensorSpec(ref, ref.dtype, offset, tuple(shape), tuple(stride)))
+
+
+def _parameter(data: Any, requires_grad: bool = True, *rest: Any) -> Any:
+    if not isinstance(data, TensorSpec):
+        return data
+    return TensorSpec(
+        data.storage, data.dtype, data.offset, data.shape, data.stride, bool(requires_grad), True, data.layout
+    )
+
+
+def _given(value: Any, *rest: Any) -> Any:
+    return value
+
+
+def _sizes(value: Any = ()) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else ()
+
+
+def _no_values(dtype: Any, shape: Sequence[int], stride: Sequence[int], *rest: Any) -> TensorSpec:
+    """A tensor of the meta device."""
+    sizes, steps = tuple(shape), tuple(stride)
+    made = TensorSpec(
+        StorageRef("", str(dtype), _SIZES - 1), str(dtype), 0, sizes, steps, rest[:1] == (True,)
+    )
+    checked(made)
+    made.layout = "meta"
+    return made
+
+
+def _sparse(layout: Any, data: Any) -> Any:
+    """A sparse tensor: its values, under the whole's shape."""
+    parts = [part for part in data if isinstance(part, TensorSpec)] if isinstance(data, tuple) else []
+    size = next((part for part in data if _is_shape(part)), None) if isinstance(data, tuple) else None
+    if not parts:
+        raise ValueError("a sparse tensor has no values")
+    values = parts[-1]
+    return TensorSpec(
+        values.storage,
+        values.dtype,
+        values.offset,
+        tuple(size or values.shape),
+        values.stride,
+        layout="sparse",
+    )
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(type(n) is int and 0 <= n < _SIZES for n in value)
+
+
+def _rebuilt(func: Any, kind: Any, args: Any, state: Any) -> Any:
+    """A subclass of Tensor: the tensor that it is one of."""
+    if isinstance(func, Global) and func.make is not None and isinstance(args, tuple):
+        return func.make(*args)
+    return Made(func, args if isinstance(args, tuple) else ())
+
+
+class _Storage(Global):
+    """A storage class of torch's, which names the type of what is stored."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: str, module: str, name: str) -> None:
+        super().__init__(module, name)
+        self.dtype = dtype
+
+
+_DTYPES = {name: name for name in BYTES} | RENAMED
+
+_MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _tensor,
+    ("torch._utils", "_rebuild_qtensor"): _quantized,
+    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch.jit._pickle", "build_intlist"): _given,
+    ("torch.jit._pickle", "build_doublelist"): _given,
+    ("torch.jit._pickle", "build_boollist"): _given,
+    ("torch.jit._pickle", "build_tensorlist"): _given,
+    ("torch.jit._pickle", "restore_type_tag"): _given,
+    ("torch", "device"): Device,
+    ("collections", "OrderedDict"): Ordered,
+}
+"""What stands for a call in any pickle of torch's: each makes a description and touches nothing else."""
+
+_MORE: dict[tuple[str, str], Callable[..., Any]] = {
+    ("torch._utils", "_rebuild_tensor"): _tensor,
+    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
+    ("torch._utils", "_rebuild_meta_tensor_no_storage"): _no_values,
+    ("torch._utils", "_rebuild_sparse_tensor"): _sparse,
+    ("torch._utils", "_rebuild_sparse_csr_tensor"): _sparse,
+    ("torch._tensor", "_rebuild_from_type_v2"): _rebuilt,
+    ("torch", "Size"): _sizes,
+}
+"""What stands for further calls in checkpoints."""
+
+_PLAIN_NAMES = {
+    ("torch", "per_tensor_affine"): "per_tensor_affine",
+    ("torch", "per_channel_affine"): "per_channel_affine",
+    **{("torch", name): dtype for name, dtype in _DTYPES.items()},
+}
+
+
+def _known(module: str, name: str) -> Any:
+    """What stands for a name that every file of torch's may use; None if it may not."""
+    plain = _PLAIN_NAMES.get((module, name))
+    if plain is not None:
+        return plain
+    make = _MAKERS.get((module, name))
+    if make is not None:
+        return Global(module, name, make)
+    if name in _STORAGES and module in ("torch", "torch.cuda", "torch.storage"):
+        return _Storage(_STORAGES[name], module, name)
+    return None
+
+
+class _Refused(Exception):
+    """A pickle asks for something that no file of its kind needs."""
+
+
+def _persistent(pid: Any) -> Any:
+    """What an object outside the pickle stands for: a storage, or the class that a legacy file calls so.
+
+    Raises:
+        Broken: It is neither.
+    """
+    if isinstance(pid, tuple) and len(pid) >= 2 and pid[0] == "module" and isinstance(pid[1], Global):
+        return pid[1]
+    if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
+        raise Broken("it refers to an entry of unknown kind")
+    _, kind, key, _, elements = pid[:5]
+    if type(elements) is not int or not isinstance(key, (str, int)):
+        raise Broken("it refers to an entry of unknown kind")
+    if isinstance(kind, _Storage):
+        dtype = kind.dtype
+    elif isinstance(kind, Global) and kind.name.endswith("Storage"):
+        # of four bits or two: a type that nobody but torch can unpack
+        dtype = kind.name.removesuffix("Storage").lower()
+    else:
+        raise Broken("it refers to an entry of unknown kind")
+    start = 0
+    view = pid[5] if len(pid) > 5 else None
+    if isinstance(view, tuple) and len(view) == 3:
+        if type(view[1]) is not int or type(view[2]) is not int or not 0 <= view[1] <= elements - view[2]:
+            raise Broken("a view lies outside its storage")
+        start, elements = view[1], view[2]
+    return StorageRef(str(key), dtype, elements, start)
+
+
+def broken(error: Broken, where: str) -> BadModel:
+    """What is wrong with a pickle, for a person."""
+    return BadModel(
+        f"its pickle is broken ({printable(str(error))})", where=where, hint="fetch or save the file again"
+    )
+
+
+def strict(content: bytes, where: str, tensors: Mapping[int, TensorSpec] | None = None) -> Any:
+    """What a pickle in a TorchScript file describes: plain values, `TensorSpec`, `Made`.
+
+    Args:
+        content: The pickle.
+        where: The file, for the message.
+        tensors: Tensors that it refers to by number.
+
+    Raises:
+        BadModel: It is broken, or names something that such a file does not need.
+    """
+
+    def find(module: str, name: str) -> Any:
+        if (module, name) == ("torch.jit._pickle", "build_tensor_from_id"):
+            return Global(module, name, (tensors or {}).__getitem__)
+        if module == "__torch__" or module.startswith("__torch__."):
+            return Global(module, name)
+        found = _known(module, name)
+        if found is None:
+            raise _Refused(f"{module}.{name}")
+        return found
+
+    try:
+        return Pickle(content, find=find, persistent=_persistent).load()
+    except _Refused as refused:
+        raise BadModel(
+            f"its pickle asks for {printable(str(refused))}, which runs code and was not run",
+            where=where,
+            hint="save the model as TorchScript, .pt2 or ONNX from code that you trust",
+        ) from refused
+    except Broken as error:
+        raise broken(error, where) from error
+
+
+def lenient(
+    content: Content,
+    at: int = 0,
+    *,
+    more: Mapping[tuple[str, str], Callable[..., Any]] | None = None,
+    storages: dict[str, tuple[str, int]] | None = None,
+) -> Pickle:
+    """The machine for a checkpoint's pickle, which may name anything; nothing of it is called.
+
+    Args:
+        content: Holds the pickle.
+        at: Where it begins.
+        more: What stands for further calls.
+        storages: Takes the type and the elements of every storage, by its key.
+    """
+    further = _MORE if more is None else _MORE | dict(more)
+
+    def find(module: str, name: str) -> Any:
+        make = further.get((module, name))
+        if make is not None:
+            return Global(module, name, make)
+        return _known(module, name) or Global(module, name)
+
+    def persistent(pid: Any) -> Any:
+        found = _persistent(pid)
+        if storages is not None and isinstance(found, StorageRef):
+            storages[found.key] = found.dtype, pid[4]
+        return found
+
+    return Pickle(content, at, find=find, persistent=persistent)

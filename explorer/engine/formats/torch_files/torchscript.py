@@ -1,0 +1,357 @@
+"""What a TorchScript file is made of: its modules, their classes and tensors, and the calls of its code.
+
+The tree is in a pickle, the classes are in text. Both are read as data, and the text not even parsed: a
+line says what it declares or calls, so a large model's code is looked through in milliseconds, without
+torch. Who analyses the model parses it (`torch_code`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from explorer.base.errors import BadModel
+from explorer.base.units import bytes_text
+from explorer.engine.formats.module_index import Operator, Part, stored_bytes
+from explorer.engine.formats.tensor_index import Contents, Stored
+from explorer.engine.formats.torch_files.pickle import Made
+from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
+from explorer.engine.formats.torch_files.zip_archive import Archive
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+__all__ = ["Script", "plain_name", "script"]
+
+DEPTH = 64
+"""Levels of modules inside each other."""
+ARGUMENTS = 60
+"""Characters of the arguments of a call that are shown."""
+CALLS = 256
+"""Calls of one module that are listed."""
+
+_CLASS = re.compile(r"^class ([^\s(:]{1,512}+)\(?([A-Za-z]{0,32})\)?:", re.MULTILINE)
+_NAMES = re.compile(r"^  __(parameters|buffers)__ = \[([^\n]*)\]", re.MULTILINE)
+_NAME = re.compile(r'"((?:[^"\\]|\\.)*+)"')
+_CONSTANT = re.compile(r"^  (\w{1,128}+) : Final\[[^\n=]{1,256}\] = ([^\n]{1,256}+)$", re.MULTILINE)
+_METHOD = re.compile(r"^  def (\w{1,128}+)\(", re.MULTILINE)
+_CALL = re.compile(
+    r"(?<![\w.])(?:(?:torch|ops)\.([A-Za-z_][\w.]{0,128}+)\(([^\n]*+)"
+    r"|= __torch__\.((?:[\w]{1,128}+\.){1,16}+[a-z_]\w{0,128}+)$)",
+    re.MULTILINE,
+)
+_TAKES = re.compile(r"(\w{1,128}+): ([^\n,]{1,256}?)(?=,\n|, |\) ->|\)\s*:)")
+
+
+def plain_name(qualname: str) -> str:
+    """The name of a class before TorchScript mangled it: 'torch.nn.modules.conv.Conv2d'."""
+    pieces = qualname.split(".")
+    kept = [p for p in pieces[1:] if not p.startswith("___torch_mangle_")]
+    return ".".join(kept) or pieces[-1]
+
+
+class _Kind:
+    """A class of the file, as far as lines of its text say.
+
+    Attributes:
+        base: 'Module', 'NamedTuple' or the like.
+        parameters: Names of its attributes that are; `buffers` likewise.
+        constants: Attributes whose value is in the code.
+        calls: Operators and functions that its methods call.
+        takes: Name and type of what its forward takes, without itself.
+    """
+
+    __slots__ = ("base", "buffers", "calls", "constants", "parameters", "takes")
+
+    def __init__(self, base: str, text: str) -> None:
+        self.base = base
+        named = {kind: frozenset(_NAME.findall(names)) for kind, names in _NAMES.findall(text)}
+        self.parameters = named.get("parameters", frozenset())
+        self.buffers = named.get("buffers", frozenset())
+        self.constants = {name: _literal(value) for name, value in _CONSTANT.findall(text)}
+        self.calls = list(_calls(text))
+        self.takes = _takes(text)
+
+
+def _literal(text: str) -> Any:
+    """A constant of the code, as far as it is plain; else its text."""
+    if text in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[text]
+    try:
+        return float(text) if "." in text or "e" in text else int(text)
+    except ValueError:
+        pass
+    return text.strip("'\"")
+
+
+def _calls(text: str) -> Iterator[Operator]:
+    """The calls of a class's methods in the order of the text; the same call in a row counts."""
+    start = _METHOD.search(text)
+    if start is None:
+        return
+    last: Operator | None = None
+    for found in _CALL.finditer(text, start.start()):
+        operator, arguments, function = found.groups()
+        kind = f"torch.{operator}" if operator else function
+        if kind.startswith("torch.prim.") or (operator and kind in _TRIVIAL):
+            continue
+        shown = (arguments or "")[:ARGUMENTS]
+        if last is not None and last.kind == kind:
+            last.calls += 1
+            continue
+        if last is not None:
+            yield last
+        last = Operator(kind, line=f"({shown}" if shown else "")
+    if last is not None:
+        yield last
+
+
+_SIZES = "dim|size|len|eq|ne|lt|gt|le|ge|__is__|__isnot__|__not__|__contains__|__getitem__"
+_CHOICES = "format|warn|append|str|int|bool|float"
+_TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES}|{_CHOICES}".split("|"))
+"""Calls that compute sizes and choices, which every scripted layer is full of."""
+
+
+def _takes(text: str) -> list[tuple[str, str]]:
+    start = text.find("  def forward(")
+    if start < 0:
+        return []
+    head = text[start : text.find(":\n    ", start + 14) + 1][:8192]
+    # the first is the module itself, whatever its author calls it
+    return _TAKES.findall(head)[1:]
+
+
+class _Code:
+    """The text of the classes in an archive, looked through file by file when one is needed."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self.known: dict[str, dict[str, _Kind]] = {}
+
+    def kind(self, qualname: str) -> _Kind | None:
+        """The class of this name, None if the file has no text for it."""
+        module, _, name = qualname.rpartition(".")
+        if module not in self.known:
+            self.known[module] = self._read(f"code/{module.replace('.', '/')}.py")
+        return self.known[module].get(name)
+
+    def _read(self, entry: str) -> dict[str, _Kind]:
+        if entry not in self.archive:
+            return {}
+        text = self.archive.text(entry)
+        starts = list(_CLASS.finditer(text))
+        ends = [*(found.start() for found in starts[1:]), len(text)][: len(starts)]
+        return {
+            found[1]: _Kind(found[2], text[found.end() : end])
+            for found, end in zip(starts, ends, strict=True)
+        }
+
+
+class Script:
+    """What a TorchScript file is made of.
+
+    Attributes:
+        contents: Its tensors, and what else it says.
+        parts: Its modules in pre-order.
+        strides: Of those tensors that do not lie in one piece, in elements.
+        notes: What is to be said of a tensor, by its name.
+        inputs: Name, type and shape of what it takes; traced models know the shapes.
+    """
+
+    __slots__ = ("contents", "inputs", "notes", "parts", "strides")
+
+    def __init__(self) -> None:
+        self.contents: Contents
+        self.parts: list[Part] = []
+        self.strides: dict[str, tuple[int, ...]] = {}
+        self.notes: dict[str, str] = {}
+        self.inputs: list[tuple[str, str | None, tuple[int | str | None, ...] | None]] = []
+
+
+class _Reader:
+    def __init__(self, archive: Archive, places: bool) -> None:
+        self.archive = archive
+        self.places = places
+        self.code = _Code(archive)
+        self.found = Script()
+        self.tensors: list[Stored] = []
+        self.first: dict[Any, str] = {}
+
+    def modules(self, root: Made) -> None:
+        """Every module in pre-order; one that is there twice stands at its first place."""
+        stack: list[tuple[str, Made, int]] = [("", root, 0)]
+        seen: set[int] = set()
+        while stack:
+            path, value, depth = stack.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if depth > DEPTH:
+                raise BadModel("its modules are nested deeper than any model's", where=self.archive.path)
+            kind = self.code.kind(value.qualname)
+            state: Mapping[Any, Any] = value.state if isinstance(value.state, dict) else {}
+            children = [(str(k), v) for k, v in state.items() if self.is_module(v)]
+            full = plain_name(value.qualname)
+            part = Part(path, full.rpartition(".")[2], depth, inside=bool(children), qualname=full)
+            part.settings = _settings(kind, state)
+            part.operators = kind.calls[:CALLS] if kind is not None else []
+            prefix = f"{path}." if path else ""
+            for key, item in state.items():
+                if isinstance(item, TensorSpec):
+                    own = kind is not None and key in kind.parameters
+                    stored = self.tensor(f"{prefix}{key}", item, "data", item.requires_grad if own else False)
+                    (part.parameters if own else part.buffers).append(stored)
+            self.found.parts.append(part)
+            below = depth + (1 if path else 0)
+            stack += [(f"{prefix}{key}", item, below) for key, item in reversed(children)]
+
+    def is_module(self, value: Any) -> bool:
+        if not isinstance(value, Made):
+            return False
+        kind = self.code.kind(value.qualname)
+        return kind is not None and kind.base == "Module"
+
+    def constants(self) -> int:
+        """Tensors among the constants of the code: a frozen model keeps its weights there.
+
+        Returns:
+            How many.
+        """
+        if "constants.pkl" not in self.archive:
+            return 0
+        found = strict(self.archive.read("constants.pkl"), self.archive.path)
+        frozen = not any(part.parameters for part in self.found.parts)
+        root, count = self.found.parts[0], 0
+        for at, item in enumerate(found if isinstance(found, (tuple, list)) else ()):
+            if not isinstance(item, TensorSpec):
+                continue
+            count += 1
+            weight = frozen and item.dtype.startswith(("float", "bfloat"))
+            stored = self.tensor(f"CONSTANTS_c{at}", item, "constants", False)
+            (root.parameters if weight else root.buffers).append(stored)
+        return count
+
+    def tensor(self, name: str, spec: TensorSpec, folder: str, trained: bool | None) -> Stored:
+        entry, width = f"{folder}/{spec.storage.key}", BYTES.get(spec.dtype, 0)
+        held = spec.storage.elements * BYTES.get(spec.storage.dtype, 0)
+        if self.archive.size_of(entry) < held:
+            raise BadModel(f"'{entry}' holds fewer bytes than its tensor", where=self.archive.path)
+        unread = "" if width else f"{spec.dtype} is a type that is not known"
+        if self.archive.entries[entry].method:
+            unread = unread or "the file holds it packed"
+        if spec.elements > spec.storage.elements:
+            unread = unread or "its elements lie over each other"
+        offset = 0
+        if self.places and not unread:
+            offset = self.archive.start_of(entry) + spec.offset * width
+        identity = (folder, spec.storage.key, spec.offset, spec.elements) if spec.elements else None
+        if identity is not None:
+            first = self.first.setdefault(identity, name)
+            if first != name:
+                self.found.notes[name] = f"tied to {first}"
+        if not spec.contiguous:
+            self.found.strides[name] = spec.stride
+            self.found.notes[name] = f"strides {spec.stride}"
+        nbytes = min(spec.elements, spec.storage.elements) * width
+        path = self.archive.path
+        made = Stored(name, spec.dtype, spec.shape, nbytes, path, offset, identity, trained, unread)
+        self.tensors.append(made)
+        return made
+
+    def inputs(self, root: Made) -> None:
+        """What forward takes, with the shapes that it was traced with."""
+        kind = self.code.kind(root.qualname)
+        traced: Any = None
+        if "traced_inputs.pkl" in self.archive:
+            traced = strict(self.archive.read("traced_inputs.pkl"), self.archive.path)
+        given = traced.get("forward") if isinstance(traced, dict) else None
+        specs = given if isinstance(given, (list, tuple)) else ()
+        for at, (name, declared) in enumerate(kind.takes if kind is not None else ()):
+            spec = specs[at] if at < len(specs) else None
+            if isinstance(spec, TensorSpec):
+                self.found.inputs.append((name, spec.dtype, spec.shape))
+            else:
+                self.found.inputs.append((name, declared, None))
+
+
+def _settings(kind: _Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
+    """What a module was made with, as far as its attributes and its code's constants say."""
+    found = dict(kind.constants) if kind is not None else {}
+    for key, value in state.items():
+        if isinstance(key, str) and not key.startswith("_") and key != "training":
+            plain = isinstance(value, (bool, int, float, str))
+            if plain or (isinstance(value, (list, tuple)) and len(value) <= 16 and _all_plain(value)):
+                found[key] = value[:200] if isinstance(value, str) else value
+    # the code has its constants in no order
+    return {
+        key: found[key]
+        for key in (*filter(found.__contains__, _FIRST), *sorted(found.keys() - _FIRST.keys()))
+    }
+
+
+_FIRST = dict.fromkeys(
+    (
+        "in_channels",
+        "out_channels",
+        "in_features",
+        "out_features",
+        "num_features",
+        "num_embeddings",
+        "embedding_dim",
+        "normalized_shape",
+        "kernel_size",
+        "stride",
+        "padding",
+    )
+)
+"""Settings that say most, in the order of torch's constructors."""
+
+
+def _all_plain(values: Any) -> bool:
+    return all(isinstance(value, (bool, int, float)) for value in values)
+
+
+def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
+    """What a TorchScript file is made of.
+
+    Args:
+        path: The file.
+        format: Name of the format.
+        why: Why nothing is known of its work, for who opens it without torch.
+        places: Whether it has to be known where every tensor lies, which takes a look at each.
+
+    Raises:
+        BadModel: It is broken, or holds what a TorchScript file does not.
+    """
+    archive = Archive(path)
+    root = strict(archive.read("data.pkl"), path)
+    reader = _Reader(archive, places)
+    if not reader.is_module(root):
+        raise BadModel("it holds no TorchScript module", where=path)
+    reader.modules(root)
+    constants = reader.constants()
+    reader.inputs(root)
+    found = reader.found
+    size = stored_bytes(reader.tensors)
+    code = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
+    version = archive.text("version").strip() if "version" in archive else ""
+    found.contents = Contents(
+        format,
+        path,
+        reader.tensors,
+        (path,),
+        archive.size,
+        facts=(
+            ("form", "traced" if "traced_inputs.pkl" in archive else "scripted"),
+            ("class", plain_name(root.qualname)),
+            ("modules", f"{len(found.parts):,}"),
+            ("tensors", f"{len(reader.tensors):,}, {bytes_text(size)}"),
+            *([("constants of the code", f"{constants:,} tensors")] if constants else []),
+            ("code", f"{len(code):,} files of text, read and not run"),
+            *([("archive version", version[:32])] if version else []),
+        ),
+        kinds={part.path: part.kind for part in found.parts},
+        why=why,
+    )
+    return found

@@ -1,0 +1,337 @@
+"""The zip archives that torch writes, read without trusting them: where every entry lies, and its bytes.
+
+The standard library's reader makes an object of every entry and is slow to import; and it leaves to its
+user what matters with files of strangers: two entries of one name (of which every reader sees another),
+entries that share their bytes (a small file that unpacks to a huge one), sizes that the file cannot hold.
+All of that is looked at here, once, before anything is read; and weights are never read at all unless
+somebody asks for them, where they lie.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+
+    Read = Callable[[int, int], bytes]
+    """Bytes of a file: so many, from there."""
+
+__all__ = ["ENTRIES", "INFLATED", "Archive", "Entry", "directory", "entry_names"]
+
+INFLATED = 64 << 20
+"""Largest entry that may be compressed: torch compresses its text at most, and weights never."""
+PICKLED = 8 << 20
+"""Largest pickle or JSON that may be compressed: torch never does it, and a few bytes make an object."""
+ENTRIES = 2_000_000
+"""More entries than any model has tensors: a directory that large is not read."""
+
+_LOCAL = struct.Struct("<4s5H3L2H")
+_CENTRAL = struct.Struct("<4s4B4H3L5H2L")
+_END = struct.Struct("<4s4H2LH")
+_LOCATOR = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_COMMENT = (1 << 16) + _END.size
+
+_MAGIC = b"PK\x03\x04"
+_SMALL = 1 << 16
+_EXTRA = 256
+"""Bytes of padding that stand between a small entry's name and its content, as far as torch is known."""
+
+_STORED, _DEFLATED = 0, 8
+
+
+class Entry:
+    """One entry as the directory describes it.
+
+    Args:
+        method: 0 stored, 8 deflated.
+        crc: Of its content.
+        packed: Bytes in the file.
+        size: Bytes unpacked.
+        header: Where its own header begins.
+        secret: Whether it is encrypted.
+    """
+
+    __slots__ = ("crc", "header", "method", "packed", "secret", "size")
+
+    def __init__(self, method: int, crc: int, packed: int, size: int, header: int, secret: bool) -> None:
+        self.method = method
+        self.crc = crc
+        self.packed = packed
+        self.size = size
+        self.header = header
+        self.secret = secret
+
+
+class _Broken(Exception):
+    """The directory says what cannot be."""
+
+
+def _end_of(read: Read, size: int) -> tuple[int, int, int]:
+    """Number of entries, and place and length of the directory, as the end of the archive says."""
+    start = max(size - _COMMENT, 0)
+    tail = read(size - start, start)
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or at + _END.size > len(tail):
+        raise _Broken("it has no directory")
+    _, _, _, _, count, length, offset, _ = _END.unpack_from(tail, at)
+    if count == 0xFFFF or length == 0xFFFFFFFF or offset == 0xFFFFFFFF:
+        before = start + at - _LOCATOR.size
+        if before < 0:
+            raise _Broken("its directory is not where it says")
+        magic, _, where, _ = _LOCATOR.unpack(read(_LOCATOR.size, before))
+        if magic == b"PK\x06\x07":
+            if where > size - _END64.size:
+                raise _Broken("its directory is not where it says")
+            found = _END64.unpack(read(_END64.size, where))
+            if found[0] != b"PK\x06\x06":
+                raise _Broken("its directory is not where it says")
+            count, length, offset = found[7], found[8], found[9]
+    return count, length, offset
+
+
+def _wide(extra: bytes, values: list[int]) -> None:
+    """Puts the 64-bit numbers of a zip64 field in place of those that do not fit into 32 bits."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        if kind == 1:
+            place = at + 4
+            for index, value in enumerate(values):
+                if value == 0xFFFFFFFF:
+                    if place + 8 > min(at + 4 + length, len(extra)):
+                        raise _Broken("an entry's size is missing")
+                    (values[index],) = struct.unpack_from("<Q", extra, place)
+                    place += 8
+            return
+        at += 4 + length
+
+
+def directory(read: Read, size: int) -> dict[str, Entry]:
+    """Every entry of an archive by its name, in the order of the file.
+
+    Args:
+        read: Gives bytes of the file.
+        size: Of the file.
+
+    Raises:
+        BadModel: Without a place: there is no directory, or it says what cannot be.
+    """
+    try:
+        return _directory(read, size)
+    except (_Broken, struct.error, OverflowError, OSError) as error:
+        what = f" ({error})" if isinstance(error, _Broken) else ""
+        raise BadModel(
+            f"the archive is broken or cut off{what}", hint="fetch or save the file again"
+        ) from error
+
+
+def _directory(read: Read, size: int) -> dict[str, Entry]:
+    count, length, offset = _end_of(read, size)
+    if count > ENTRIES:
+        raise _Broken(f"it claims {count:,} entries")
+    if offset + length > size or count * _CENTRAL.size > length:
+        raise _Broken("its directory is larger than the file")
+    content = read(length, offset)
+    found: dict[str, Entry] = {}
+    at = 0
+    for _ in range(count):
+        head = _CENTRAL.unpack_from(content, at)
+        if head[0] != b"PK\x01\x02":
+            raise _Broken("its directory is damaged")
+        flags, method, crc, packed, plain = head[5], head[6], head[9], head[10], head[11]
+        name_length, extra_length, comment_length, header = head[12], head[13], head[14], head[18]
+        start = at + _CENTRAL.size
+        at = start + name_length + extra_length + comment_length
+        if at > length:
+            raise _Broken("its directory is damaged")
+        name = content[start : start + name_length].decode("utf-8" if flags & 0x800 else "cp437", "replace")
+        if 0xFFFFFFFF in (packed, plain, header):
+            values = [plain, packed, header]
+            _wide(content[start + name_length : start + name_length + extra_length], values)
+            plain, packed, header = values
+        if name in found:
+            raise _Broken(f"two entries are called '{printable(name)[:80]}'")
+        found[name] = Entry(method, crc, packed, plain, header, bool(flags & 1))
+    _apart(found, offset)
+    return found
+
+
+def _apart(entries: dict[str, Entry], end: int) -> None:
+    """Refuses entries that share bytes: a small file would unpack to a huge one."""
+    free = 0
+    for header, packed in sorted((e.header, e.packed) for e in entries.values()):
+        if header < free:
+            raise _Broken("its entries overlap")
+        free = header + _LOCAL.size + packed
+    if free > end:
+        raise _Broken("an entry lies outside the file")
+
+
+def entry_names(path: str) -> list[str] | None:
+    """Names in a zip archive's directory, None if the file is no whole archive."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) != _MAGIC:
+                return None
+            fd = file.fileno()
+            return list(directory(lambda n, at: os.pread(fd, n, at), os.fstat(fd).st_size))
+    except (OSError, ValueError, BadModel):
+        return None
+
+
+class Archive:
+    """A zip archive whose entries lie under one folder, as torch writes them.
+
+    Args:
+        path: The file.
+
+    Raises:
+        BadModel: It is no archive, is cut off, or says of itself what cannot be.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._map: mmap.mmap | None = None
+        self._fd = -1
+        try:
+            # open until nobody has it any more: weights are read when they are asked for
+            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            self.size = os.fstat(self._fd).st_size
+            found = directory(self.raw, self.size)
+        except (OSError, ValueError) as error:
+            raise BadModel(
+                "the archive is broken or cut off", where=path, hint="fetch or save the file again"
+            ) from error
+        except BadModel as error:
+            raise BadModel(error.what, where=path, hint=error.hint) from error
+        root = next(iter(found), "").partition("/")[0] + "/"
+        self.root = root if all(name.startswith(root) for name in found) else ""
+        self.entries = {name.removeprefix(self.root): entry for name, entry in found.items()}
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.entries
+
+    def names(self) -> list[str]:
+        """Entries, without the folder that they share."""
+        return list(self.entries)
+
+    def raw(self, size: int, at: int) -> bytes:
+        """Bytes of the file, as many as there are."""
+        return os.pread(self._fd, size, at)
+
+    @property
+    def data(self) -> mmap.mmap:
+        """The whole file, mapped."""
+        if self._map is None:
+            import mmap
+
+            # copy on write: whoever changes a tensor in place must not reach the file
+            self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY)
+        return self._map
+
+    def size_of(self, name: str) -> int:
+        """Bytes of an entry, after a check that the file can hold them.
+
+        Raises:
+            BadModel: There is no such entry, or it is larger than the file or than text can be.
+        """
+        entry = self.entries.get(name)
+        if entry is None:
+            raise BadModel(f"the archive has no '{printable(name)}'", where=self.path)
+        stored = entry.method == _STORED
+        if entry.secret:
+            raise BadModel(f"'{printable(name)}' is encrypted", where=self.path)
+        if stored and (entry.size != entry.packed or entry.size > self.size):
+            raise BadModel(f"'{printable(name)}' claims more bytes than the file has", where=self.path)
+        if not stored and entry.method != _DEFLATED:
+            raise BadModel(f"'{printable(name)}' is packed in a way that torch does not use", where=self.path)
+        if not stored and entry.size > (PICKLED if name.endswith((".pkl", ".json")) else INFLATED):
+            raise BadModel(
+                f"'{printable(name)}' would take {entry.size:,} bytes unpacked",
+                where=self.path,
+                hint="torch stores what is large without compression",
+            )
+        return entry.size
+
+    def read(self, name: str) -> bytes:
+        """The bytes of an entry.
+
+        Raises:
+            BadModel: It is missing, broken, or too large.
+        """
+        size = self.size_of(name)
+        entry = self.entries[name]
+        content = self._packed(name, entry)
+        if entry.method != _STORED:
+            try:
+                content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
+            except zlib.error as error:
+                raise BadModel(f"'{printable(name)}' cannot be unpacked", where=self.path) from error
+        if len(content) != size or zlib.crc32(content) != entry.crc:
+            raise BadModel(
+                f"'{printable(name)}' is damaged", where=self.path, hint="fetch or save the file again"
+            )
+        return content
+
+    def _packed(self, name: str, entry: Entry) -> bytes:
+        """The bytes of an entry as they lie in the file; of a small one header and content in one look."""
+        if entry.packed > _SMALL:
+            return self.raw(entry.packed, self.start_of(name))
+        held = self.raw(_LOCAL.size + len(name) + _EXTRA + entry.packed, entry.header)
+        if len(held) >= _LOCAL.size:
+            magic, *_, name_length, extra_length = _LOCAL.unpack_from(held)
+            start = _LOCAL.size + name_length + extra_length
+            if magic == _MAGIC and start + entry.packed <= len(held):
+                return held[start : start + entry.packed]
+        return self.raw(entry.packed, self.start_of(name))
+
+    def text(self, name: str) -> str:
+        """An entry as UTF-8 text.
+
+        Raises:
+            BadModel: See `read`; or it is no text.
+        """
+        try:
+            return self.read(name).decode()
+        except UnicodeDecodeError as error:
+            raise BadModel(f"'{printable(name)}' is no text", where=self.path) from error
+
+    def view(self, name: str) -> memoryview:
+        """The bytes of an uncompressed entry where they lie in the file.
+
+        Raises:
+            BadModel: It is missing, compressed, or outside the file.
+        """
+        size = self.size_of(name)
+        if self.entries[name].method != _STORED:
+            raise BadModel(f"the weights '{printable(name)}' are compressed", where=self.path)
+        start = self.start_of(name)
+        return memoryview(self.data)[start : start + size]
+
+    def start_of(self, name: str) -> int:
+        """Where the bytes of an entry begin: behind its own header.
+
+        Raises:
+            BadModel: It lies outside the file.
+        """
+        entry = self.entries[name]
+        head = self.raw(_LOCAL.size, entry.header) if entry.header <= self.size - _LOCAL.size else b""
+        if len(head) == _LOCAL.size:
+            magic, *_, name_length, extra_length = _LOCAL.unpack(head)
+            start: int = entry.header + _LOCAL.size + name_length + extra_length
+            if magic == _MAGIC and start + entry.packed <= self.size:
+                return start
+        raise BadModel(f"'{printable(name)}' lies outside the file", where=self.path)

@@ -1,0 +1,1 @@
+"""An nn.Module: how it is had, and what inputs it takes."""

@@ -1,0 +1,433 @@
+"""Opening an nn.Module: a torchvision model by its name, or what `package.module:callable` returns.
+
+A model is built twice at most, and only when asked: on the meta device for the analysis, where a 70 B
+model costs nothing, and with real weights when it is to be exported or run. Random weights are seeded,
+so the same command makes the same file. What a constructor or an import prints goes nowhere: standard
+output belongs to the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import importlib.util
+import inspect
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
+from explorer.engine.formats.torch_module import inputs as torch_inputs
+from explorer.facts import Progress
+from explorer.host.optional_packages import require, said, search_here, silence
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from explorer.engine.formats.torch_module.inputs import Bound
+
+__all__ = ["LoadedModule", "export_onnx", "load", "of", "run"]
+
+
+class LoadedModule(Struct):
+    """A model that can be built.
+
+    Attributes:
+        source: What the user asked for.
+        build: Makes the module, on the device that is current.
+        weights_text: Where the weights come from, for a person.
+        seed: Of the random weights.
+        notes: What is worth knowing about how the model is made.
+        trained: Whether the weights have values that `build` alone does not give (then the model is built
+            once, and its twin on the meta device is made from that).
+        torchvision: Whether it is one of torchvision's.
+        example: Inputs that came with the model.
+        bound: The inputs that were settled last.
+    """
+
+    source: str
+    build: Callable[[], nn.Module]
+    weights_text: str
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+    trained: bool = False
+    torchvision: bool = False
+    example: Any = None
+    bound: Bound | None = None
+    _meta: nn.Module | None = None
+    _real: nn.Module | None = None
+
+    def meta(self) -> nn.Module:
+        """The model on the meta device, in evaluation mode: shapes without weights.
+
+        A constructor that reads the values of its tensors cannot run there. Then only what it leaves
+        uninitialised, as torch's own layers do with their weights, goes there; when that fails too the
+        model is built on the CPU and its tensors are replaced.
+        """
+        import torch
+
+        from explorer.engine.formats.torch_module.meta_copy import without_values
+        from explorer.engine.formats.torch_module.meta_init import Unfilled
+
+        if self._meta is not None:
+            return self._meta
+        if self.trained or self._real is not None:
+            self._meta = without_values(self.materialise())
+        else:
+            for way in (lambda: torch.device("meta"), _uninitialised_on_meta):
+                try:
+                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), Unfilled():  # type: ignore[no-untyped-call]
+                        torch.manual_seed(self.seed)
+                        made = self.build()
+                except ExplorerError:
+                    raise
+                except Exception:
+                    continue
+                tensors = (*made.parameters(), *made.buffers())
+                self._meta = made if all(t.is_meta for t in tensors) else without_values(made)
+                break
+            else:
+                self._meta = without_values(self.materialise())
+        self._meta.eval()
+        return self._meta
+
+    def valued(self) -> nn.Module:
+        """As `meta`, but small tensors that are no parameters keep their values: a model may ask for them.
+
+        Raises:
+            Exception: It cannot be built so; then its constructor did without them.
+        """
+        import torch
+
+        from explorer.engine.formats.torch_module.meta_copy import without_values
+        from explorer.engine.formats.torch_module.meta_init import Unfilled
+
+        if self.trained or self._real is not None:
+            return without_values(self.materialise(), numbers=True).eval()
+        with self.quiet(), torch.random.fork_rng(devices=[]), _uninitialised_on_meta(), Unfilled():  # type: ignore[no-untyped-call]
+            torch.manual_seed(self.seed)
+            made = self.build()
+        return without_values(made, numbers=True).eval()
+
+    def materialise(self) -> nn.Module:
+        """The model with its weights on the CPU, in evaluation mode; the same for the same seed.
+
+        Raises:
+            BadModel: The constructor fails.
+        """
+        import torch
+
+        if self._real is None:
+            try:
+                with self.quiet(), torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(self.seed)
+                    self._real = self.build()
+            except ExplorerError:
+                raise
+            except Exception as error:
+                raise BadModel(f"building the model failed: {said(error)}", where=self.source) from error
+            self._real.eval()
+        return self._real
+
+    def bind(
+        self,
+        input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
+        dims: Mapping[str, int] | None = None,
+    ) -> Bound:
+        """The inputs to use: the user's, else the model's own; see `torch_inputs.bind`."""
+        return torch_inputs.bind(self, input_shapes or {}, dims or {})
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Nothing that the model's code, torch or an exporter says reaches the terminal."""
+        with silence():
+            yield
+
+
+def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedModule:
+    """Opens a model; nothing is built yet.
+
+    Args:
+        source: A torchvision model's name, or `package.module:callable`, the callable (or nn.Module)
+            found in the module; the current folder is searched too. `path/file.py:callable` works as well.
+        weights: torchvision's name of trained weights ('DEFAULT', 'IMAGENET1K_V1'); None for random ones.
+        seed: Of random weights.
+
+    Raises:
+        MissingExtra: torch or torchvision is not installed.
+        Misuse: There is no such model, module, callable or set of weights.
+        BadModel: The module or the callable fails.
+    """
+    require("torch", source)
+    if ":" in source:
+        if weights is not None:
+            raise Misuse(
+                "trained weights by name are torchvision's only",
+                where="--weights",
+                hint=f"let {source} load its own",
+            )
+        return _from_callable(source, seed)
+    return _from_torchvision(source, weights, seed)
+
+
+# -- torchvision
+
+_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "googlenet": ({"aux_logits": False, "init_weights": True}, "built without the auxiliary heads"),
+    "quantized_googlenet": ({"aux_logits": False}, "built without the auxiliary heads"),
+    "inception_v3": ({"init_weights": True}, ""),
+}
+"""Arguments of a constructor, and what to say about them: GoogLeNet as it is used, without the heads
+that serve training only (torchvision's trained one is without them too)."""
+
+
+def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule:
+    require("torchvision", name)
+    from torchvision import models
+
+    known = models.list_models()
+    if name not in known:
+        raise Misuse(
+            "no file and no torchvision model has this name", where=name, hint=nearest(name.lower(), known)
+        )
+    options, note = _OPTIONS.get(name, ({}, ""))
+    builder = models.get_model_builder(name)
+    chosen = None if weights is None else _weights(name, weights)
+    if chosen is None and "weights_backbone" in inspect.signature(builder).parameters:
+        options = {**options, "weights_backbone": None}
+
+    def build() -> nn.Module:
+        if chosen is None:
+            module: nn.Module = builder(weights=None, **options)
+            return module
+        try:
+            trained: nn.Module = builder(weights=chosen, progress=False)
+        except Exception as error:
+            raise ExplorerError(
+                f"the weights {weights} could not be fetched ({said(error)})",
+                where=name,
+                hint="check the network, or leave --weights out for random ones",
+            ) from error
+        return trained
+
+    return LoadedModule(
+        source=name,
+        build=build,
+        weights_text=f"random, seed {seed}" if chosen is None else f"torchvision {weights}",
+        seed=seed,
+        notes=(note,) if note and chosen is None else (),
+        trained=chosen is not None,
+        torchvision=True,
+    )
+
+
+def _weights(name: str, weights: str) -> Any:
+    from torchvision import models
+
+    kinds = models.get_model_weights(name)
+    known = list(kinds.__members__)
+    if weights not in known:
+        raise Misuse(
+            f"{name} has no weights called '{weights}'",
+            where="--weights",
+            hint=nearest(weights.upper(), known) or f"torchvision has none for {name}",
+        )
+    return kinds[weights]
+
+
+# -- package.module:callable
+
+
+def _from_callable(source: str, seed: int) -> LoadedModule:
+    from torch import nn
+
+    path, _, attribute = source.rpartition(":")
+    if not path or not attribute:
+        raise Misuse("the name is not complete", where=source, hint="give package.module:callable")
+    with silence():
+        module = _imported(path, source)
+    target: Any = module
+    for piece in attribute.split("."):
+        if not hasattr(target, piece):
+            public = [n for n in dir(target) if not n.startswith("_") and callable(getattr(target, n, None))]
+            hint = nearest(piece, public) or "give package.module:callable"
+            if os.path.exists(f"{path}.py") and not _is_file(module, f"{path}.py"):
+                hint = f"that is {module.__name__} of the program's own; name the file: {path}.py:{attribute}"
+            raise Misuse(f"{path} has no '{piece}'", where=source, hint=hint)
+        target = getattr(target, piece)
+    if not callable(target):
+        raise Misuse(
+            f"'{attribute}' is a {type(target).__name__}, not a callable that returns an nn.Module",
+            where=source,
+        )
+    loaded = LoadedModule(source, lambda: nn.Identity(), f"random, seed {seed}", seed)
+    if isinstance(target, nn.Module):
+        return of(target, source=source)
+
+    def build() -> nn.Module:
+        made = target()
+        # a callable may hand over its example inputs beside the module
+        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
+            made, loaded.example = made
+        if not isinstance(made, nn.Module):
+            kind = type(made).__name__
+            raise Misuse(f"'{attribute}' returned a {kind}, not an nn.Module", where=source)
+        return made
+
+    loaded.build = build
+    return loaded
+
+
+def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModule:
+    """A module that exists already, with whatever weights it has.
+
+    The object is never touched: not moved, not changed, and its training flags stay. A twin without weights
+    is analysed, and one that holds the same weights is run and exported.
+
+    Args:
+        module: With its weights on any device.
+        inputs: To call it with: a tensor or array, a tuple or list of positional ones, or a dict of keyword
+            ones; each may hold tensors in nested tuples, lists and dicts. None: see `torch_inputs`.
+        source: What to call it; the name of its class by default.
+    """
+    from explorer.engine.formats.torch_module.meta_copy import sharing_values
+
+    return LoadedModule(
+        source=source or type(module).__name__,
+        build=lambda: sharing_values(module),
+        weights_text="as the module has them",
+        trained=True,
+        example=None if inputs is None else torch_inputs.Example.of(inputs),
+    )
+
+
+def _is_file(module: Any, path: str) -> bool:
+    found = getattr(module, "__file__", None)
+    return found is not None and os.path.realpath(found) == os.path.realpath(path)
+
+
+def _imported(path: str, source: str) -> Any:
+    """The module at a dotted name (the current folder last) or in a .py file.
+
+    Raises:
+        Misuse: There is none.
+        BadModel: Its code fails.
+    """
+    folder = os.getcwd()
+    importlib.invalidate_caches()
+    keeps_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # the user's folder stays as it is
+    try:
+        if path.endswith(".py"):
+            name = _own_name(os.path.basename(path)[:-3], path)
+            search_here()
+            spec = importlib.util.spec_from_file_location(name, path)
+            if spec is None or spec.loader is None or not os.path.isfile(path):
+                raise Misuse("there is no such file", where=path)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+            return module
+        search_here()
+        return importlib.import_module(path)
+    except ExplorerError:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if path == missing or path.startswith(f"{missing}."):
+            hint = nearest(path, [n[:-3] for n in os.listdir(folder) if n.endswith(".py")])
+            hint = hint if hint.startswith("did") else "the current folder is searched too"
+            raise Misuse(
+                f"there is no module '{missing}' here or installed", where=source, hint=hint
+            ) from error
+        raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
+    except (Exception, SystemExit) as error:
+        raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
+    finally:
+        sys.dont_write_bytecode = keeps_none
+
+
+def _own_name(name: str, path: str) -> str:
+    """A name for the module in a file of the user's: the file's, if no other module is meant by that."""
+    if name in sys.modules:
+        return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"
+    known = name.isidentifier() and importlib.util.find_spec(name) is not None
+    return f"{name}_of_the_user" if known else name
+
+
+def _uninitialised_on_meta() -> contextlib.AbstractContextManager[Any]:
+    """Tensors made by `torch.empty` live on the meta device, others have values: nothing can be read from
+    the former anyway, and weights are made with it. So do large ones that are filled alike, or by chance.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    filled = {torch.zeros, torch.ones, torch.rand, torch.randn}
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = dict(kwargs or {})
+            if (func is torch.empty or func in filled) and given.get("device") is None:
+                sizes = args[0] if args and not isinstance(args[0], int) else args
+                if func is torch.empty or math.prod(given.get("size", sizes)) > _LARGE:
+                    given["device"] = "meta"
+            return func(*args, **given)
+
+    return Mode()
+
+
+_LARGE = 1 << 20
+"""Elements above which a tensor that is filled alike, or by chance, is one of weights."""
+
+
+def export_onnx(
+    loaded: LoadedModule,
+    input_shapes: Mapping[str, tuple[str | None, Any]] | None,
+    path: str,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    dims: Mapping[str, int] | None = None,
+) -> None:
+    """Writes the model as an ONNX file; see `torch_export.export`."""
+    from explorer.engine.convert import torch_onnx_export
+
+    torch_onnx_export.export(loaded, loaded.bind(input_shapes, dims), path, on_progress)
+
+
+def run(loaded: LoadedModule, inputs: Sequence[np.ndarray], *, dtype: str | None = None) -> list[np.ndarray]:
+    """The model's own outputs in evaluation mode, in the order of its ONNX export.
+
+    Args:
+        loaded: From `load`.
+        inputs: One array per input, in the order of `bind().inputs`.
+        dtype: 'float64' runs weights and floating-point inputs in double precision; None or 'float32' as
+            the model is.
+
+    Raises:
+        BadModel: The model fails on these inputs.
+    """
+    import torch
+
+    from explorer.engine.costs.torch.records import tensors
+
+    bound = loaded.bound or loaded.bind()
+    model = loaded.materialise()
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    given = [torch.from_numpy(a.copy() if not a.flags.writeable else a).to(device) for a in inputs]
+    if dtype == "float64":
+        model = copy.deepcopy(model).double()
+        given = [t.double() if t.is_floating_point() else t for t in given]
+    args, kwargs = bound.call(given)
+    try:
+        with loaded.quiet(), torch.no_grad():
+            result = model(*args, **kwargs)
+    except Exception as error:
+        raise BadModel(f"the model failed: {said(error)}", where=loaded.source) from error
+    # numpy has no bfloat16
+    found = (t.detach().cpu() for _, t in tensors(result))
+    return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in found]

@@ -1,0 +1,144 @@
+"""A twin of an nn.Module without its weights: what can be run on shapes while the original stays as it is.
+
+The twin has modules of its own, so that whatever a forward writes to itself (shapes of lazy layers,
+counters, cached tensors) is written there, and parameters on the meta device that take no memory. Tensors
+that share storage share it in the twin too, so tied weights stay tied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from explorer.engine.costs.aten.data_dependent import MOST_KEPT
+from explorer.engine.costs.torch.records import is_lazy
+
+__all__ = ["materialised", "sharing_values", "without_values"]
+
+
+def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
+    """A copy of `model` whose parameters and buffers lie on the meta device; `model` stays as it is.
+
+    Small tensors of integers that are no parameters keep their values, in a copy.
+
+    Args:
+        model: With its values.
+        numbers: Small ones of floating-point numbers keep theirs, too, but for what layers of torch hold.
+    """
+    own = {id(b) for m in model.modules() if _is_torchs(m) for b in m.buffers(recurse=False)}
+    storages: dict[int, Any] = {}
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers(), *_loose(model)):
+        if id(tensor) in memo:
+            continue
+        if is_lazy(tensor):
+            kind: Any = UninitializedParameter if isinstance(tensor, nn.Parameter) else UninitializedBuffer
+            memo[id(tensor)] = kind(requires_grad=tensor.requires_grad, dtype=tensor.dtype, device="meta")
+        elif tensor.is_meta:
+            memo[id(tensor)] = _as_parameter(tensor.detach(), tensor)
+        elif not isinstance(tensor, nn.Parameter) and (
+            _steers(tensor) or (numbers and id(tensor) not in own and tensor.numel() <= MOST_KEPT)
+        ):
+            memo[id(tensor)] = tensor.detach().clone()
+        else:
+            memo[id(tensor)] = _as_parameter(_bare(tensor, storages), tensor)
+    return _copied(model, memo)
+
+
+def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
+    """A twin without values whose lazy modules got their shapes from one run; `model` stays lazy.
+
+    A run that fails gives shapes to those that it reached.
+    """
+    twin = without_values(model).eval()
+    with torch.no_grad(), contextlib.suppress(Exception):
+        twin(*args, **kwargs)
+    return twin
+
+
+def sharing_values(model: nn.Module) -> nn.Module:
+    """A copy of `model` that holds the same tensors: to be put in evaluation mode, and run, without a trace
+    on `model`.
+    """
+    return _copied(model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_loose(model))})
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
+
+
+def _steers(tensor: torch.Tensor) -> bool:
+    return tensor.numel() <= MOST_KEPT and not (
+        tensor.dim() and (tensor.is_floating_point() or tensor.is_complex())
+    )
+
+
+def _bare(tensor: torch.Tensor, storages: dict[int, Any]) -> torch.Tensor:
+    """The same view of storage without values."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    storage = tensor.untyped_storage()
+    twin = storages.get(storage._cdata)
+    if twin is None:
+        empty = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+        twin = storages[storage._cdata] = empty.untyped_storage()
+    bare = torch.empty(0, dtype=tensor.dtype, device="meta")
+    bare.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return bare
+
+
+def _as_parameter(bare: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    return nn.Parameter(bare, original.requires_grad) if isinstance(original, nn.Parameter) else bare
+
+
+def _loose(model: nn.Module) -> Iterator[torch.Tensor]:
+    """Tensors that modules hold beside their parameters and buffers: masks, tables, a computed weight."""
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            if isinstance(value, torch.Tensor):
+                yield value
+            elif isinstance(value, (list, tuple)):
+                yield from (item for item in value if isinstance(item, torch.Tensor))
+            elif isinstance(value, dict):
+                yield from (item for item in value.values() if isinstance(item, torch.Tensor))
+
+
+def _copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """A deep copy that takes tensors from `memo`. What cannot be copied (an open file, a lock, a handle of
+    native code, packed weights) is shared.
+    """
+    for module in model.modules():
+        memo.update((id(v), v) for v in vars(module).values() if isinstance(v, torch.ScriptObject))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return copy.deepcopy(model, dict(memo))
+        except Exception:
+            return _module_by_module(model, memo)
+
+
+def _module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """A copy of the modules alone: every other attribute is the original's."""
+    twins: dict[int, Any] = {}
+    for module in model.modules():
+        twin = twins[id(module)] = module.__new__(type(module))
+        vars(twin).update(vars(module))
+        for kind in ("_parameters", "_buffers"):
+            vars(twin)[kind] = {n: memo.get(id(t), t) for n, t in vars(module)[kind].items()}
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                vars(twin)[name] = memo.get(id(value), value)
+    for module in model.modules():
+        twin = twins[id(module)]
+        vars(twin)["_modules"] = {n: twins.get(id(m), m) for n, m in module._modules.items()}
+    result: nn.Module = twins[id(model)]
+    return result

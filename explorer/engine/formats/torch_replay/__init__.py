@@ -1,0 +1,1 @@
+"""TorchScript and torch.export programs, run as modules from what their files say."""

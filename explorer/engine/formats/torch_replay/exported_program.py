@@ -1,0 +1,312 @@
+"""Opening an exported program: what torch.export.save wrote (.pt2), rebuilt as an nn.Module.
+
+torch.export.load unpickles weights and sample inputs without restriction, evaluates the expressions of
+dynamic sizes, and calls whatever function of torch a node names: a file can run anything. What matters
+in the archive is JSON (the graph, where every weight lies) and raw bytes. Both are read here as data;
+only operators of the libraries in `torch_builtins` are called, and nothing is unpickled.
+
+Every node of the graph says under which module it ran. From that the tree of modules comes back: a run
+of nodes under one module is one call of its twin, so that hooks, counters and exporters see the calls of
+the original. Sizes that the program leaves open stand at what it was exported with until they are bound.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
+from explorer.base.units import printable, shape_text
+from explorer.engine.formats.torch_files.exported_program import batch_of
+from explorer.engine.formats.torch_module.inputs import Bound
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_replay.graph import DTYPES, LARGEST, SYMBOL, Program, read, symbol_of
+from explorer.engine.formats.torch_replay.graph_replay import Player
+from explorer.engine.formats.torch_replay.rebuilt_module import Twin, add_tensor, attributes, twin_of
+from explorer.engine.formats.torch_replay.storages import Archive, StorageRef, Storages, TensorSpec
+from explorer.facts import TensorInfo
+
+__all__ = ["LoadedProgram", "load"]
+
+
+# -- sizes that are left open
+
+
+def _evaluate(text: str, values: Mapping[str, int]) -> int:
+    """The value of an expression of sizes: sums, products and powers of symbols and integers.
+
+    Raises:
+        ValueError: It is anything else.
+    """
+    return _number(ast.parse(SYMBOL.sub(r"\1", text), mode="eval").body, values)
+
+
+_ARITHMETIC: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[..., int]] = {
+    "Integer": int,
+    "Add": lambda *terms: sum(terms),
+    "Mul": lambda *factors: math.prod(factors),
+    "Pow": lambda base, power: base**power if 0 <= power <= 64 else 0,
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "Max": max,
+    "Min": min,
+}
+
+
+def _number(node: ast.expr, values: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name):
+        return values[node.id]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_number(node.operand, values)
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        return _ARITHMETIC[type(node.op)](_number(node.left, values), _number(node.right, values))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+        return _FUNCTIONS[node.func.id](*(_number(a, values) for a in node.args))
+    raise ValueError("not an expression of sizes")
+
+
+class LoadedProgram(LoadedModule):
+    """An exported program: as a module that is loaded, but it knows its inputs and which sizes are open."""
+
+    program: Program | None = None
+
+    def bind(
+        self,
+        input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
+        dims: Mapping[str, int] | None = None,
+    ) -> Bound:
+        """The inputs to use: the user's sizes for the dimensions that are open, else those at export.
+
+        Raises:
+            Misuse: A size is fixed in the program, or outside its range, or there is no such dimension.
+        """
+        assert self.program is not None
+        self.bound = _bind(self.program, input_shapes or {}, dims or {})
+        return self.bound
+
+
+def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
+    """Names that a user may bind: symbol and its value at export. 'batch' is the first dimension that
+    all inputs have in common.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    firsts = set()
+    for given in program.inputs:
+        for at, size in enumerate(given.sizes):
+            symbol = None if isinstance(size, int) else symbol_of(size[0])
+            if not at:
+                firsts.add(symbol)
+            if symbol is not None and not isinstance(size, int) and symbol.isidentifier():
+                found.setdefault(symbol, (symbol, size[1]))
+    common = batch_of(firsts, found)
+    if common is not None:
+        found = {"batch": found[common], **{n: s for n, s in found.items() if n != common}}
+    return found
+
+
+def _bind(
+    program: Program, input_shapes: Mapping[str, tuple[str | None, Any]], dims: Mapping[str, int]
+) -> Bound:
+    known = _open_dims(program)
+    values = dict(known.values())
+    for name, size in dims.items():
+        symbol = known[name][0] if name in known else name if name in values else None
+        if symbol is None:
+            hint = nearest(name, known) or "all sizes of this program are fixed"
+            raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
+        values[symbol] = size
+    named = {given.name: given for given in program.inputs}
+    for name, (dtype, shape) in input_shapes.items():
+        found = named.get(name)
+        if found is None:
+            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, named))
+        sizes = tuple(shape)
+        fixed = [s for s in found.sizes if isinstance(s, int)]
+        fits = len(sizes) == len(found.sizes) and all(
+            a == b for a, b in zip(found.sizes, sizes, strict=True) if isinstance(a, int)
+        )
+        if not fits or dtype not in (None, found.dtype):
+            text = shape_text([s if isinstance(s, int) else symbol_of(s[0]) for s in found.sizes])
+            raise Misuse(
+                f"the program was exported for {found.dtype} {text}",
+                where=f"--input-shape {name}",
+                hint="export it again for other sizes" if fixed else "",
+            )
+        for open_size, chosen in zip(found.sizes, sizes, strict=True):
+            if not isinstance(open_size, int) and symbol_of(open_size[0]) in values:
+                values[symbol_of(open_size[0])] = chosen
+    for symbol, size in values.items():
+        low, high = program.ranges.get(symbol, (None, None))
+        if (low is not None and size < low) or (high is not None and size > high):
+            raise Misuse(
+                f"the program takes {low} to {high} there, not {size}",
+                where=f"--dim {_spoken(symbol, known)}",
+            )
+    inputs = tuple(
+        TensorInfo(g.name, g.dtype, tuple(_size(s, values) for s in g.sizes), "declared")
+        for g in program.inputs
+    )
+    if any(math.prod(i.shape or ()) >= LARGEST for i in inputs):  # type: ignore[arg-type]
+        raise Misuse("its inputs would have sizes that no tensor has", where="--dim")
+    notes = tuple(
+        _note(name, symbol, values[symbol], program, values[symbol] == before)
+        for name, (symbol, before) in known.items()
+    )
+    bound_dims = {name: values[symbol] for name, (symbol, _) in known.items()}
+    return Bound(inputs, bound_dims, notes, len(inputs))
+
+
+def _spoken(symbol: str, known: Mapping[str, tuple[str, int]]) -> str:
+    return next((name for name, (s, _) in known.items() if s == symbol), symbol)
+
+
+def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    try:
+        found = _evaluate(size[0], values)
+        return found if 0 <= found < LARGEST else size[1]
+    except (ValueError, KeyError, SyntaxError, ZeroDivisionError, TypeError):
+        return size[1]
+
+
+def _note(name: str, symbol: str, size: int, program: Program, exported: bool) -> str:
+    """What to know of an open dimension; `exported`: its size is that of the inputs at the export."""
+    low, high = program.ranges.get(symbol, (None, None))
+    span = f" ({low} to {high})" if low is not None and high is not None else ""
+    source = " as it was exported" if exported else ""
+    return f"dimension {name}: {size:,}{source}{span}, open in the program; --dim {name}=N binds it"
+
+
+# -- the twin
+
+
+def load(path: str) -> LoadedProgram:
+    """Opens an exported program; its weights stay where they are.
+
+    Raises:
+        BadModel: It is broken, or holds what an exported program does not.
+    """
+    archive = Archive(path)
+    program = read(archive)
+    weights = {
+        **_config(archive, "data/weights/", "weights"),
+        **_config(archive, "data/constants/", "constants"),
+    }
+    if (archive.read("byteorder") if "byteorder" in archive else b"little").strip() == b"big":
+        raise BadModel("its weights are stored big-endian", where=path)
+
+    def build(meta: bool) -> Twin:
+        return _guarded(archive, program, weights, meta)
+
+    loaded = LoadedProgram(
+        source=path,
+        build=lambda: build(False),
+        weights_text="as the file has them",
+        trained=True,
+        notes=(f"exported program, written by torch {printable(program.version.partition('+')[0])}",),
+        program=program,
+    )
+    loaded._meta = build(True).eval()
+    return loaded
+
+
+def _config(archive: Archive, folder: str, what: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Entry and description of every stored tensor, by its name in the state_dict."""
+    names = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{what}_config.json")]
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name in names[:1]:
+        try:
+            for fqn, entry in json.loads(archive.text(name))["config"].items():
+                found[str(fqn)] = f"{folder}{entry['path_name']}", entry
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BadModel(f"its list of {what} is broken", where=archive.path) from error
+    return found
+
+
+def _guarded(
+    archive: Archive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
+) -> Twin:
+    try:
+        return _build(archive, program, weights, meta)
+    except ExplorerError:
+        raise
+    except (RecursionError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise BadModel(
+            f"its layers cannot be put together ({type(error).__name__}: {printable(str(error))[:200]})",
+            where=archive.path,
+        ) from error
+
+
+def _build(
+    archive: Archive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
+) -> Twin:
+    storages = Storages(archive, lambda key: key, meta)
+    player = Player(program, torch.device("meta" if meta else "cpu"))
+    twins: dict[str, Twin] = {}
+
+    def twin_at(path: str) -> Twin:
+        known = twins.get(path)
+        if known is None:
+            kind = program.kinds.get(path) or "Module"
+            arguments = tuple(g.name for g in program.inputs) if not path else ()
+            known = twins[path] = twin_of(kind, arguments, player.run)
+            if path:
+                parent, _, name = path.rpartition(".")
+                twin_at(parent).add_module(name, known)
+        return known
+
+    root = twin_at("")
+    for path in program.kinds:
+        twin_at(path)
+    tied: dict[TensorSpec, torch.Tensor | None] = {}
+    for fqn, (entry, described) in weights.items():
+        owner, _, name = fqn.rpartition(".")
+        spec = _spec(archive, fqn, entry, described)
+        trained = bool((described.get("tensor_meta") or {}).get("requires_grad"))
+        parameter = bool(described.get("is_param"))
+        tensor = tied.get(spec)
+        tensor = storages.tensor(spec) if tensor is None else tensor
+        add_tensor(twin_at(owner), name, tensor, parameter=parameter, trained=trained)
+        if parameter:
+            tied[spec] = twin_at(owner)._parameters[name]
+    for _, _, fqn in program.stored:
+        if fqn not in weights:
+            raise BadModel(f"the archive lacks the weight '{printable(fqn)}'", where=archive.path)
+    for twin in twins.values():
+        attributes(twin, {})
+    return root
+
+
+def _spec(archive: Archive, fqn: str, entry: str, described: Mapping[str, Any]) -> TensorSpec:
+    meta = described.get("tensor_meta")
+    if described.get("use_pickle") or not meta:
+        raise BadModel(
+            f"'{printable(fqn)}' is stored as a pickle, which runs code and was not run",
+            where=archive.path,
+            hint="export the model with plain tensors",
+        )
+    dtype = DTYPES[meta["dtype"]]
+    width = getattr(torch, dtype).itemsize
+    return TensorSpec(
+        StorageRef(entry, dtype, archive.size_of(entry) // width),
+        dtype,
+        int(meta["storage_offset"]["as_int"]),
+        tuple(int(s["as_int"]) for s in meta["sizes"]),
+        tuple(int(s["as_int"]) for s in meta["strides"]),
+    )

@@ -1,0 +1,285 @@
+"""The graph of an exported program, read from its JSON: nodes, under the calls of modules they ran in.
+
+Every node says under which module it ran, and in which of its calls. A run of nodes of one call is a
+segment; what goes into it and what comes out follows from who uses what.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.units import printable
+from explorer.engine.formats.torch_files.exported_program import (
+    DTYPES,
+    SYMBOL,
+    module_stack,
+    not_a_program,
+    symbol_of,
+)
+from explorer.engine.formats.torch_replay.storages import Archive
+
+__all__ = [
+    "DTYPES",
+    "LARGEST",
+    "SYMBOL",
+    "Input",
+    "Node",
+    "Program",
+    "Segment",
+    "names_in",
+    "read",
+    "symbol_of",
+]
+
+LARGEST = 1 << 56
+"""Elements that no tensor has; more would not fit into the number of its bytes."""
+
+
+class Node(Struct):
+    """An operator: arguments still as JSON, names of its results, and what is not needed behind it."""
+
+    target: str
+    inputs: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    stack: tuple[tuple[str, str, str], ...]
+    spent: list[str] = field(default_factory=list)
+
+    def made(self) -> Iterator[str]:
+        """Names of the values that it makes."""
+        for out in self.outputs:
+            yield from names_in(out)
+
+
+class Segment(Struct):
+    """Nodes that ran in one call of a module, and calls of modules inside it.
+
+    Attributes:
+        path: Of the module; '' is the model.
+        key: Of the call: a module that runs twice has two.
+        items: In execution order.
+        given: Names of the values that come in from outside; `result` those that are used outside.
+    """
+
+    path: str
+    key: str
+    items: list[Node | Segment] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
+    result: list[str] = field(default_factory=list)
+
+
+class Input(Struct):
+    """An input of the program: sizes are numbers, or expressions with the value at export."""
+
+    name: str
+    dtype: str
+    sizes: tuple[int | tuple[str, int], ...]
+
+
+class Program(Struct):
+    """An exported program as its file describes it.
+
+    Attributes:
+        path: The file.
+        root: All nodes, under the calls of modules.
+        kinds: Class of every module, by its path.
+        inputs: Tensors that it takes.
+        stored: Kind, name in the graph and name in the state_dict of every stored tensor.
+        results: What it returns, as arguments.
+        layout: How the results are nested, as torch describes trees.
+        ranges: Smallest and largest value of every symbol.
+        version: Of the torch that wrote it.
+    """
+
+    path: str
+    root: Segment
+    kinds: dict[str, str]
+    inputs: list[Input]
+    stored: list[tuple[str, str, str]]
+    results: list[dict[str, Any]]
+    layout: Any
+    ranges: dict[str, tuple[int | None, int | None]]
+    version: str
+
+
+def names_in(arg: Any) -> Iterator[str]:
+    """Names of the values in an argument or result."""
+    for kind, value in arg.items() if isinstance(arg, dict) else ():
+        if kind == "as_tensor" and isinstance(value, dict):
+            yield str(value["name"])
+        elif kind in ("as_tensors", "as_optional_tensors", "as_sym_ints", "as_sym_bools", "as_sym_floats"):
+            for item in value:
+                if "name" in item:
+                    yield str(item["name"])
+                elif "as_name" in item:
+                    yield str(item["as_name"])
+                else:
+                    yield from names_in(item)
+        elif kind.startswith("as_sym_") and isinstance(value, dict) and "as_name" in value:
+            yield str(value["as_name"])
+
+
+def _segments(nodes: Sequence[Node], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
+    """The nodes under the calls of modules that they belong to, and the class of each module."""
+    root = Segment("", "")
+    kinds: dict[str, str] = {}
+    open_calls = [root]
+    for node in nodes:
+        stack = node.stack
+        kinds.update((path, kind) for _, path, kind in stack)
+        inner = [(key, path) for key, path, _ in stack if path]
+        if not stack:
+            # a node of nobody's (a size that is asked for) stays where the last one was
+            inner = [(s.key, s.path) for s in open_calls[1:]]
+        depth = 1
+        while depth < len(open_calls) and depth <= len(inner):
+            if open_calls[depth].key != inner[depth - 1][0]:
+                break
+            depth += 1
+        del open_calls[depth:]
+        for key, path in inner[depth - 1 :]:
+            segment = Segment(path, key)
+            open_calls[-1].items.append(segment)
+            open_calls.append(segment)
+        open_calls[-1].items.append(node)
+    _wire(root, set(results))
+    _spend(nodes, set(results))
+    return root, kinds
+
+
+def _wire(root: Segment, kept: set[str]) -> None:
+    """Settles what goes into every call and what comes out of it."""
+    uses: dict[str, int] = {}
+
+    def count(segment: Segment) -> tuple[dict[str, int], list[str]]:
+        used: dict[str, int] = {}
+        made: list[str] = []
+        for item in segment.items:
+            if isinstance(item, Segment):
+                inner_used, inner_made = count(item)
+                made += inner_made
+                for name, times in inner_used.items():
+                    used[name] = used.get(name, 0) + times
+            else:
+                for given in item.inputs:
+                    for name in names_in(given["arg"]):
+                        used[name] = used.get(name, 0) + 1
+                made += item.made()
+        segment.given = [n for n in used if n not in set(made)]
+        inside[id(segment)] = used, made
+        return used, made
+
+    inside: dict[int, tuple[dict[str, int], list[str]]] = {}
+    uses, _ = count(root)
+
+    def settle(segment: Segment) -> None:
+        used, made = inside[id(segment)]
+        segment.result = [n for n in made if n in kept or uses.get(n, 0) > used.get(n, 0)]
+        for item in segment.items:
+            if isinstance(item, Segment):
+                settle(item)
+
+    settle(root)
+
+
+def _spend(nodes: Sequence[Node], kept: set[str]) -> None:
+    """Notes at every node which values are used there for the last time."""
+    seen = set(kept)
+    for node in reversed(nodes):
+        used = {n for given in node.inputs for n in names_in(given["arg"])} | set(node.made())
+        node.spent = [n for n in used if n not in seen]
+        seen |= used
+
+
+def read(archive: Archive) -> Program:
+    """The program in an archive.
+
+    Raises:
+        BadModel: There is none, or its graph cannot be read.
+    """
+    models = [n for n in archive.names() if n.startswith("models/") and n.endswith(".json")]
+    if not models:
+        raise not_a_program(archive)
+    name = "models/model.json" if "models/model.json" in models else sorted(models)[0]
+    try:
+        described = json.loads(archive.text(name))
+        return _program(archive.path, described)
+    except ExplorerError:
+        raise
+    except RecursionError as error:
+        raise BadModel("its graph is nested deeper than any model's", where=archive.path) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration) as error:
+        raise BadModel(
+            f"its graph cannot be read ({type(error).__name__}: {printable(str(error))[:200]})",
+            where=archive.path,
+            hint="export it again with the torch that is installed here",
+        ) from error
+
+
+def _program(path: str, described: dict[str, Any]) -> Program:
+    module = described["graph_module"]
+    graph, signature = module["graph"], module["signature"]
+    stored, user = [], []
+    for spec in signature["input_specs"]:
+        ((kind, value),) = spec.items()
+        if kind in ("parameter", "buffer", "tensor_constant"):
+            stored.append((kind, str(value["arg"]["name"]), str(value[f"{kind}_name"])))
+        elif kind == "user_input":
+            user.append(value["arg"])
+        else:
+            raise BadModel(f"it takes a '{printable(kind)}', which is not supported", where=path)
+    inputs = [_input(graph, str(a["as_tensor"]["name"])) for a in user if "as_tensor" in a]
+    results = [s["user_output"]["arg"] for s in signature["output_specs"] if "user_output" in s]
+    nodes = [
+        Node(
+            str(n["target"]),
+            list(n["inputs"]),
+            list(n["outputs"]),
+            module_stack(str((n.get("metadata") or {}).get("nn_module_stack", ""))),
+        )
+        for n in graph["nodes"]
+    ]
+    root, kinds = _segments(nodes, [n for r in results for n in names_in(r)])
+    calls = module.get("module_call_graph") or []
+    outer = next((c["signature"] for c in calls if c["fqn"] == "" and c["signature"]), None)
+    ranges = {
+        symbol_of(str(s)): (_limit(r.get("min_val")), _limit(r.get("max_val")))
+        for s, r in (described.get("range_constraints") or {}).items()
+    }
+    return Program(
+        path,
+        root,
+        kinds,
+        inputs,
+        stored,
+        results,
+        json.loads(outer["out_spec"])[1] if outer else None,
+        ranges,
+        str(described.get("torch_version", "")),
+    )
+
+
+def _limit(value: Any) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError("a size is limited by what is no number")
+    return value
+
+
+def _input(graph: dict[str, Any], name: str) -> Input:
+    meta = graph["tensor_values"][name]
+    sizes: list[int | tuple[str, int]] = []
+    for size in meta["sizes"]:
+        if "as_int" in size:
+            sizes.append(int(size["as_int"]))
+        else:
+            known = size["as_expr"]
+            sizes.append((str(known["expr_str"]), int((known.get("hint") or {}).get("as_int", 1))))
+    known = [s if isinstance(s, int) else s[1] for s in sizes]
+    if any(s < 0 for s in known) or math.prod(known) >= LARGEST:
+        raise ValueError(f"the input {name} has sizes that no tensor has")
+    return Input(name, DTYPES[meta["dtype"]], tuple(sizes))

@@ -1,0 +1,224 @@
+"""Replaying the graph of an exported program through the twins of its modules."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from explorer.engine.formats.torch_replay import operators
+from explorer.engine.formats.torch_replay.graph import DTYPES, Node, Program, Segment, names_in
+from explorer.engine.formats.torch_replay.rebuilt_module import Twin
+
+__all__ = ["Player"]
+
+_FORMATS = {
+    1: torch.contiguous_format,
+    2: torch.channels_last,
+    3: torch.channels_last_3d,
+    4: torch.preserve_format,
+}
+
+
+class Player:
+    """Replays the graph of a program through the twins of its modules."""
+
+    def __init__(self, program: Program, device: torch.device) -> None:
+        self.program = program
+        self.device = device
+        self.next: tuple[Segment, dict[str, Any], Twin, set[int]] | None = None
+
+    def __deepcopy__(self, memo: Any) -> Player:
+        return self
+
+    def run(self, twin: Twin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward of a twin: of the model, or of the call of a module that is due."""
+        due, self.next = self.next, None
+        if due is None:
+            return self._model(twin, args, kwargs)
+        segment, values, root, weights = due
+        self._items(segment, values, root, weights)
+        made = [values[n] for n in segment.result]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _model(self, root: Twin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        values: dict[str, Any] = {}
+        for _, name, fqn in self.program.stored:
+            owner, _, attribute = fqn.rpartition(".")
+            values[name] = getattr(root.get_submodule(owner), attribute)
+        names = [given.name for given in self.program.inputs]
+        values.update(zip(names, args, strict=False))
+        values.update(kwargs)
+        weights = {id(values[name]) for _, name, _ in self.program.stored}
+        self._items(self.program.root, values, root, weights)
+        leaves = [self._argument(r, values) for r in self.program.results]
+        return _unflattened(self.program.layout, leaves)
+
+    def _items(self, segment: Segment, values: dict[str, Any], root: Twin, weights: set[int]) -> None:
+        for item in segment.items:
+            if isinstance(item, Node):
+                self._node(item, values)
+                continue
+            given = [values[n] for n in item.given if isinstance(values.get(n), torch.Tensor)]
+            self.next = item, values, root, weights
+            root.get_submodule(item.path)(*(t for t in given if id(t) not in weights))
+
+    def _node(self, node: Node, values: dict[str, Any]) -> None:
+        args, kwargs = [], {}
+        for given in node.inputs:
+            value = self._argument(given["arg"], values)
+            if given.get("kind") == 2 and given["name"]:
+                kwargs[given["name"]] = value
+            else:
+                args.append(value)
+        made = self._call(node.target, args, kwargs, values)
+        outputs = node.outputs
+        if len(outputs) == 1 and "as_tensors" in outputs[0]:
+            outputs = [{"as_tensor": t} for t in outputs[0]["as_tensors"]]
+        elif len(outputs) == 1 and not isinstance(made, (tuple, list)):
+            made = (made,)
+        for out, value in zip(outputs, made if isinstance(made, (tuple, list)) else (made,), strict=False):
+            for name in names_in(out):
+                values[name] = value
+        for name in node.spent:
+            values.pop(name, None)
+
+    def _argument(self, arg: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+        ((kind, value),) = arg.items()
+        if kind == "as_none":
+            return None
+        if kind == "as_tensor":
+            return values[value["name"]]
+        if kind == "as_tensors":
+            return [values[item["name"]] for item in value]
+        if kind == "as_optional_tensors":
+            return [self._argument(item, values) for item in value]
+        if kind in ("as_sym_int", "as_sym_bool", "as_sym_float"):
+            return values[value["as_name"]] if "as_name" in value else next(iter(value.values()))
+        if kind in ("as_sym_ints", "as_sym_bools", "as_sym_floats"):
+            return [values[i["as_name"]] if "as_name" in i else next(iter(i.values())) for i in value]
+        if kind == "as_scalar_type":
+            return getattr(torch, DTYPES[value])
+        if kind == "as_memory_format":
+            return _FORMATS.get(value)
+        if kind == "as_layout":
+            return torch.strided if value == 7 else None
+        if kind == "as_device":
+            return self.device
+        if kind == "as_complex":
+            return complex(value["real"], value["imag"])
+        if kind in ("as_int", "as_ints", "as_bool", "as_bools", "as_string", "as_strings"):
+            return value
+        if kind in ("as_float", "as_floats"):
+            return _float(value)
+        if kind == "as_graph":
+            return value["graph"]
+        raise operators.Unknown(f"an argument of the kind {kind} is not supported")
+
+    def _call(self, target: str, args: list[Any], kwargs: dict[str, Any], values: dict[str, Any]) -> Any:
+        found = _TARGET.fullmatch(target)
+        if found is None:
+            function = _PLAIN.get(target)
+            if function is None:
+                raise operators.Unknown(f"the function {target} is not one that a program needs")
+            return function(*args, **kwargs)
+        library, name = found.group(1), found.group(2)
+        if library == "higher_order":
+            return self._region(name, args)
+        if library == "aten" and name in _CHECKS:
+            return None
+        if library == "aten" and name in _SIZES:
+            return _SIZES[name](*args, **kwargs)
+        return operators.tensors(library, name, args, kwargs, self.device)
+
+    def _region(self, name: str, args: list[Any]) -> Any:
+        """A part of the graph that is a graph of its own: under a switch that changes no count (gradients,
+        autocast), or one of two branches.
+        """
+        if name == "cond" and len(args) == 4:
+            # without values the first branch is taken, and whoever watches says so
+            return self._graph(args[1] if bool(args[0]) else args[2], args[3])
+        at = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)
+        if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
+            raise operators.Unknown(f"the operator higher_order::{name} is not supported")
+        return self._graph(args[at], args[at + 1 :])
+
+    def _graph(self, graph: Mapping[str, Any], given: Sequence[Any]) -> Any:
+        """The results of a graph inside the graph, in a tuple."""
+        inner: dict[str, Any] = {}
+        for described, value in zip(graph["inputs"], given, strict=True):
+            for given_name in names_in(described):
+                inner[given_name] = value
+        for n in graph["nodes"]:
+            self._node(Node(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)
+        return tuple(self._argument(out, inner) for out in graph["outputs"])
+
+
+_TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+)(?:\.\w+)?")
+
+_CHECKS = frozenset(
+    {
+        "_assert_tensor_metadata",
+        "_assert_scalar",
+        "_assert_async",
+        "sym_constrain_range",
+        "sym_constrain_range_for_size",
+    }
+)
+"""Operators that check what was assumed at export, and compute nothing."""
+
+_SIZES: dict[str, Callable[..., Any]] = {
+    "sym_size": lambda self, dim=None: tuple(map(int, self.shape)) if dim is None else int(self.shape[dim]),
+    "sym_numel": lambda self: self.numel(),
+    "sym_stride": lambda self, dim=None: self.stride() if dim is None else self.stride(dim),
+    "sym_storage_offset": lambda self: self.storage_offset(),
+}
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    **{
+        f"_operator.{name}": getattr(operator, name)
+        for name in (
+            *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos"),
+            *("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "xor", "not_", "getitem"),
+        )
+    },
+    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt", "log2")},
+    "torch.sym_int": int,
+    "torch.sym_float": float,
+    "torch.sym_not": operator.not_,
+    "torch.sym_max": max,
+    "torch.sym_min": min,
+    "torch.sym_ite": lambda test, yes, no: yes if test else no,
+    "torch._sym_sqrt": math.sqrt,
+}
+"""Functions of plain numbers that a graph may call."""
+
+
+def _float(value: Any) -> Any:
+    """JSON has no infinities: the file has them as text."""
+    if isinstance(value, list):
+        return [_float(v) for v in value]
+    return float(value) if isinstance(value, (str, int)) else value
+
+
+def _unflattened(layout: Any, leaves: list[Any]) -> Any:
+    """The results as the model returned them: tuples, lists and dicts of tensors."""
+    rest = iter(leaves)
+
+    def build(spec: Any) -> Any:
+        if not isinstance(spec, dict) or not spec.get("type"):
+            return next(rest)
+        children = [build(child) for child in spec["children_spec"]]
+        if spec["type"] == "builtins.dict":
+            return dict(zip(map(str, json.loads(spec["context"])), children, strict=True))
+        return tuple(children) if spec["type"] == "builtins.tuple" else children
+
+    try:
+        return build(layout)
+    except (StopIteration, ValueError, KeyError, TypeError, RecursionError):
+        return leaves[0] if len(leaves) == 1 else tuple(leaves)

@@ -1,0 +1,156 @@
+"""An nn.Module rebuilt from a file, of the same shape as the one that was saved.
+
+Everything that the program knows to do with an nn.Module (count it, watch it run, look at its weights,
+export it to ONNX) it can do with a TorchScript file or an exported program, once the file is an nn.Module
+again. A twin has the layer tree, the parameters and the class names of the original, and a forward that
+replays what the file holds. None of the original's own code is imported or run; classes of torch.nn are
+taken as bases where torch has them, so that a twin of a Linear is one to whoever asks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.costs.torch.records import plain
+
+__all__ = ["Twin", "add_tensor", "attributes", "twin_of"]
+
+
+class Twin(nn.Module):
+    """A module whose forward is given by whoever makes it: `run(self, args, kwargs)`.
+
+    Attributes:
+        run: Computes the result; shared by all copies of the module.
+        held: What else the file keeps on this module, under names that cannot clash with nn.Module's.
+    """
+
+    run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+    held: dict[str, Any]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Replays the module's part of the file."""
+        return self.run(self, args, kwargs)
+
+    def extra_repr(self) -> str:
+        """Nothing: the layers' own ask for arguments of a constructor that never ran."""
+        return ""
+
+    # recurrent layers keep a list of their weights beside the weights, which a twin does not have
+    _apply = nn.Module._apply
+    __setattr__ = nn.Module.__setattr__
+    __setstate__ = nn.Module.__setstate__
+
+
+_UNFIT = (nn.ParameterList, nn.ParameterDict)
+"""Classes that keep their parameters in ways of their own: a twin has only their name."""
+
+_CLASSES: dict[tuple[str, tuple[str, ...]], type[Twin]] = {}
+
+
+def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) -> Twin:
+    """A twin without parameters or children yet.
+
+    Args:
+        qualname: The original's class with its module: 'torch.nn.modules.conv.Conv2d'.
+        arguments: Names of what its forward takes; '=' behind the name of one that may be left out.
+        run: See `Twin`.
+    """
+    key = qualname, arguments
+    kind = _CLASSES.get(key)
+    if kind is None:
+        kind = _CLASSES[key] = _class(qualname, arguments)
+    made = kind.__new__(kind)
+    nn.Module.__init__(made)
+    object.__setattr__(made, "run", run)
+    object.__setattr__(made, "held", {})
+    return made
+
+
+def _class(qualname: str, arguments: tuple[str, ...]) -> type[Twin]:
+    module, _, name = qualname.rpartition(".")
+    base = getattr(nn, name, None) if module.startswith("torch.nn.modules.") else None
+    fits = isinstance(base, type) and issubclass(base, nn.Module) and base.__module__ == module
+
+    def forward(self: Twin, *args: Any, **kwargs: Any) -> Any:
+        return self.run(self, args, kwargs)
+
+    forward.__signature__ = _signature(arguments)  # type: ignore[attr-defined]
+    members: dict[str, Any] = {"__module__": module or "__main__", "__qualname__": name, "forward": forward}
+    bases: tuple[type, ...] = (Twin,)
+    if fits and base is not None and not issubclass(base, _UNFIT):
+        bases = (Twin, base)
+    return type(name or "Module", bases, members)
+
+
+def _signature(arguments: tuple[str, ...]) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("self", kind)]
+    optional = False
+    for text in arguments:
+        name = text.removesuffix("=")
+        optional = optional or text.endswith("=")
+        default = None if optional else inspect.Parameter.empty
+        if not name.isidentifier() or name == "self":
+            name = f"argument_{len(parameters)}"
+        parameters.append(inspect.Parameter(name, kind, default=default))
+    return inspect.Signature(parameters)
+
+
+def add_tensor(
+    module: nn.Module, name: str, tensor: torch.Tensor, *, parameter: bool, trained: bool = False
+) -> None:
+    """Registers a tensor under the name that the file gives it, as a parameter or a buffer.
+
+    A parameter that is one already stays what it is: tied weights are the same object.
+
+    Raises:
+        BadModel: No module can have an attribute of this name.
+    """
+    try:
+        if parameter:
+            able = tensor.is_floating_point() or tensor.is_complex()
+            made = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, trained and able)
+            module.register_parameter(name, made)
+        else:
+            module.register_buffer(name, tensor)
+    except (KeyError, TypeError) as error:
+        raise BadModel(
+            f"a tensor cannot be called '{printable(name)}'", where=type(module).__name__
+        ) from error
+
+
+def attributes(module: nn.Module, known: Mapping[str, Any]) -> None:
+    """Sets what a layer was constructed with, as far as it is known, under its constructor's names.
+
+    What follows from the weights (channels, features) is added.
+    """
+    found = {**_from_weights(module), **known}
+    for name, value in found.items():
+        taken = hasattr(nn.Module, name) or name in module._parameters or name in module._modules
+        if not taken and (isinstance(value, tuple) or plain(value) == value):
+            object.__setattr__(module, name, value)
+
+
+def _from_weights(module: nn.Module) -> dict[str, Any]:
+    """Arguments of a layer's constructor that its weights tell."""
+    weight = module._parameters.get("weight")
+    shape = tuple(weight.shape) if weight is not None else ()
+    kind = type(module).__name__
+    if kind == "Linear" and len(shape) == 2:
+        return {"in_features": shape[1], "out_features": shape[0]}
+    if kind == "Embedding" and len(shape) == 2:
+        return {"num_embeddings": shape[0], "embedding_dim": shape[1]}
+    if kind.startswith("BatchNorm") and len(shape) == 1:
+        return {"num_features": shape[0]}
+    if kind == "LayerNorm" and shape:
+        return {"normalized_shape": shape}
+    if kind.startswith("Conv") and len(shape) > 2:
+        return {"kernel_size": shape[2:]}
+    return {}

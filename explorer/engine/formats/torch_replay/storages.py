@@ -1,0 +1,81 @@
+"""The weights in the zip archives that torch writes, as torch's tensors, read where they lie.
+
+TorchScript files and exported programs are zip archives of pickles, text and raw weights. What is in them
+is read as data (`zip_archive`, `torch_pickle`), nothing is run, and weights stay in the file until somebody
+wants values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.formats.torch_files.pickle import Made as Record
+from explorer.engine.formats.torch_files.tensors import Device, StorageRef, TensorSpec, checked, strict
+from explorer.engine.formats.torch_files.zip_archive import Archive, entry_names
+
+__all__ = ["Archive", "Device", "Record", "StorageRef", "Storages", "TensorSpec", "entry_names", "unpickle"]
+
+
+def unpickle(content: bytes, where: str, *, tensors: Mapping[int, TensorSpec] | None = None) -> Any:
+    """What a pickle of torch's describes; see `torch_pickle.strict`."""
+    return strict(content, where, tensors)
+
+
+class Storages(Struct):
+    """Makes tensors from descriptions, on one device; tensors of one storage share it.
+
+    Attributes:
+        archive: Where the bytes are.
+        entry: Name of the entry of a storage's key.
+        meta: Shapes only: no byte is read.
+    """
+
+    archive: Archive
+    entry: Callable[[str], str]
+    meta: bool
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def tensor(self, spec: TensorSpec) -> Any:
+        """A torch tensor at the place that `spec` describes.
+
+        Raises:
+            BadModel: The archive has no such bytes, or fewer than the tensor takes.
+        """
+        import torch
+
+        try:
+            checked(spec)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BadModel(f"it describes what cannot be: {error}", where=self.archive.path) from error
+        kind = getattr(torch, spec.dtype, None)
+        if not isinstance(kind, torch.dtype):
+            raise BadModel(f"torch has no type '{printable(spec.dtype)}'", where=self.archive.path)
+        storage = self._storage(spec.storage)
+        if spec.extent * kind.itemsize > storage.nbytes():
+            raise BadModel("a tensor is larger than its storage", where=self.archive.path)
+        device = "meta" if self.meta else "cpu"
+        bare = torch.empty(0, dtype=kind, device=device)
+        return bare.set_(storage, spec.offset, spec.shape, spec.stride)
+
+    def _storage(self, ref: StorageRef) -> Any:
+        import torch
+
+        known = self.made.get(ref.key)
+        if known is not None:
+            return known
+        name = self.entry(ref.key)
+        size = ref.elements * getattr(torch, ref.dtype).itemsize
+        if self.archive.size_of(name) < size:
+            raise BadModel(f"'{printable(name)}' holds fewer bytes than its tensor", where=self.archive.path)
+        if self.meta or not size:
+            made = torch.UntypedStorage(size, device="meta" if self.meta else "cpu")  # type: ignore[no-untyped-call]
+        else:
+            view = self.archive.view(name)[:size]
+            made = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
+        self.made[ref.key] = made
+        return made

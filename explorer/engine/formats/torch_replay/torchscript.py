@@ -1,0 +1,421 @@
+"""Opening a TorchScript file: what torch.jit.save wrote, traced or scripted, rebuilt as an nn.Module.
+
+torch.jit.load needs no pickle of Python's, but it does run code of the file: a class with `__setstate__`
+is called while it loads, and TorchScript has operators that write and read files. Here the file is read
+as data (`torch_archive`), its code as text (`torch_code`), and the result is a module tree of twins
+(`torch_twin`) that is analysed, run and exported as any nn.Module is. Nothing of the file runs until
+values are asked for, and then tensor operators only.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.units import printable
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_replay import operators
+from explorer.engine.formats.torch_replay.rebuilt_module import Twin, add_tensor, attributes, twin_of
+from explorer.engine.formats.torch_replay.storages import (
+    Archive,
+    Device,
+    Record,
+    Storages,
+    TensorSpec,
+    unpickle,
+)
+from explorer.engine.formats.torch_replay.torchscript_interpreter import (
+    Class,
+    Code,
+    Frame,
+    Machine,
+    ScriptError,
+    bounded,
+    plain_name,
+)
+
+__all__ = ["load"]
+
+_ENTRY = re.compile(r"forward(\d+|__\d+)?")
+"""Methods by which a submodule is called: a traced module that is called twice has forward1 as well."""
+
+_OFF = {
+    "__torch__.torch.backends.mha.get_fastpath_enabled": lambda: False,
+    "__torch__.torch.jit.is_scripting": lambda: True,
+}
+"""Functions of torch's own that answer otherwise here: a fast path would hide what it does."""
+
+
+def load(path: str, *, trust: bool = False) -> LoadedModule:
+    """Opens a TorchScript file; its weights stay where they are, and nothing in it is run as code.
+
+    Args:
+        path: The file.
+        trust: Its loops may take minutes.
+
+    Raises:
+        BadModel: It is broken, or holds what a TorchScript file does not.
+    """
+    archive = Archive(path)
+    root = unpickle(archive.read("data.pkl"), path)
+    constants = unpickle(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
+    if not isinstance(constants, (list, tuple)):
+        raise BadModel("the constants of its code are no list", where=path, hint="save the model again")
+    code = Code(lambda name: archive.text(name) if name in archive else None, path, trust)
+    made = code.class_of(root.qualname) if isinstance(root, Record) else None
+    if not isinstance(root, Record) or made is None or made.base != "Module":
+        raise BadModel("it holds no TorchScript module", where=path)
+    if "forward" not in made.methods:
+        known = ", ".join(map(printable, made.methods)) or "none"
+        raise BadModel(f"its module has no forward (its methods: {known})", where=path)
+    if (archive.read("byteorder") if "byteorder" in archive else b"little").strip() == b"big":
+        raise BadModel("its weights are stored big-endian", where=path)
+
+    def build(meta: bool) -> Twin:
+        return _guarded(path, archive, code, root, list(constants), meta)
+
+    traced = "traced_inputs.pkl" in archive
+    twin = build(True)
+    loaded = LoadedModule(
+        source=path,
+        build=lambda: build(False),
+        weights_text="as the file has them",
+        trained=True,
+        notes=_notes(twin, traced),
+        example=_traced_inputs(archive, made) if traced else None,
+    )
+    loaded._meta = twin.eval()
+    return loaded
+
+
+def _guarded(path: str, archive: Archive, code: Code, root: Record, constants: list[Any], meta: bool) -> Twin:
+    try:
+        return _Builder(archive, code, constants, meta).model(root)
+    except ExplorerError:
+        raise
+    except (RecursionError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise BadModel(
+            f"its layers cannot be put together ({type(error).__name__}: {printable(str(error))[:200]})",
+            where=path,
+        ) from error
+
+
+def _notes(twin: Twin, traced: bool) -> tuple[str, ...]:
+    held = twin.held["constants"]
+    notes = ["TorchScript, traced" if traced else "TorchScript, scripted"]
+    if held and twin.held["frozen"]:
+        notes.append(f"frozen: {len(held):,} constants of its code are counted as parameters")
+    return tuple(notes)
+
+
+def _traced_inputs(archive: Archive, made: Class) -> dict[str, torch.Tensor] | None:
+    """What the model was traced with, by the names of its forward's arguments, without values."""
+    found = unpickle(archive.read("traced_inputs.pkl"), archive.path)
+    given = found.get("forward") if isinstance(found, dict) else None
+    if not isinstance(given, (list, tuple)):
+        return None
+    names = [a.arg for a in made.methods["forward"].args.args[1:]]
+    example = {}
+    for name, spec in zip(names, given, strict=False):
+        kind = getattr(torch, spec.dtype, None) if isinstance(spec, TensorSpec) else None
+        if not isinstance(spec, TensorSpec) or not isinstance(kind, torch.dtype):
+            return None
+        try:
+            example[name] = torch.empty(spec.shape, dtype=kind, device="meta")
+        except (RuntimeError, TypeError) as error:
+            raise BadModel("it was traced with what is no tensor", where=archive.path) from error
+    return example
+
+
+class _Object:
+    """An instance of a class of the file that is no module."""
+
+    def __init__(self, qualname: str, values: dict[str, Any]) -> None:
+        self.qualname = qualname
+        self.values = values
+
+
+class _Builder:
+    """Makes twins of the modules of one file, on one device."""
+
+    def __init__(self, archive: Archive, code: Code, constants: list[Any], meta: bool) -> None:
+        self.code = code
+        self.path = archive.path
+        self.storages = Storages(archive, lambda key: f"data/{key}", meta)
+        self.constants_from = Storages(archive, lambda key: f"constants/{key}", meta)
+        self.values_from = Storages(archive, lambda key: f"constants/{key}", False)
+        self.twins: dict[int, Any] = {}
+        self.tied: dict[TensorSpec, torch.Tensor] = {}
+        self.host = _Host(code, torch.device("meta" if meta else "cpu"))
+        self.constants = constants
+
+    def model(self, root: Record) -> Twin:
+        made = self.module(root)
+        tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
+        # a frozen model keeps its weights among the constants of its code
+        frozen = not any(True for _ in made.parameters())
+        for at, value in enumerate(self.constants):
+            if not isinstance(value, TensorSpec):
+                self.host.constants[f"c{at}"] = self.value(value)
+                continue
+            tensor = (self.values_from if _is_value(value) else self.constants_from).tensor(value)
+            name = f"CONSTANTS_c{at}"
+            add_tensor(made, name, tensor, parameter=frozen and tensor.is_floating_point())
+            self.host.constants[f"c{at}"] = getattr(made, name)
+        made.held["constants"] = tensors
+        made.held["frozen"] = frozen
+        return made
+
+    def module(self, record: Record) -> Twin:
+        known = self.twins.get(id(record))
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        kind = self.code.class_of(record.qualname)
+        if kind is None or kind.base != "Module":
+            raise BadModel(f"its code lacks {printable(record.qualname)}", where=self.path)
+        twin = twin_of(plain_name(record.qualname), _arguments(kind), self.host.enter)
+        self.twins[id(record)] = twin
+        twin.held.update(kind=kind, values={})
+        # a module that packs its weights (quantization) keeps something else; it fails when it is called
+        state = record.state if isinstance(record.state, Mapping) else {}
+        twin.held["packed"] = state is not record.state
+        for name, value in state.items():
+            self.attribute(twin, kind, str(name), value)
+        for name in kind.parameters - set(twin._parameters):
+            if name in state and state[name] is None:
+                twin.register_parameter(name, None)
+        attributes(twin, {**_from_code(kind), **twin.held["values"], **kind.constants})
+        return twin
+
+    def attribute(self, twin: Twin, kind: Class, name: str, value: Any) -> None:
+        if isinstance(value, Record):
+            of = self.code.class_of(value.qualname)
+            if of is not None and of.base == "Module":
+                try:
+                    twin.add_module(name, self.module(value))
+                except (KeyError, TypeError) as error:
+                    raise BadModel(f"no layer can be called '{printable(name)}'", where=self.path) from error
+                return
+        if isinstance(value, TensorSpec):
+            tensor = self.tied.get(value)
+            tensor = self.storages.tensor(value) if tensor is None else tensor
+            add_tensor(twin, name, tensor, parameter=name in kind.parameters, trained=value.requires_grad)
+            if name in twin._parameters:
+                self.tied[value] = getattr(twin, name)
+        elif name == "training":
+            twin.training = bool(value)
+        else:
+            twin.held["values"][name] = self.value(value)
+
+    def value(self, value: Any) -> Any:
+        """A plain value with its tensors made."""
+        if isinstance(value, TensorSpec):
+            return self.storages.tensor(value)
+        if isinstance(value, Record):
+            known = self.twins.get(id(value))
+            if known is None:
+                of = self.code.class_of(value.qualname)
+                if of is not None and of.base == "Module":
+                    return self.module(value)
+                known = self.twins[id(value)] = _Object(value.qualname, {})
+                state = value.state if isinstance(value.state, Mapping) else {"state": value.state}
+                known.values.update({str(k): self.value(v) for k, v in state.items()})
+            return known
+        if isinstance(value, Device):
+            return None
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.value(v) for v in value)
+        if isinstance(value, dict):
+            return {k: self.value(v) for k, v in value.items()}
+        return value
+
+
+def _is_value(spec: TensorSpec) -> bool:
+    """Whether a constant is a number that code computes sizes with: then it is needed, not only its shape."""
+    return not spec.shape or (spec.extent <= 16 and not spec.dtype.startswith(("float", "bfloat", "complex")))
+
+
+def _arguments(kind: Class) -> tuple[str, ...]:
+    """Names of what its forward takes, with '=' behind those that may be left out."""
+    entry = kind.methods.get("forward") or kind.methods.get("forward__0")
+    if entry is None:
+        return ()
+    names = [a.arg for a in entry.args.args[1:]]
+    optional = len(entry.args.defaults)
+    return tuple(f"{n}=" if i >= len(names) - optional else n for i, n in enumerate(names))
+
+
+_ARGUMENTS: Mapping[str, Mapping[str, int]] = {
+    "torch._convolution": {"stride": 3, "padding": 4, "dilation": 5, "groups": 8},
+    "torch.conv1d": {"stride": 3, "padding": 4, "dilation": 5, "groups": 6},
+    "torch.conv2d": {"stride": 3, "padding": 4, "dilation": 5, "groups": 6},
+    "torch.conv3d": {"stride": 3, "padding": 4, "dilation": 5, "groups": 6},
+    "torch.max_pool2d": {"kernel_size": 1, "stride": 2, "padding": 3, "dilation": 4, "ceil_mode": 5},
+    "torch.avg_pool2d": {"kernel_size": 1, "stride": 2, "padding": 3, "ceil_mode": 4},
+    "torch.adaptive_avg_pool2d": {"output_size": 1},
+    "torch.batch_norm": {"momentum": 6, "eps": 7},
+    "torch.layer_norm": {"normalized_shape": 1, "eps": 4},
+    "torch.dropout": {"p": 1},
+    "torch.flatten": {"start_dim": 1, "end_dim": 2},
+    "torch.lstm": {"num_layers": 4, "bidirectional": 7, "batch_first": 8},
+    "torch.gru": {"num_layers": 4, "bidirectional": 7, "batch_first": 8},
+}
+"""Which arguments of an operator are those of the layer's constructor: a traced layer has no others."""
+
+
+def _from_code(kind: Class) -> dict[str, Any]:
+    """What a layer was constructed with, as far as the calls in its forward say so in numbers."""
+    entry = kind.methods.get("forward")
+    if entry is None or not plain_name(kind.qualname).startswith("torch.nn."):
+        return {}
+    for node in ast.walk(entry):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        places = _ARGUMENTS.get(ast.unparse(node.func))
+        if places is None:
+            continue
+        found = {}
+        for name, at in places.items():
+            try:
+                value = ast.literal_eval(node.args[at])
+            except (ValueError, IndexError, TypeError, SyntaxError):
+                continue
+            found[name] = tuple(value) if isinstance(value, list) else value
+        return found
+    return {}
+
+
+_PACKED = "its weights are packed for quantized operators, which have no shapes to count"
+
+
+def _lists(kind: Class, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of the model: where it takes a list of tensors (images of a detector), one is made."""
+    declared = kind.methods["forward"].args.args[1:]
+    made = list(args)
+    for at, (argument, value) in enumerate(zip(declared, args, strict=False)):
+        wants = argument.annotation is not None and ast.unparse(argument.annotation) == "List[Tensor]"
+        if wants and isinstance(value, torch.Tensor):
+            made[at] = list(value.unbind(0)) if value.dim() == 4 else [value]
+    return tuple(made)
+
+
+class _Host:
+    """What the code of a file can reach: its modules, its constants, and operators."""
+
+    def __init__(self, code: Code, device: torch.device) -> None:
+        self.code = code
+        self.device = device
+        self.constants: dict[str, Any] = {}
+        self.machine = Machine(code, self)
+        self.entry = ""
+
+    def __deepcopy__(self, memo: Any) -> _Host:
+        return self
+
+    def enter(self, twin: Twin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward of a twin; under which name it is called was said just before."""
+        name, self.entry = self.entry or "forward", ""
+        kind: Class = twin.held["kind"]
+        if twin.held["packed"]:
+            raise ScriptError(_PACKED)
+        if "constants" in twin.held:
+            # the model itself: every run of it has as many steps as the last
+            self.machine.steps = self.machine.turning = 0
+            args = _lists(kind, args)
+        method = kind.methods.get(name) or kind.methods.get("forward__0")
+        if method is None:
+            raise ScriptError(f"{kind.qualname} has no {name}")
+        bounded([*args, *kwargs.values()])
+        made = self.machine.run(method, (twin, *args), kwargs, owner=twin)
+        bounded([made])
+        return made
+
+    def method(
+        self, frame: Frame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Calls a method: a submodule by its hooks, anything else directly."""
+        if isinstance(value, Twin):
+            if value is not frame.owner and _ENTRY.fullmatch(name):
+                self.entry = name
+                return value(*args, **kwargs)
+            kind = value.held["kind"]
+        elif isinstance(value, _Object):
+            known = self.code.class_of(value.qualname)
+            if known is None:
+                raise ScriptError(f"its code lacks {value.qualname}")
+            kind = known
+        else:
+            raise ScriptError(f"a {type(value).__name__} has no method {name}")
+        method = kind.methods.get(name)
+        if method is None:
+            raise ScriptError(f"{kind.qualname} has no method {name}")
+        # work that a module does in another's method is that other's: the frame keeps its owner
+        return self.machine.run(method, (value, *args), kwargs, owner=value)
+
+    def attribute(self, value: Any, name: str) -> Any:
+        if isinstance(value, Twin):
+            for table in (value._parameters, value._buffers, value._modules, value.held["values"]):
+                if name in table:
+                    return table[name]
+            if name == "training":
+                return value.training
+            constants = value.held["kind"].constants
+            if name in constants:
+                return constants[name]
+        elif isinstance(value, _Object):
+            if name in value.values:
+                return value.values[name]
+        elif isinstance(value, tuple) and name in getattr(value, "_fields", ()):
+            return getattr(value, name)
+        raise ScriptError(f"a {type(value).__name__} has no {name}")
+
+    def assign(self, value: Any, name: str, new: Any) -> None:
+        if isinstance(value, _Object):
+            value.values[name] = new
+        elif isinstance(value, Twin):
+            # state that the model keeps between calls is not kept here: every run sees the file's
+            if name in value.held["values"]:
+                value.held["values"][name] = new
+        else:
+            raise ScriptError(f"a {type(value).__name__} has no {name}")
+
+    def constant(self, name: str) -> Any:
+        if name not in self.constants:
+            raise ScriptError(f"it has no constant {name}")
+        return self.constants[name]
+
+    def replaced(self, qualname: str) -> Any:
+        return _OFF.get(qualname)
+
+    def blank(self, qualname: str) -> _Object:
+        """An instance whose attributes are still to be set."""
+        return _Object(qualname, {})
+
+    def construct(self, kind: Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """An instance of a class of the file."""
+        if kind.base == "NamedTuple":
+            from collections import namedtuple
+
+            values = dict(zip(kind.fields, args, strict=False)) | kwargs
+            if all(f.isidentifier() and not f.startswith("_") for f in kind.fields):
+                made = namedtuple("NamedTuple", kind.fields)  # type: ignore[misc]
+                return made(**values)
+            return tuple(values.values())
+        made_object = self.blank(kind.qualname)
+        start = kind.methods.get("__init__")
+        if start is not None:
+            self.machine.run(start, (made_object, *args), kwargs, owner=made_object)
+        return made_object
+
+    def operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if any(isinstance(a, _Object) and ".torch.classes." in a.qualname for a in args):
+            raise ScriptError(_PACKED)
+        try:
+            return operators.call(name, args, kwargs, self.device)
+        except operators.Unknown as error:
+            raise ScriptError(str(error)) from None

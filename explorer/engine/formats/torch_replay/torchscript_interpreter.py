@@ -1,0 +1,535 @@
+"""TorchScript code, read as text and replayed statement by statement.
+
+A TorchScript file holds the code of its classes as text. Its grammar is a small part of Python's, so
+Python's own parser reads it; but nothing of it is ever compiled or handed to Python. What a statement
+means is written here, and the only things that code can call are its own functions, TorchScript's
+builtins on plain values (`torch_builtins`), and torch's tensor operators, without those that reach files.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.formats.torch_files.torchscript import plain_name
+
+__all__ = ["Class", "Code", "Frame", "Host", "Machine", "ScriptError", "bounded", "plain_name"]
+
+SOURCE = 32 << 20
+"""Bytes of one file of code that are read at most."""
+STEPS = 200_000
+"""Statements that one run may take, and what its operators on plain values weigh: about a second. More is a
+loop without an end; the longest run met in earnest, a scripted detector, takes some ten thousand."""
+_AGAIN = 32
+"""Steps that an operator costs within a loop: as it was written once, it may be one on tensors."""
+TRUSTED = 100
+"""How much longer code may run that somebody trusts: the unrolled loop of a long recurrence is in earnest."""
+LONGEST = 1_000_000
+"""Items, also those inside of items, that an operator on plain values may be given."""
+
+
+class ScriptError(Exception):
+    """The code asks for what cannot be done here."""
+
+
+class Class(Struct):
+    """A class whose code is in the file.
+
+    Attributes:
+        qualname: '__torch__.torch.nn.modules.conv.Conv2d', with mangling.
+        base: 'Module', 'NamedTuple', 'Enum', 'Interface' or nothing.
+        fields: Annotated attributes in order.
+        constants: Attributes whose value is in the code.
+        methods: By name.
+        parameters: Attributes that are parameters; `buffers` likewise.
+    """
+
+    qualname: str
+    base: str = ""
+    fields: list[str] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+    methods: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+    buffers: frozenset[str] = frozenset()
+
+
+class Code:
+    """The code in an archive, parsed file by file when a class or function of it is needed.
+
+    Args:
+        read: Text of an entry by its name, None if there is none.
+        where: The file, for messages.
+        trusted: Whoever opens the file knows that its loops come to an end.
+    """
+
+    def __init__(self, read: Callable[[str], str | None], where: str, trusted: bool = False) -> None:
+        self.read = read
+        self.where = where
+        self.trusted = trusted
+        self.classes: dict[str, Class] = {}
+        self.functions: dict[str, ast.FunctionDef] = {}
+        self.parsed: set[str] = set()
+
+    def class_of(self, qualname: str) -> Class | None:
+        """The class of this name, None if the file has no code for it."""
+        self._parse(qualname.rpartition(".")[0])
+        return self.classes.get(qualname)
+
+    def function(self, qualname: str) -> ast.FunctionDef | None:
+        """The function of this name."""
+        self._parse(qualname.rpartition(".")[0])
+        return self.functions.get(qualname)
+
+    def _parse(self, module: str) -> None:
+        if module in self.parsed:
+            return
+        self.parsed.add(module)
+        text = self.read(f"code/{module.replace('.', '/')}.py")
+        if text is None:
+            return
+        if len(text) > SOURCE:
+            raise BadModel(f"its code for {printable(module)} is larger than any model's", where=self.where)
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise BadModel(
+                f"its code for {printable(module)} is broken", where=self.where, hint="save the model again"
+            ) from error
+        for item in tree.body:
+            if isinstance(item, ast.ClassDef):
+                self.classes[f"{module}.{item.name}"] = self._class(f"{module}.{item.name}", item)
+            elif isinstance(item, ast.FunctionDef):
+                self.functions[f"{module}.{item.name}"] = item
+
+    def _class(self, qualname: str, item: ast.ClassDef) -> Class:
+        base = item.bases[0] if item.bases else None
+        made = Class(qualname, base.id if isinstance(base, ast.Name) else "")
+        for part in item.body:
+            if isinstance(part, ast.FunctionDef):
+                made.methods[part.name] = part
+            elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                made.fields.append(part.target.id)
+                if part.value is not None:
+                    made.constants[part.target.id] = _literal(part.value)
+            elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Subscript):
+                # __annotations__["0"] = ...: a name that is no identifier
+                made.fields.append(str(_literal(part.target.slice)))
+            elif isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
+                name = part.targets[0].id
+                value = _literal(part.value)
+                if name == "__parameters__" and isinstance(value, list):
+                    made.parameters = frozenset(map(str, value))
+                elif name == "__buffers__" and isinstance(value, list):
+                    made.buffers = frozenset(map(str, value))
+                else:
+                    made.constants[name] = value
+        return made
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+# -- running it
+
+
+class Frame(Struct):
+    """A function that is running: its names, and the object whose method it is."""
+
+    names: dict[str, Any]
+    owner: Any = None
+
+
+class _Reference(Struct, frozen=True):
+    """A function or class of the file, as a value."""
+
+    qualname: str
+
+
+class Host(Protocol):
+    """What code can reach: operators, the objects of the file, and its constants."""
+
+    def operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls an operator: 'torch.add', 'ops.torchvision.nms'."""
+        ...
+
+    def method(
+        self, frame: Frame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Calls a method of an object of the file."""
+        ...
+
+    def attribute(self, value: Any, name: str) -> Any:
+        """An attribute of an object of the file."""
+        ...
+
+    def assign(self, value: Any, name: str, new: Any) -> None:
+        """Sets one."""
+        ...
+
+    def constant(self, name: str) -> Any:
+        """A constant of the code: 'c0'."""
+        ...
+
+    def replaced(self, qualname: str) -> Callable[..., Any] | None:
+        """What stands for a function of the file that is not to be run as it is."""
+        ...
+
+    def blank(self, qualname: str) -> Any:
+        """An instance of a class of the file whose attributes are still to be set."""
+        ...
+
+    def construct(self, kind: Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """An instance of a class of the file."""
+        ...
+
+
+class _Return(Exception):
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+_ROOTS = frozenset({"torch", "ops", "__torch__", "CONSTANTS"})
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}
+_NUMBERS = {"inf": float("inf"), "nan": float("nan"), "infj": complex(0, float("inf"))}
+
+
+class Machine:
+    """Runs functions of `code`; what an operator or a submodule does is asked of `host`.
+
+    Args:
+        code: Of the file.
+        host: What the code can reach beside itself.
+    """
+
+    def __init__(self, code: Code, host: Host) -> None:
+        self.code = code
+        self.host = host
+        self.steps = 0
+        self.turning = 0
+
+    def __deepcopy__(self, memo: Any) -> Machine:
+        return self
+
+    def run(
+        self, function: ast.FunctionDef, args: Sequence[Any], kwargs: Mapping[str, Any], owner: Any = None
+    ) -> Any:
+        """Calls a function of the file.
+
+        Raises:
+            ScriptError: It does what cannot be done here, or its own assertion fails.
+        """
+        frame = Frame(self._bind(function, args, kwargs), owner)
+        try:
+            self._block(function.body, frame)
+        except _Return as done:
+            return done.value
+        return None
+
+    def _bind(
+        self, function: ast.FunctionDef, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        names = [a.arg for a in function.args.args]
+        if len(args) > len(names):
+            raise ScriptError(f"{function.name} takes {len(names)} arguments and was given {len(args)}")
+        bound = dict(zip(names, args, strict=False))
+        bound.update({k: v for k, v in kwargs.items() if k in names})
+        defaults = function.args.defaults
+        for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+            if name not in bound:
+                bound[name] = self._value(default, Frame({}))
+        missing = [n for n in names if n not in bound]
+        if missing:
+            raise ScriptError(f"{function.name} was not given {', '.join(missing)}")
+        return bound
+
+    # statements
+
+    def _spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > STEPS * (TRUSTED if self.code.trusted else 1):
+            more = "" if self.code.trusted else "; --trust lets it run a hundred times longer"
+            raise ScriptError(f"its code runs without an end{more}")
+
+    def _block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
+        for statement in statements:
+            self._spend(1)
+            handler = _STATEMENTS.get(type(statement))
+            if handler is None:
+                raise ScriptError(f"'{type(statement).__name__}' is not TorchScript")
+            handler(self, statement, frame)
+
+    def _assign(self, statement: ast.Assign, frame: Frame) -> None:
+        value = self._value(statement.value, frame)
+        for target in statement.targets:
+            self._bind_target(target, value, frame)
+
+    def _declare(self, statement: ast.AnnAssign, frame: Frame) -> None:
+        if statement.value is not None:
+            self._bind_target(statement.target, self._value(statement.value, frame), frame)
+
+    def _bind_target(self, target: ast.expr, value: Any, frame: Frame) -> None:
+        if isinstance(target, ast.Name):
+            frame.names[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            parts = list(value)
+            if len(parts) != len(target.elts):
+                raise ScriptError(f"{len(parts)} values for {len(target.elts)} names")
+            for part, item in zip(target.elts, parts, strict=True):
+                self._bind_target(part, item, frame)
+        elif isinstance(target, ast.Attribute):
+            self.host.assign(self._value(target.value, frame), target.attr, value)
+        elif isinstance(target, ast.Subscript):
+            self._value(target.value, frame)[self._value(target.slice, frame)] = value
+        else:
+            raise ScriptError(f"nothing can be assigned to '{type(target).__name__}'")
+
+    def _expression(self, statement: ast.Expr, frame: Frame) -> None:
+        self._value(statement.value, frame)
+
+    def _if(self, statement: ast.If, frame: Frame) -> None:
+        chosen = statement.body if bool(self._value(statement.test, frame)) else statement.orelse
+        self._block(chosen, frame)
+
+    def _while(self, statement: ast.While, frame: Frame) -> None:
+        self.turning += 1
+        try:
+            while bool(self._value(statement.test, frame)):
+                self._block(statement.body, frame)
+        finally:
+            self.turning -= 1
+
+    def _for(self, statement: ast.For, frame: Frame) -> None:
+        self.turning += 1
+        try:
+            for value in self._value(statement.iter, frame):
+                self._bind_target(statement.target, value, frame)
+                self._block(statement.body, frame)
+        finally:
+            self.turning -= 1
+
+    def _return(self, statement: ast.Return, frame: Frame) -> None:
+        raise _Return(None if statement.value is None else self._value(statement.value, frame))
+
+    def _with(self, statement: ast.With, frame: Frame) -> None:
+        # torch.no_grad and profiling: neither changes what is computed
+        self._block(statement.body, frame)
+
+    def _pass(self, statement: ast.stmt, frame: Frame) -> None:
+        pass
+
+    # expressions
+
+    def _value(self, node: ast.expr, frame: Frame) -> Any:
+        handler = _EXPRESSIONS.get(type(node))
+        if handler is None:
+            raise ScriptError(f"'{type(node).__name__}' is not TorchScript")
+        return handler(self, node, frame)
+
+    def _constant(self, node: ast.Constant, frame: Frame) -> Any:
+        return node.value
+
+    def _name(self, node: ast.Name, frame: Frame) -> Any:
+        if node.id in frame.names:
+            return frame.names[node.id]
+        if node.id in _NUMBERS:
+            return _NUMBERS[node.id]
+        raise ScriptError(f"'{node.id}' has no value")
+
+    def _attribute(self, node: ast.Attribute, frame: Frame) -> Any:
+        dotted = _dotted(node, frame)
+        if dotted is None:
+            return self.host.attribute(self._value(node.value, frame), node.attr)
+        if dotted.startswith("CONSTANTS."):
+            return self.host.constant(node.attr)
+        if dotted.startswith("__torch__."):
+            holder = self.code.class_of(dotted.rpartition(".")[0])
+            if holder is not None and holder.base == "Enum":
+                return holder.constants.get(node.attr)
+            return _Reference(dotted)
+        raise ScriptError(f"'{dotted}' is no value")
+
+    def _subscript(self, node: ast.Subscript, frame: Frame) -> Any:
+        value = self._value(node.value, frame)
+        if isinstance(node.slice, ast.Slice):
+            bounds = (node.slice.lower, node.slice.upper, node.slice.step)
+            return value[slice(*(None if b is None else self._value(b, frame) for b in bounds))]
+        return value[self._value(node.slice, frame)]
+
+    def _sequence(self, node: ast.Tuple | ast.List, frame: Frame) -> Any:
+        values = [self._value(item, frame) for item in node.elts]
+        return tuple(values) if isinstance(node, ast.Tuple) else values
+
+    def _mapping(self, node: ast.Dict, frame: Frame) -> Any:
+        pairs = zip(node.keys, node.values, strict=True)
+        return {self._value(k, frame): self._value(v, frame) for k, v in pairs if k is not None}
+
+    def _unary(self, node: ast.UnaryOp, frame: Frame) -> Any:
+        value = self._value(node.operand, frame)
+        return not value if isinstance(node.op, ast.Not) else -value
+
+    def _choice(self, node: ast.IfExp, frame: Frame) -> Any:
+        return self._value(node.body if bool(self._value(node.test, frame)) else node.orelse, frame)
+
+    def _call(self, node: ast.Call, frame: Frame) -> Any:
+        target = node.func
+        if isinstance(target, ast.Name) and target.id not in frame.names:
+            return self._builtin(target.id, node, frame)
+        args = [self._value(a, frame) for a in node.args]
+        kwargs = {k.arg: self._value(k.value, frame) for k in node.keywords if k.arg is not None}
+        if isinstance(target, ast.Attribute):
+            dotted = _dotted(target, frame)
+            if dotted is None:
+                receiver = self._value(target.value, frame)
+                return self.host.method(frame, receiver, target.attr, args, kwargs)
+            if dotted.startswith(("torch.", "ops.")):
+                self._spend((_AGAIN if self.turning else 1) + _weight(dotted, args))
+                return self.host.operator(dotted, args, kwargs)
+            return self._call_own(dotted, args, kwargs)
+        callee = self._value(target, frame)
+        if isinstance(callee, _Reference):
+            return self._call_own(callee.qualname, args, kwargs)
+        raise ScriptError("this cannot be called")
+
+    def _call_own(self, qualname: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        function = self.code.function(qualname)
+        if function is not None:
+            replaced = self.host.replaced(qualname)
+            return self.run(function, args, kwargs) if replaced is None else replaced(*args, **kwargs)
+        holder, _, name = qualname.rpartition(".")
+        if name == "__new__" and self.code.class_of(holder) is not None:
+            return self.host.blank(holder)
+        made = self.code.class_of(qualname)
+        if made is None:
+            raise ScriptError(f"its code lacks {qualname}")
+        return self.host.construct(made, args, kwargs)
+
+    def _builtin(self, name: str, node: ast.Call, frame: Frame) -> Any:
+        if name == "uninitialized":
+            return None
+        if name in ("annotate", "unchecked_cast"):
+            kind, value = node.args[0], self._value(node.args[1], frame)
+            convert = _CONVERSIONS.get(kind.id) if isinstance(kind, ast.Name) else None
+            return convert(value) if convert and hasattr(value, "item") else value
+        args = [self._value(a, frame) for a in node.args]
+        if name == "getattr":
+            return self.host.attribute(args[0], str(args[1]))
+        if name in ("int", "float", "bool", "str", "complex"):
+            return self.host.operator(f"torch.{name}", args, {})
+        if name in _PLAIN:
+            return _PLAIN[name](*args)
+        raise ScriptError(f"'{name}' is not TorchScript")
+
+
+_DEEP = frozenset(
+    f"torch.{name}"
+    for name in (
+        *(
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "str",
+            "format",
+            "percentFormat",
+            "warn",
+            "tensor",
+            "as_tensor",
+        ),
+        *("__contains__", "__is__", "__isnot__", "index", "count", "remove", "sort", "sorted", "max", "min"),
+    )
+)
+"""Operators that look into what lies inside of lists, and inside of that."""
+
+
+def _weight(name: str, args: Sequence[Any]) -> int:
+    """Steps that an operator on plain values costs: one for every 64 items that it may have to look at.
+
+    Raises:
+        ScriptError: It is given a list that holds itself, or lists that hold each other a billion times.
+    """
+    todo = [a for a in args if isinstance(a, (list, tuple, dict, str))]
+    deep = name in _DEEP
+    seen = 0
+    while todo:
+        value = todo.pop()
+        seen += len(value)
+        if seen > LONGEST:
+            raise ScriptError("its code makes a list without an end")
+        if deep and not isinstance(value, str):
+            items = value.values() if isinstance(value, dict) else value
+            todo += [item for item in items if isinstance(item, (list, tuple, dict, str))]
+    return seen >> 6
+
+
+def bounded(values: Sequence[Any]) -> None:
+    """Whether whoever follows these values comes to an end: they go into a layer, or out of one.
+
+    Raises:
+        ScriptError: A list holds itself, or lists hold each other a billion times or a hundred deep.
+    """
+    todo = [(value, 0) for value in values if isinstance(value, (list, tuple, dict))]
+    seen = 0
+    while todo:
+        value, depth = todo.pop()
+        seen += len(value)
+        if seen > LONGEST // 10 or depth > _DEEPEST:
+            raise ScriptError("its code makes a list without an end")
+        items = value.values() if isinstance(value, dict) else value
+        todo += [(item, depth + 1) for item in items if isinstance(item, (list, tuple, dict))]
+
+
+_DEEPEST = 100
+
+
+def _range(*args: int) -> range:
+    return range(*(int(a) for a in args))
+
+
+def _dotted(node: ast.expr, frame: Frame) -> str | None:
+    """The whole name, 'torch.add', where it is a global one; None for an attribute of a value."""
+    pieces: list[str] = []
+    while isinstance(node, ast.Attribute):
+        pieces.append(node.attr)
+        node = node.value
+    if isinstance(node, ast.Name) and node.id in _ROOTS and node.id not in frame.names:
+        return ".".join([node.id, *reversed(pieces)])
+    return None
+
+
+_PLAIN: Mapping[str, Callable[..., Any]] = {"range": _range, "len": len, "min": min, "max": max}
+
+_STATEMENTS: dict[type, Callable[[Machine, Any, Frame], None]] = {
+    ast.Assign: Machine._assign,
+    ast.AnnAssign: Machine._declare,
+    ast.Expr: Machine._expression,
+    ast.If: Machine._if,
+    ast.While: Machine._while,
+    ast.For: Machine._for,
+    ast.Return: Machine._return,
+    ast.With: Machine._with,
+    ast.Pass: Machine._pass,
+}
+_EXPRESSIONS: dict[type, Callable[[Machine, Any, Frame], Any]] = {
+    ast.Constant: Machine._constant,
+    ast.Name: Machine._name,
+    ast.Attribute: Machine._attribute,
+    ast.Subscript: Machine._subscript,
+    ast.Tuple: Machine._sequence,
+    ast.List: Machine._sequence,
+    ast.Dict: Machine._mapping,
+    ast.UnaryOp: Machine._unary,
+    ast.IfExp: Machine._choice,
+    ast.Call: Machine._call,
+}

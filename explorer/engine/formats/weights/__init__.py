@@ -1,0 +1,1 @@
+"""Files that hold tensors and nothing else."""

@@ -1,0 +1,483 @@
+"""GGUF files, as ggml and llama.cpp write them: opened by their header, metadata and tensors.
+
+The header is mapped and hopped over from string to string; nothing in it says how long it is, and a
+vocabulary in front of the tensors has several hundred thousand strings. Written after the specification in
+ggml's docs/gguf.md; sizes of blocks are those of ggml's type_traits.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.formats.files import open_regular
+from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.tensor_index import (
+    Contents,
+    Stored,
+    named_few,
+    opened_by,
+    outlined,
+    part_of,
+    shortened,
+    unused_bytes,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+
+__all__ = ["FORMAT", "TYPES", "Header", "contents", "read"]
+
+TYPES: Mapping[int, tuple[str, int, int]] = {
+    0: ("float32", 1, 4),
+    1: ("float16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("int8", 1, 1),
+    25: ("int16", 1, 2),
+    26: ("int32", 1, 4),
+    27: ("int64", 1, 8),
+    28: ("float64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("bfloat16", 1, 2),
+    31: ("Q4_0_4_4", 32, 18),
+    32: ("Q4_0_4_8", 32, 18),
+    33: ("Q4_0_8_8", 32, 18),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    36: ("IQ4_NL_4_4", 32, 18),
+    37: ("IQ4_NL_4_8", 32, 18),
+    38: ("IQ4_NL_8_8", 32, 18),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+}
+"""Type of a tensor by ggml_type: its name (numpy's where there is one), numbers of a block, its bytes."""
+
+_MAGIC = b"GGUF"
+_SHORTEST = 24
+"""Bytes of magic number, version and both counts."""
+_VERSIONS = (2, 3)
+_ALIGNMENT = 32
+_DIMS = 4
+_LARGEST = (1 << 63) - 1
+_NESTED = 4
+"""Arrays in arrays that are followed; ggml itself follows none."""
+_MOST = 1 << 23
+"""Strings in arrays, tensors, and keys, at most: ten times the largest vocabularies and their merges."""
+_ARRAY_COST = 128
+"""How many strings an array in an array takes the time of."""
+_SHOWN = 6
+"""Elements of an array that are named."""
+_TEXT = 1 << 12
+"""Characters of a text that are kept; a chat template has a few thousand."""
+_AGAIN = "fetch or save the file again"
+
+_STRING, _ARRAY, _BOOL = 8, 9, 7
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+"""Letters of `struct` by gguf_metadata_value_type."""
+
+_NAMES = {_STRING: "strings", _ARRAY: "arrays", _BOOL: "booleans", 6: "floats", 12: "floats"}
+"""What the elements of an array are called, where they are not integers."""
+
+_FILE_TYPES: Mapping[int, str] = {
+    0: "all F32",
+    1: "mostly F16",
+    2: "mostly Q4_0",
+    3: "mostly Q4_1",
+    7: "mostly Q8_0",
+    8: "mostly Q5_0",
+    9: "mostly Q5_1",
+    10: "mostly Q2_K",
+    11: "mostly Q3_K, small",
+    12: "mostly Q3_K, medium",
+    13: "mostly Q3_K, large",
+    14: "mostly Q4_K, small",
+    15: "mostly Q4_K, medium",
+    16: "mostly Q5_K, small",
+    17: "mostly Q5_K, medium",
+    18: "mostly Q6_K",
+    19: "mostly IQ2_XXS",
+    20: "mostly IQ2_XS",
+    21: "mostly Q2_K, small",
+    22: "mostly IQ3_XS",
+    23: "mostly IQ3_XXS",
+    24: "mostly IQ1_S",
+    25: "mostly IQ4_NL",
+    26: "mostly IQ3_S",
+    27: "mostly IQ3_M",
+    28: "mostly IQ2_S",
+    29: "mostly IQ2_M",
+    30: "mostly IQ4_XS",
+    31: "mostly IQ1_M",
+    32: "mostly BF16",
+    36: "mostly TQ1_0",
+    37: "mostly TQ2_0",
+    38: "mostly MXFP4",
+    39: "mostly NVFP4",
+    40: "mostly Q1_0",
+}
+"""What general.file_type means (llama_ftype of llama.h)."""
+
+
+class Header:
+    """What the header of one file says.
+
+    Attributes:
+        path: The file.
+        size: Its bytes.
+        version: Of the format.
+        big_endian: Whether its numbers are stored with the highest byte first.
+        metadata: Value by key: numbers, booleans and texts; of an array a text that describes it.
+        tensors: In the order of the file.
+        notes: What is unusual.
+    """
+
+    __slots__ = ("big_endian", "metadata", "notes", "path", "size", "tensors", "version")
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.version = 0
+        self.big_endian = False
+        self.metadata: dict[str, int | float | bool | str] = {}
+        self.tensors: list[Stored] = []
+        self.notes: list[str] = []
+
+
+def read(path: str) -> Header:
+    """The header of a file; its tensors are not touched.
+
+    Raises:
+        BadModel: It is no GGUF file, is cut off, or says of itself what cannot be.
+    """
+    descriptor, size = open_regular(path)
+    try:
+        if os.pread(descriptor, 4, 0) != _MAGIC:
+            raise BadModel("is no GGUF file: it does not begin with GGUF", where=path)
+        if size < _SHORTEST:
+            raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_AGAIN)
+        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as data:
+            return _Reader(path, size, data).header()
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
+    finally:
+        os.close(descriptor)
+
+
+class _Reader:
+    """Reads one header from front to back; every length is compared with what is left of the file."""
+
+    def __init__(self, path: str, size: int, data: mmap.mmap) -> None:
+        self.found = Header(path, size)
+        self.data = data
+        self.size = size
+        self.at = len(_MAGIC)
+        self.order = "<"
+        self.left = _MOST
+        self.names: set[str] = set()
+        self.codes: dict[str, struct.Struct] = {}
+
+    def header(self) -> Header:
+        found = self.found
+        version = self.number("I")
+        if version not in _VERSIONS and int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
+            found.big_endian, self.order = True, ">"
+            self.at = len(_MAGIC)
+            version = self.number("I")
+        if version not in _VERSIONS:
+            what = f"is written in version {version:,} of GGUF; versions 2 and 3 are known"
+            raise BadModel(what, where=found.path)
+        found.version = version
+        # the shortest tensor takes 24 bytes, the shortest pair 13
+        tensors, pairs = self.count("Q", 24, "tensors"), self.count("Q", 13, "keys")
+        for _ in range(pairs):
+            key = self.text("a key")
+            if key in found.metadata:
+                self.broken(f"the key '{printable(key)}' stands in it twice")
+            found.metadata[key] = self.value(self.number("I"), key, 0)
+        entries = [self.tensor() for _ in range(tensors)]
+        self.place(entries)
+        return found
+
+    def broken(self, what: str) -> NoReturn:
+        raise BadModel(f"its header is broken: {what}", where=self.found.path, hint=_AGAIN)
+
+    def take(self, length: int) -> int:
+        """The place of the next bytes, which are there."""
+        at = self.at
+        if length > self.size - at:
+            what = f"is cut off: at byte {at:,} of {self.size:,} follow {length:,} more"
+            raise BadModel(what, where=self.found.path, hint=_AGAIN)
+        self.at = at + length
+        return at
+
+    def numbers(self, letters: str) -> tuple[int, ...]:
+        """The next numbers, of the types that `struct` has these letters for."""
+        code = self.codes.get(self.order + letters)
+        if code is None:
+            code = self.codes[self.order + letters] = struct.Struct(self.order + letters)
+        return code.unpack_from(self.data, self.take(code.size))
+
+    def number(self, letter: str) -> int:
+        """The next number."""
+        return self.numbers(letter)[0]
+
+    def count(self, letter: str, least: int, what: str) -> int:
+        """How many things follow, of at least so many bytes each."""
+        found = self.number(letter)
+        if found > _MOST or found * least > self.size - self.at:
+            self.broken(f"it announces {found:,} {what} with {self.size - self.at:,} bytes left")
+        return found
+
+    def text(self, what: str) -> str:
+        length = self.number("Q")
+        at = self.take(length)
+        if length > 1 << 16:
+            self.broken(f"{what} has {length:,} bytes")
+        return self.data[at : at + length].decode("utf-8", "backslashreplace")
+
+    def value(self, kind: int, key: str, depth: int) -> int | float | bool | str:
+        if kind == _STRING:
+            length = self.number("Q")
+            at = self.take(length)
+            found = self.data[at : at + min(length, _TEXT)].decode("utf-8", "backslashreplace")
+            return found if length <= _TEXT else f"{found} ... ({length:,} bytes)"
+        if kind == _ARRAY:
+            return self.array(key, depth)
+        letter = _SCALARS.get(kind)
+        if letter is None:
+            self.broken(f"the value of '{printable(key)}' is of the unknown type {kind:,}")
+        if letter in "fd":
+            return float(self.number(letter))
+        return bool(self.number(letter)) if kind == _BOOL else self.number(letter)
+
+    def array(self, key: str, depth: int) -> str:
+        """Describes an array by its length and its first elements."""
+        kind = self.number("I")
+        if depth >= _NESTED:
+            self.broken(f"'{printable(key)}' holds arrays in arrays in arrays")
+        letter = _SCALARS.get(kind, "")
+        least = {_STRING: 8, _ARRAY: 12}.get(kind, struct.calcsize(self.order + letter))
+        if not least:
+            self.broken(f"'{printable(key)}' is an array of the unknown type {kind:,}")
+        number = self.number("Q")
+        # numbers are hopped over together, strings and arrays one by one
+        self.left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
+        if number > (self.size - self.at) // least or self.left < 0:
+            self.broken(f"it announces {number:,} elements of '{printable(key)}'")
+        shown = [str(self.value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
+        rest = number - len(shown)
+        if letter:
+            self.take(rest * least)
+        elif kind == _STRING:
+            self.skip_strings(rest)
+        else:
+            for _ in range(rest):
+                self.value(kind, key, depth + 1)
+        more = ", ..." if rest else ""
+        return f"{number:,} {_NAMES.get(kind, 'integers')}: {', '.join(shown)}{more}"
+
+    def skip_strings(self, count: int) -> None:
+        """Hops over strings; runs of short ones by a pattern, twice as fast as one by one."""
+        data, size, at = self.data, self.size, self.at
+        length_of = struct.Struct(f"{self.order}Q").unpack_from
+        runs = _short_strings() if count >= 1 << 12 and self.order == "<" else None
+        while count:
+            if runs is not None and count >= _RUN:
+                run = runs.match(data, at)
+                if run is not None:
+                    at = run.end()
+                    count -= _RUN
+                    continue
+            for _ in range(min(count, _RUN)):
+                if at + 8 > size:
+                    self.broken("an array of strings ends behind the end of the file")
+                (length,) = length_of(data, at)
+                at += 8 + length
+            count -= min(count, _RUN)
+        if at > size:
+            self.broken("an array of strings ends behind the end of the file")
+        self.at = at
+
+    def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        """Name, shape (outermost dimension first), type and offset of a tensor."""
+        name = self.text("the name of a tensor")
+        rank = self.number("I")
+        if rank > _DIMS:
+            self.broken(f"tensor '{printable(name)}' has {rank:,} dimensions, ggml has four")
+        if name in self.names:
+            self.broken(f"two of its tensors are called '{printable(name)}'")
+        self.names.add(name)
+        *dims, code, offset = self.numbers(f"{rank}QIQ")
+        if dims and max(dims) > _LARGEST:
+            self.broken(f"the shape of tensor '{printable(name)}' is impossible")
+        return name, tuple(dims[::-1]), code, offset
+
+    def place(self, entries: list[tuple[str, tuple[int, ...], int, int]]) -> None:
+        """Finds the bytes of every tensor, now that it is known where the header ends."""
+        found = self.found
+        alignment = found.metadata.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
+            self.broken(f"an alignment of {printable(str(alignment))} is no power of two")
+        start = min(-(-self.at // alignment) * alignment, found.size)
+        offsets = sorted({offset for _, _, _, offset in entries})
+        following = dict(zip(offsets, [*offsets[1:], found.size - start], strict=bool(offsets)))
+        strange: dict[int, int] = {}
+        for name, shape, code, offset in entries:
+            tensor = Stored(name, "", shape, 0, found.path, start + offset)
+            if code in TYPES:
+                tensor.dtype, numbers, size = TYPES[code]
+                row = shape[-1] if shape else 1
+                if row % numbers:
+                    self.broken(f"tensor '{printable(name)}' has rows of {row:,} numbers of {tensor.dtype}")
+                tensor.nbytes = tensor.elements // numbers * size
+            else:
+                tensor.dtype, tensor.nbytes = f"ggml type {code}", following[offset] - offset
+                tensor.unread = "what it is packed as is not known here"
+                strange[code] = strange.get(code, 0) + 1
+            if found.big_endian:
+                tensor.unread = "it is stored with the highest byte first"
+            if tensor.nbytes > found.size - tensor.offset:
+                what = f"ends at byte {tensor.offset + tensor.nbytes:,} of a file of {found.size:,}"
+                where = f"{found.path}: tensor '{printable(name)}'"
+                raise BadModel(f"{what}: the file is cut off", where=where, hint=_AGAIN)
+            found.tensors.append(tensor)
+        for code, count in strange.items():
+            found.notes.append(
+                f"{count:,} tensors are of ggml's type {code:,}, which is newer than what is known here:"
+                " their bytes are the room up to the next tensor, which is the most"
+            )
+        unused_bytes(found.tensors, start, found.size)
+
+
+_RUN = 256
+"""Strings that the pattern takes at a time."""
+
+
+def _short_strings() -> re.Pattern[bytes]:
+    """A run of strings of less than 64 bytes, each behind its length."""
+    import re
+
+    each = "|".join(rf"\x{length:02x}\0{{7}}.{{{length}}}" for length in range(64))
+    return re.compile(f"(?s:(?:{each}){{{_RUN}}}+)".encode())
+
+
+def contents(source: str) -> Contents:
+    """What a GGUF file says of itself, and the others that belong to it.
+
+    Raises:
+        BadModel: One is no GGUF file, is cut off, or says of itself what cannot be.
+    """
+    first = read(source)
+    headers, missing = _parts(source, first)
+    notes = _part_notes(source, first, missing)
+    tensors = [tensor for header in headers for tensor in header.tensors]
+    names: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in names:
+            what = f"two parts of the model have a tensor '{printable(tensor.name)}'"
+            raise BadModel(what, where=source)
+        names.add(tensor.name)
+    expected = first.metadata.get("split.tensors.count")
+    if len(headers) > 1 and isinstance(expected, int) and expected != len(tensors):
+        notes.append(f"the parts hold {len(tensors):,} tensors together, and should hold {expected:,}")
+    elements, size = sum(t.elements for t in tensors), sum(t.nbytes for t in tensors)
+    facts = [("GGUF", f"version {first.version}{', big-endian' if first.big_endian else ''}")]
+    if elements:
+        facts.append(("bits for each parameter", f"{8 * size / elements:.2f}"))
+    facts += [(key, _fact(key, value)) for key, value in headers[0].metadata.items()]
+    return Contents(
+        FORMAT.name,
+        source,
+        tensors,
+        [header.path for header in headers],
+        sum(header.size for header in headers),
+        facts=facts,
+        notes=[*notes, *(note for header in headers for note in header.notes)],
+        missing=missing,
+    )
+
+
+def _fact(key: str, value: float | str) -> str:
+    if key == "general.file_type" and isinstance(value, int):
+        return f"{value} ({_FILE_TYPES.get(value, 'not known here')})"
+    return f"{value:.6g}" if isinstance(value, float) else shortened(str(value))
+
+
+def _parts(source: str, opened: Header) -> tuple[list[Header], list[str]]:
+    """The headers of all files of a model that is stored in several, and which of them are missing."""
+    part = part_of(os.path.basename(source))
+    if part is None or part[2] != opened.metadata.get("split.count") or not 0 < part[1] <= part[2]:
+        return [opened], []
+    headers, missing = [], []
+    for number in range(1, part[2] + 1):
+        name = f"{part[0]}-{number:05d}-of-{part[2]:05d}.gguf"
+        path = os.path.join(os.path.dirname(source), name)
+        if number == part[1]:
+            headers.append(opened)
+        elif os.path.exists(path):
+            headers.append(read(path))
+        else:
+            missing.append(name)
+    return headers, missing
+
+
+def _part_notes(source: str, opened: Header, missing: Sequence[str]) -> list[str]:
+    """What is to be said of a model that is stored in several files."""
+    count, part = opened.metadata.get("split.count", 1), part_of(os.path.basename(source))
+    if not isinstance(count, int) or count < 2:
+        return []
+    if part is None or part[2] != count:
+        return [
+            f"this is one of {count:,} parts of a model, under another name: the others are not looked for"
+        ]
+    if not missing:
+        return []
+    return [
+        f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)};"
+        " parameters and bytes are those of the parts that are here"
+    ]
+
+
+def _recognise(probe: Probe) -> bool:
+    return probe.head.startswith(_MAGIC)
+
+
+FORMAT = Format(
+    "gguf",
+    "a GGUF file of llama.cpp's (.gguf)",
+    label="GGUF",
+    recognise=_recognise,
+    open=opened_by(contents),
+    outline=lambda source: outlined(contents(source)),
+    endings=(".gguf",),
+    recognised="its first four bytes",
+    shows="tensors by module: quantization, shapes, bytes, values; metadata",
+    analysed=False,
+)

@@ -1,0 +1,459 @@
+"""Folders as Hugging Face's libraries write them: config.json and the weights, opened as one model.
+
+The weights lie in one file or in many, with an index that says which tensor is in which. The index is
+somebody's claim: what it names and the files lack, and what the files hold beside it, is said by name, and
+so is what config.json says and the tensors contradict. Files may not lead out of the folder, but for the
+links that huggingface_hub's cache is made of.
+"""
+
+from __future__ import annotations
+
+import os
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.formats.files import open_regular
+from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.tensor_index import (
+    Contents,
+    Stored,
+    named_few,
+    opened_by,
+    outlined,
+    part_of,
+    shortened,
+)
+from explorer.engine.formats.weights import safetensors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+
+__all__ = ["FORMAT", "contents"]
+
+INDEX = ".index.json"
+_STEMS = ("model", "diffusion_pytorch_model", "adapter_model", "pytorch_model")
+_WEIGHTS = tuple(
+    f"{stem}.{ending}{index}" for ending in ("safetensors", "bin") for stem in _STEMS for index in (INDEX, "")
+)
+"""What the weights of a folder are called, the first that is there first: safetensors before pickles, and an
+index before the file that an older version may have left beside it."""
+
+_CONFIGS = ("config.json", "adapter_config.json")
+
+_INDEX_BYTES = 32 << 20
+"""Longest index that is read: that of 92,000 tensors has nine million bytes."""
+
+_CONFIG_BYTES = 4 << 20
+_FILES = 10_000
+"""More files than any model is stored in."""
+
+
+def contents(source: str) -> Contents:
+    """What a folder, or an index in it, says of a model.
+
+    Raises:
+        BadModel: There are no weights, a file of them is broken, or the index is none.
+    """
+    folder, name = (source, _weights(source)) if os.path.isdir(source) else os.path.split(source)
+    folder = folder or "."
+    notes: list[str] = []
+    lacking: list[str] = []
+    if name.endswith(INDEX):
+        tensors, files, metadata = _indexed(folder, name, notes, lacking)
+    else:
+        files = [name] if name else _loose(folder)
+        tensors, metadata = _together(folder, files, notes, lacking)
+    paths = [os.path.join(folder, file) for file in files]
+    config, said = _config(folder, notes)
+    facts = [*said, *((key, shortened(text)) for key, text in metadata.items())]
+    tied = safetensors.tied_notes(tensors, metadata)
+    notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors.packing_notes(tensors)]
+    others = [n for n in _others(folder, name) if n not in files]
+    if others:
+        notes.append(f"other weights lie in the same folder and are not part of this: {named_few(others)}")
+    architecture = config.get("architectures")
+    return Contents(
+        FORMAT.name,
+        source,
+        tensors,
+        paths,
+        sum(os.path.getsize(path) for path in paths),
+        facts=facts,
+        notes=notes,
+        producer=shortened(_text(architecture[:3])) if isinstance(architecture, list) else "",
+        missing=lacking,
+    )
+
+
+def _weights(folder: str) -> str:
+    """The name of the file to begin with; empty if there is none."""
+    return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
+
+
+def _loose(folder: str) -> list[str]:
+    """The weights of a folder that nothing announces: its only file of tensors, or parts of one model."""
+    names = sorted(_listed(folder, (".safetensors",)))
+    parts = {part and (part[0], part[2]) for part in map(part_of, names)}
+    return names if len(names) == 1 or (len(parts) == 1 and None not in parts) else []
+
+
+def _listed(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for number, entry in enumerate(entries):
+                if number >= _FILES:
+                    break
+                if entry.name.endswith(endings):
+                    yield entry.name
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror}", where=folder) from None
+
+
+def _others(folder: str, name: str) -> list[str]:
+    """Further weights in a folder: another variant, the same as pickles."""
+    found = (n for n in _listed(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
+    return sorted(n for n in found if not n.endswith(".bin") or n.startswith(_STEMS))
+
+
+def _inside(folder: str, name: str, root: str = "") -> str:
+    """The path of a file of the model, which may not lead out of its folder.
+
+    Args:
+        folder: As the user named it.
+        name: Of the file.
+        root: Where the folder is for real, if that is known.
+
+    Raises:
+        BadModel: It does, and not into the cache that the folder is part of.
+    """
+    path = os.path.join(folder, name)
+    plain = name and "\0" not in name and name == os.path.basename(name) and name not in (".", "..")
+    root = root or os.path.realpath(folder)
+    try:
+        target = os.path.realpath(path) if plain else ""
+    except ValueError:  # half of a character, which no name of a file has
+        plain = target = ""
+    allowed = [root]
+    if os.path.basename(os.path.dirname(root)) == "snapshots":
+        # models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST
+        allowed.append(os.path.join(os.path.dirname(os.path.dirname(root)), "blobs"))
+    if not plain or os.path.dirname(target) not in allowed:
+        raise BadModel(f"'{printable(name)}' leads out of the model's folder", where=folder)
+    return path
+
+
+# the weights
+
+
+def _one(path: str, notes: list[str]) -> tuple[list[Stored], Mapping[str, str]]:
+    """The tensors of one file, and what is said of it."""
+    if path.endswith(".safetensors"):
+        header = safetensors.read(path)
+        notes += header.notes
+        return header.tensors, header.metadata
+    from explorer.engine.formats.torch_files.checkpoint import read
+    from explorer.engine.formats.torch_files.checkpoint_modules import checkpoint
+
+    found = checkpoint(read(path), FORMAT.name)
+    notes += [note for note in found.contents.notes if note not in notes]
+    for tensor in found.contents.tensors:
+        if tensor.name in found.strides and not tensor.unread:
+            tensor.unread = "it does not lie in one piece in its file"
+        if tensor.identity is not None:
+            # every file numbers its storages anew
+            tensor.identity = path, tensor.identity
+    return list(found.contents.tensors), {}
+
+
+def _together(
+    folder: str, files: Sequence[str], notes: list[str], lacking: list[str]
+) -> tuple[list[Stored], Mapping[str, str]]:
+    """The tensors of files that no index binds together, and what is said of them; `lacking` gets the names
+    of parts that are not there.
+    """
+    if not files:
+        wanted = "model.safetensors or model.safetensors.index.json"
+        raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {wanted}")
+    part = part_of(files[0])
+    if part is not None:
+        notes.append(f"there is no index: {len(files):,} of {part[2]:,} parts are here, taken for one model")
+        ending = files[0].rpartition(".")[2]
+        whole = (f"{part[0]}-{n + 1:05d}-of-{part[2]:05d}.{ending}" for n in range(part[2]))
+        lacking += sorted(set(whole) - set(files))
+    found: dict[str, Stored] = {}
+    metadata: Mapping[str, str] = {}
+    for file in files:
+        tensors, metadata = _one(_inside(folder, file), notes)
+        for tensor in tensors:
+            if tensor.name in found:
+                raise BadModel(f"'{printable(tensor.name)}' is in two of its files", where=folder)
+            found[tensor.name] = tensor
+    return list(found.values()), metadata
+
+
+def _indexed(
+    folder: str, name: str, notes: list[str], lacking: list[str]
+) -> tuple[list[Stored], list[str], Mapping[str, str]]:
+    """The tensors of all files that an index names, and what it says of the whole; `lacking` gets the names
+    of files and tensors that are not there.
+    """
+    path = _inside(folder, name)
+    index = _json(path, _INDEX_BYTES)
+    named = index.get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
+        raise BadModel("is no index: it does not say which tensor is in which file", where=path)
+    files = list(dict.fromkeys(named.values()))
+    if len(files) > _FILES:
+        raise BadModel(f"names {len(files):,} files", where=path)
+    # every name is judged before any file is touched
+    root = os.path.realpath(folder)
+    paths = {file: _inside(folder, file, root) for file in files}
+    absent = [file for file in files if not os.path.lexists(paths[file])]
+    present = [file for file in files if os.path.lexists(paths[file])]
+    if not present:
+        raise BadModel(f"none of the {len(files):,} files that it names is here", where=path)
+    found: dict[str, Stored] = {}
+    extra: list[str] = []
+    for file in present:
+        for tensor in _one(paths[file], notes)[0]:
+            if named.get(tensor.name, file) != file:
+                extra.append(f"{tensor.name} in {file}")
+                continue
+            if tensor.name not in named:
+                extra.append(tensor.name)
+            if tensor.name in found:
+                what = f"'{printable(tensor.name)}' is in two files, and the index names neither"
+                raise BadModel(what, where=path)
+            found[tensor.name] = tensor
+    missing = [tensor for tensor, file in named.items() if file not in absent and tensor not in found]
+    lacking += [*absent, *missing]
+    if absent:
+        lost = sum(1 for file in named.values() if file in set(absent))
+        notes.insert(
+            0,
+            f"{len(absent):,} of {len(files):,} files are missing, with {lost:,} of {len(named):,} tensors:"
+            f" {named_few(absent)}; parameters and bytes are those of the files that are here",
+        )
+    if missing:
+        notes.append(f"{len(missing):,} tensors that the index names are in no file: {named_few(missing)}")
+    if extra:
+        notes.append(f"{len(extra):,} tensors are not where the index says: {named_few(extra)}")
+    metadata = index.get("metadata")
+    said = metadata if isinstance(metadata, dict) else {}
+    total = said.get("total_size")
+    once = {name if t.identity is None else t.identity: t for name, t in found.items()}
+    size = sum(tensor.nbytes for tensor in once.values())
+    # older versions wrote it as a float
+    if isinstance(total, (int, float)) and total != size and not absent:
+        notes.append(f"the index says {shortened(str(total))} bytes of tensors, the files hold {size:,}")
+    return list(found.values()), present, {key: _text(value) for key, value in said.items()}
+
+
+def _json(path: str, most: int) -> dict[str, Any]:
+    """A JSON object from a small file.
+
+    Raises:
+        BadModel: It is too long, holds too many values inside each other, or is no JSON object.
+    """
+    import json
+
+    descriptor, size = open_regular(path)
+    try:
+        if size > most:
+            raise BadModel(f"has {size:,} bytes, {most:,} are read at most", where=path)
+        raw = os.read(descriptor, size)
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
+    finally:
+        os.close(descriptor)
+    try:
+        # an empty list takes 3 bytes here and 60 in memory
+        if raw.count(b"[") + raw.count(b"{") > _VALUES:
+            raise ValueError("more lists and objects than anybody writes")
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise BadModel("is no JSON object, or none that anybody would write", where=path)
+    return found
+
+
+_VALUES = 100_000
+
+
+# what config.json says
+
+
+def _config(folder: str, notes: list[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """The configuration of the model, and the same as facts; one that is broken is a note and no more."""
+    for name in _CONFIGS:
+        if not os.path.lexists(os.path.join(folder, name)):
+            continue
+        try:
+            config = _json(_inside(folder, name), _CONFIG_BYTES)
+        except BadModel as error:
+            notes.append(f"{name} {error.what}")
+            return {}, []
+        return config, [(key, shortened(text)) for key, text in _flat(config, "", 0)]
+    return {}, []
+
+
+def _flat(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
+    """The settings of a configuration as key and text; those of its parts with the part in front."""
+    for key, item in value.items():
+        if isinstance(item, dict) and depth < 2 and len(item) <= _PARTS:
+            yield from _flat(item, f"{prefix}{key}.", depth + 1)
+        elif isinstance(item, (dict, list)) and len(item) > _PARTS:
+            yield f"{prefix}{key}", f"{len(item):,} entries"
+        elif item is not None:
+            yield f"{prefix}{key}", _text(item)
+
+
+def _text(value: Any) -> str:
+    """A value of somebody's JSON, which may lie as deep as the parser goes."""
+    try:
+        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    except RecursionError:
+        return "lists in lists, deeper than anybody writes"
+
+
+_PARTS = 32
+"""Entries of a part that are named: labels of classes come in thousands."""
+
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_VOCABULARY = ("vocab_size",)
+_WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+_EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "shared.weight",
+)
+_HEADS = ("lm_head.weight", "output.weight", "embed_out.weight", "lm_head.decoder.weight")
+_DTYPES = ("dtype", "torch_dtype")
+
+
+def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
+    """A setting by the first of its names that is there, also in the part of a model of several."""
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        for name in names:
+            if type(part.get(name)) is kind:
+                return part[name]
+    return None
+
+
+def _contradictions(config: Mapping[str, Any], tensors: Sequence[Stored], tied: bool) -> list[str]:
+    """What config.json says and the tensors do not bear out, and what it says of their storage.
+
+    Args:
+        config: What it says.
+        tensors: All.
+        tied: Whether it is known already what is tied to what.
+    """
+    notes = []
+    embedding = next((t for t in tensors if t.name.endswith(_EMBEDDINGS) and len(t.shape) == 2), None)
+    rows, width = _setting(config, _VOCABULARY, int), _setting(config, _WIDTH, int)
+    if embedding is not None and rows and width and embedding.shape != (rows, width):
+        notes.append(
+            f"config.json says a vocabulary of {rows:,} and a width of {width:,};"
+            f" {embedding.name} is {list(embedding.shape)}"
+        )
+    head = next((t for t in tensors if t.name.endswith(_HEADS)), None)
+    if _setting(config, ("tie_word_embeddings",), bool) and embedding is not None and not tied:
+        if head is None:
+            notes.append(
+                f"tied weights: the head is not stored, it uses {embedding.name} (tie_word_embeddings);"
+                " counted once"
+            )
+        elif head.identity is None or head.identity != embedding.identity:
+            notes.append(
+                f"config.json ties the head to the embedding, and both are stored: {head.name} and"
+                f" {embedding.name}; both are counted"
+            )
+    notes += _layer_note(_setting(config, _LAYERS, int), tensors)
+    wanted = _setting(config, _DTYPES, str)
+    kinds = {t.dtype for t in tensors if "float" in t.dtype}
+    if wanted is not None and kinds and wanted.removeprefix("torch.") not in kinds:
+        notes.append(f"config.json says {shortened(wanted)}, the tensors are {', '.join(sorted(kinds))}")
+    quantized = config.get("quantization_config")
+    if isinstance(quantized, dict):
+        method = quantized.get("quant_method", "quantized")
+        said = quantized.get("bits") or quantized.get("num_bits")
+        bits = said if isinstance(said, int) and 0 < said <= 8 else 0
+        packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED))
+        notes.append(
+            f"config.json says that weights are quantized ({shortened(_text(method))}"
+            + (f", {bits} bits" if bits else "")
+            + "): types, parameters and bytes are those of the integers and scales that are stored"
+            + (f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if bits and packed else "")
+        )
+    return notes
+
+
+_PACKED = (".qweight", ".weight_packed")
+"""How weights are called of which each int32 holds as many as its bits allow."""
+
+
+def _layer_note(count: int | None, tensors: Sequence[Stored]) -> list[str]:
+    """A note where no numbered modules are as many as config.json says."""
+    if not count or count > len(tensors):
+        return [f"config.json says {count:,} layers, and there are {len(tensors):,} tensors"] if count else []
+    lists: dict[str, set[int]] = {}
+    for tensor in tensors:
+        pieces = tensor.name.split(".", 12)
+        for at, piece in enumerate(pieces[:-1]):
+            if len(piece) < 6 and piece.isascii() and piece.isdecimal():
+                lists.setdefault(".".join(pieces[:at]), set()).add(int(piece))
+    if not lists or any(numbers == set(range(count)) for numbers in lists.values()):
+        return []
+    path = max(lists, key=lambda p: len(lists[p]) if p.rpartition(".")[2] in _CALLED else 0)
+    numbers = lists[path]
+    if path.rpartition(".")[2] not in _CALLED:
+        return []
+    missing, extra = sorted(set(range(count)) - numbers), sorted(numbers - set(range(count)))
+    words = [f"config.json says {count:,} layers, {path or 'the model'} has {len(numbers):,}"]
+    for what, found in (("missing", missing), ("more than that", extra)):
+        if found:
+            words.append(f"{what}: {named_few([f'{path}.{number}' for number in found])}")
+    return ["; ".join(words)]
+
+
+_CALLED = ("layers", "layer", "h", "blocks", "block")
+"""How the list of a model's layers is called."""
+
+
+def _recognise(probe: Probe) -> bool:
+    if probe.is_file:
+        return _is_index(probe)
+    if not probe.is_dir:
+        return False
+    name = _weights(probe.source)
+    if name.endswith(INDEX):
+        return True
+    known = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
+    return known and bool(name or _loose(probe.source))
+
+
+def _is_index(probe: Probe) -> bool:
+    """Whether a file is an index: JSON that names weights, or that is called like one."""
+    named = probe.source.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))
+    return probe.head.lstrip()[:1] == b"{" and (named or b'"weight_map"' in probe.head)
+
+
+FORMAT = Format(
+    "huggingface",
+    "a Hugging Face folder (config.json and weights), or its index of shards",
+    label="Hugging Face folder",
+    recognise=_recognise,
+    open=opened_by(contents),
+    outline=lambda source: outlined(contents(source)),
+    endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
+    recognised="config.json or an index beside the weights",
+    shows="the shards as one model: tensors by module, what config.json says",
+    analysed=False,
+)

@@ -1,0 +1,470 @@
+"""safetensors files: opened by their header, a JSON object in front of the tensors.
+
+The header says the name, type, shape and place of every tensor, and it is all that is read: eight bytes for
+its length, then itself. It is taken apart entry by entry, never as one JSON value: a hostile header of the
+100 MB that the format allows would become gigabytes of lists.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.formats.files import open_regular
+from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.tensor_index import (
+    Contents,
+    Stored,
+    modules_of,
+    named_few,
+    opened_by,
+    outlined,
+    part_of,
+    shortened,
+    unused_bytes,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, NoReturn
+
+    from explorer.engine.formats.outline import Outline
+
+__all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "Header", "contents", "packing_notes", "read", "tied_notes"]
+
+HEADER_BYTES = 100_000_000
+"""Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
+
+LARGE = 4 << 20
+"""Bytes from which on a header is shown as it is read: of thirty thousand tensors or more."""
+
+DTYPES: Mapping[str, tuple[str, int]] = {
+    "BOOL": ("bool", 8),
+    "F4": ("float4_e2m1fn", 4),
+    "F6_E2M3": ("float6_e2m3fn", 6),
+    "F6_E3M2": ("float6_e3m2fn", 6),
+    "U8": ("uint8", 8),
+    "I8": ("int8", 8),
+    "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E4M3": ("float8_e4m3fn", 8),
+    "F8_E8M0": ("float8_e8m0fnu", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "I16": ("int16", 16),
+    "U16": ("uint16", 16),
+    "F16": ("float16", 16),
+    "BF16": ("bfloat16", 16),
+    "I32": ("int32", 32),
+    "U32": ("uint32", 32),
+    "F32": ("float32", 32),
+    "C64": ("complex64", 64),
+    "F64": ("float64", 64),
+    "I64": ("int64", 64),
+    "U64": ("uint64", 64),
+}
+"""Numpy's (or ml_dtypes') spelling and the bits of each type (Dtype of safetensors 0.8)."""
+
+# patterns are compiled when a header is read: this module is imported to recognise any file
+_ENTRY = (
+    rb'"(?!__metadata__")([^"\\\x00-\x1f]*+)": ?'
+    rb'\{"dtype": ?"([A-Za-z0-9_]{1,32}", ?"shape": ?\[[0-9, ]{0,4096}+)\]'
+    rb', ?"data_offsets": ?\[([0-9]{1,19}), ?([0-9]{1,19})\]\}(, ?)?'
+)
+"""An entry as every writer is known to write it; what is JSON and looks otherwise is read more slowly."""
+
+_OBJECT = rb"\{[^{}]{0,8192}+\}"
+"""An entry of any other look: it holds no objects, and nothing that is long."""
+
+_STRING = rb'"(?:[^"\\]|\\.)*+"'
+
+_SPACE = b" \t\r\n"
+_KEYS = {"dtype", "shape", "data_offsets"}
+_LARGEST = (1 << 63) - 1
+_AGAIN = "fetch or save the file again"
+
+
+class Header:
+    """What the header of one file says.
+
+    Attributes:
+        path: The file.
+        size: Its bytes.
+        length: Bytes before the first tensor.
+        tensors: In the order of the header.
+        metadata: What the writer said of it.
+        notes: What is unusual.
+    """
+
+    __slots__ = ("length", "metadata", "notes", "path", "size", "tensors")
+
+    def __init__(self, path: str, size: int, length: int) -> None:
+        self.path = path
+        self.size = size
+        self.length = length
+        self.tensors: list[Stored] = []
+        self.metadata: Mapping[str, str] = {}
+        self.notes: list[str] = []
+
+
+def read(path: str) -> Header:
+    """The header of a file; its tensors are not touched.
+
+    Raises:
+        BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
+    """
+    return _whole(*_begun(path))
+
+
+def _whole(header: Header, text: mmap.mmap) -> Header:
+    # Python would look for garbage among a million tensors again and again
+    collects = len(text) > LARGE and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        header.tensors = list(_entries(text, header))
+    finally:
+        if collects:
+            gc.enable()
+    unused = unused_bytes(header.tensors, header.length, header.size)
+    if unused:
+        header.notes.append(f"{unused:,} bytes of {os.path.basename(header.path)} belong to no tensor")
+    return header
+
+
+def _begun(path: str) -> tuple[Header, mmap.mmap]:
+    """A header of which nothing is taken apart yet, and its text."""
+    descriptor, size = open_regular(path)
+    try:
+        start = os.pread(descriptor, 8, 0)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or not 2 <= length <= HEADER_BYTES:
+            raise BadModel(
+                "is no safetensors file: it does not begin with the length of a header", where=path
+            )
+        if 8 + length > size:
+            what = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
+            raise BadModel(what, where=path, hint=_AGAIN)
+        return Header(path, size, 8 + length), _read(descriptor, 8, length)
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
+    """Bytes of a file, in memory that can be given back page by page."""
+    text = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    done = 0
+    while done < length and (more := os.preadv(descriptor, [memoryview(text)[done:]], offset + done)):
+        done += more
+    return text
+
+
+def _entries(text: mmap.mmap, header: Header) -> Iterator[Stored]:
+    """The tensors of a header, one by one; what else is in it is put into `header`."""
+    try:
+        yield from _taken_apart(text, header)
+    except UnicodeDecodeError:
+        raise BadModel("its header is not UTF-8", where=header.path, hint=_AGAIN) from None
+
+
+def _taken_apart(text: mmap.mmap, header: Header) -> Iterator[Stored]:
+    import re
+
+    usual = re.compile(_ENTRY).match
+    names: set[str] = set()
+    # a model has few types and shapes, and many tensors of each
+    forms: dict[bytes, _Form] = {}
+    given_back = 0
+    at = _expected(text, _skip(text, 0), b"{", header)
+    more = text[at : at + 1] != b"}"
+    while more:
+        if at - given_back > _READ:
+            given_back = at // mmap.PAGESIZE * mmap.PAGESIZE
+            text.madvise(mmap.MADV_DONTNEED, 0, given_back)
+        entry = usual(text, at)
+        found: Stored | None = None
+        if entry is not None:
+            raw, form, begin, end, comma = entry.groups()
+            name = raw.decode()
+            known = forms.get(form)
+            if known is None:
+                known = _form(form, header, at)
+                if len(forms) < _MEMO:
+                    forms[form] = known
+            found = _stored(header, name, known, int(begin), int(end))
+            at = entry.end()
+        else:
+            comma = None
+            name, at = _string(text, at, header)
+            at = _expected(text, _skip(text, at), b":", header)
+            if name != "__metadata__":
+                value, at = _object(text, at, header)
+                form_ = _form_of(value["dtype"], tuple(value["shape"]))
+                found = _stored(header, name, form_, *value["data_offsets"])
+            elif header.metadata:
+                _broken(header, at)
+            else:
+                header.metadata, at = _pairs(text, at, header)
+        if found is not None:
+            if name in names:
+                raise BadModel(f"two of its tensors are called '{printable(name)}'", where=header.path)
+            names.add(name)
+            yield found
+        if comma is None:
+            at = _skip(text, at)
+            more = text[at : at + 1] == b","
+            if more:
+                at = _skip(text, at + 1)
+    at = _skip(text, _expected(text, at, b"}", header))
+    if at < len(text):
+        _broken(header, at)
+
+
+_MEMO = 1 << 14
+_READ = 4 << 20
+"""Bytes of a header after which those that were taken apart are given back."""
+
+
+_Form = tuple[str, tuple[int, ...], int, int, str]
+"""Type, shape, numbers (-1 if there is no such shape), bits of each (0: not known), why they stay unread."""
+
+
+def _form(form: bytes, header: Header, at: int) -> _Form:
+    """What an entry says of a tensor besides its name and place."""
+    dtype, _, dims = form.partition(b'"')
+    dims = dims.partition(b"[")[2]
+    try:
+        return _form_of(dtype.decode(), tuple(map(int, dims.split(b","))) if dims else ())
+    except ValueError:
+        _broken(header, at)
+
+
+def _form_of(dtype: str, shape: tuple[int, ...]) -> _Form:
+    spelling, bits = DTYPES.get(dtype, (dtype, 0))
+    elements = 1
+    for dim in shape:
+        elements *= dim
+    if shape and not 0 <= min(shape) <= max(shape) <= _LARGEST:
+        elements = -1
+    unread = "" if bits else f"{printable(dtype)} is a type that is not known here"
+    if bits == 6:
+        unread = "safetensors does not say how numbers of six bits are packed, and nobody writes them yet"
+    return spelling, shape, elements, bits, unread
+
+
+def _skip(text: mmap.mmap, at: int) -> int:
+    while at < len(text) and text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _expected(text: mmap.mmap, at: int, letter: bytes, header: Header) -> int:
+    """The place behind a letter that must stand there, and behind the space after it."""
+    if text[at : at + 1] != letter:
+        _broken(header, at)
+    return _skip(text, at + 1)
+
+
+def _broken(header: Header, at: int) -> NoReturn:
+    what = f"its header is not what safetensors writes, from byte {at:,} on"
+    raise BadModel(what, where=header.path, hint=_AGAIN)
+
+
+def _string(text: mmap.mmap, at: int, header: Header) -> tuple[str, int]:
+    import re
+    from json.decoder import scanstring  # type: ignore[attr-defined]
+
+    written = re.compile(_STRING, re.DOTALL).match(text, at)
+    if written is None:
+        _broken(header, at)
+    decoded = written[0].decode()
+    try:
+        found, _ = scanstring(decoded, 1, True)
+        found.encode()
+    except ValueError:  # bad escapes, control characters, halves of surrogate pairs
+        _broken(header, at)
+    return found, written.end()
+
+
+def _pairs(text: mmap.mmap, at: int, header: Header) -> tuple[dict[str, str], int]:
+    """An object of strings by strings, which is all that the metadata may be."""
+    at = _expected(text, at, b"{", header)
+    found: dict[str, str] = {}
+    more = text[at : at + 1] != b"}"
+    while more:
+        key, at = _string(text, at, header)
+        at = _expected(text, _skip(text, at), b":", header)
+        found[key], at = _string(text, at, header)
+        at = _skip(text, at)
+        more = text[at : at + 1] == b","
+        if more:
+            at = _skip(text, at + 1)
+    return found, _expected(text, at, b"}", header)
+
+
+def _object(text: mmap.mmap, at: int, header: Header) -> tuple[dict[str, Any], int]:
+    """An entry's value that is written in an unusual way, checked for its types."""
+    import json
+    import re
+
+    found = re.compile(_OBJECT).match(text, at)
+    if found is None:
+        _broken(header, at)
+    try:
+        value = json.loads(found[0].decode())
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, RecursionError):
+        _broken(header, at)
+    numbers = value.get("shape"), value.get("data_offsets")
+    if not (
+        set(value) == _KEYS
+        and isinstance(value["dtype"], str)
+        and all(isinstance(part, list) and all(type(n) is int for n in part) for part in numbers)
+        and len(value["data_offsets"]) == 2
+    ):
+        _broken(header, at)
+    return value, found.end()
+
+
+def _stored(header: Header, name: str, form: _Form, begin: int, end: int) -> Stored:
+    """One tensor, if what is said of it can be."""
+    spelling, shape, elements, bits, unread = form
+    what = ""
+    if not 0 <= begin <= end or elements < 0:
+        what = "its place or its shape is impossible"
+    elif header.length + end > header.size:
+        what = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
+    elif bits and elements * bits != (end - begin) * 8:
+        what = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
+    if what:
+        raise BadModel(what, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
+    return Stored(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
+
+
+def contents(source: str) -> Contents:
+    """What one safetensors file says of itself.
+
+    Raises:
+        BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
+    """
+    return _said(read(source))
+
+
+def _said(header: Header) -> Contents:
+    source = header.path
+    return Contents(
+        FORMAT.name,
+        source,
+        header.tensors,
+        (source,),
+        header.size,
+        facts=[(key, shortened(text)) for key, text in header.metadata.items()],
+        notes=(
+            *_shard_note(source),
+            *header.notes,
+            *tied_notes(header.tensors, header.metadata),
+            *packing_notes(header.tensors),
+        ),
+    )
+
+
+def _shard_note(source: str) -> list[str]:
+    """Where a part of a model is opened, what to open for all of it."""
+    part = part_of(os.path.basename(source))
+    if part is None:
+        return []
+    index = os.path.join(os.path.dirname(source), f"{part[0]}.safetensors.index.json")
+    whole = f"open {index} for the whole" if os.path.isfile(index) else "its index is not beside it"
+    return [f"this is part {part[1]:,} of {part[2]:,} of a model: {whole}"]
+
+
+def tied_notes(tensors: Sequence[Stored], metadata: Mapping[str, str]) -> list[str]:
+    """A note where a writer left out further names of what is stored, and said so.
+
+    safetensors' save_model and huggingface_hub store one of several names, the others in the metadata.
+    """
+    names = {tensor.name for tensor in tensors} if metadata else set()
+    tied = [f"{key} is {text}" for key, text in metadata.items() if text in names and key not in names]
+    if not tied:
+        return []
+    return [f"tied weights, stored and counted once: {named_few(tied)}"]
+
+
+def packing_notes(tensors: Sequence[Stored]) -> list[str]:
+    """A note where integers stand for several weights each, so that counts are not those of the model."""
+    whole = [t for t in tensors if t.dtype in _INTEGERS]
+    names = {tensor.name for tensor in tensors} if whole else set()
+    packed = [t for t in whole if _is_packed(t.name, names)]
+    if not packed:
+        return []
+    few = named_few([t.name for t in packed], 1)
+    return [
+        f"{len(packed):,} tensors hold several quantized weights in each integer ({few}):"
+        " parameters are counted as stored, the model has more"
+    ]
+
+
+_INTEGERS = ("int32", "uint8", "int8")
+_PACKED = (".qweight", ".qzeros", ".weight_packed")
+"""How GPTQ, AWQ and compressed-tensors call what is packed."""
+_BESIDE = (".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4", ".absmax")
+"""What bitsandbytes stores beside a tensor with two numbers in each byte."""
+
+
+def _is_packed(name: str, names: set[str]) -> bool:
+    if name.endswith(_PACKED) or any(name + ending in names for ending in _BESIDE):
+        return True
+    # MXFP4 as OpenAI publishes it
+    return name.endswith("_blocks") and f"{name.removesuffix('_blocks')}_scales" in names
+
+
+def _recognise(probe: Probe) -> bool:
+    length = int.from_bytes(probe.head[:8], "little")
+    return len(probe.head) > 9 and 2 <= length <= HEADER_BYTES and probe.head[8:].lstrip()[:1] == b"{"
+
+
+def _outline(source: str) -> Outline:
+    header, text = _begun(source)
+    return outlined(_said(_whole(header, text))) if len(text) <= LARGE else _streamed(header, text)
+
+
+def _streamed(header: Header, text: mmap.mmap) -> Outline:
+    """The outline of a file with so many tensors that they are shown as they are met."""
+    from explorer.engine.formats.outline import Outline, OutlineRow
+
+    entries = _entries(text, header)
+    first = next(entries, None)
+
+    def rows() -> Iterator[OutlineRow]:
+        seen: set[str] = set()
+        tensor = first
+        while tensor is not None:
+            for module in modules_of(tensor.name):
+                if module not in seen:
+                    seen.add(module)
+                    yield OutlineRow(module, "module")
+            yield OutlineRow(tensor.name, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, tensor.unread)
+            tensor = next(entries, None)
+
+    facts = [("header", f"{header.length:,} bytes: tensors stand in its order, as they are met")]
+    facts += [(key, shortened(said)) for key, said in header.metadata.items()]
+    return Outline(FORMAT.name, header.path, header.size, facts, rows())
+
+
+FORMAT = Format(
+    "safetensors",
+    "a safetensors file (.safetensors)",
+    recognise=_recognise,
+    open=opened_by(contents),
+    outline=_outline,
+    endings=(".safetensors",),
+    recognised="the length of a JSON header, and the header",
+    shows="tensors by module: types, shapes, bytes, values",
+    analysed=False,
+)

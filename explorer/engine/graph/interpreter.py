@@ -1,0 +1,298 @@
+"""One walk over ONNX nodes for two kinds of value.
+
+The proof looks at a graph twice: with symbols, to see which tile meets which slice of a weight
+(`structure`), and with float64 numbers, to see how far float32 is from the truth (`float64`). Scopes,
+local functions and control flow are the same for both and live here; what an operator does is the
+domain's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor
+
+__all__ = ["Domain", "Interpreter", "Scope", "Wiring", "reads"]
+
+_CONTROL = frozenset(("If", "Loop", "Scan"))
+
+
+class Domain(Protocol):
+    """What a value is, and what operators do to it."""
+
+    def constant(self, tensor: Tensor) -> Any:
+        """The value of an initializer or of a Constant."""
+
+    def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of one operator; an absent optional input is None."""
+
+    def take(self, value: Any, axis: int, index: int) -> Any:
+        """value[index] along `axis`, the axis removed."""
+
+    def stack(self, values: Sequence[Any], axis: int) -> Any:
+        """The values side by side along a new `axis`."""
+
+    def number(self, value: Any) -> Any:
+        """The Python number of a scalar that steers control flow."""
+
+
+class Scope(dict[str, Any]):
+    """Values by name. A name that is not here is looked up in the graph around."""
+
+    def __init__(self, parent: Scope | None = None, constants: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self.parent = parent
+        self.constants = constants or {}
+        self.domain: Domain | None = parent.domain if parent else None
+
+    def __missing__(self, name: str) -> Any:
+        tensor = self.constants.get(name)
+        if tensor is not None and self.domain is not None:
+            value = self[name] = self.domain.constant(tensor)
+            return value
+        if self.parent is None:
+            raise KeyError(name)
+        return self.parent[name]
+
+
+class Interpreter:
+    """Runs nodes in a domain.
+
+    Args:
+        domain: What values are.
+        functions: The model's local functions.
+    """
+
+    def __init__(self, domain: Domain, functions: Mapping[tuple[str, str, str], Function]) -> None:
+        self.domain = domain
+        self.functions = functions
+        self.aliases = {key: _alias(function) for key, function in functions.items()}
+        self.calls: list[Node] = []
+        """The function calls that are being run, outermost first."""
+
+    def scope(self, constants: Mapping[str, Tensor], values: Mapping[str, Any]) -> Scope:
+        """An outermost scope: initializers, made into values when first asked for, and inputs."""
+        scope = Scope(None, constants)
+        scope.domain = self.domain
+        scope.update(values)
+        return scope
+
+    def run(
+        self,
+        nodes: Sequence[Node],
+        scope: Scope,
+        bindings: Mapping[str, Any] | None = None,
+        keep: Iterable[str] | None = None,
+    ) -> None:
+        """Runs `nodes`, leaving their outputs in `scope`.
+
+        Args:
+            nodes: In an order in which they can run.
+            scope: Where their inputs are.
+            bindings: The attributes of the function call whose body this is.
+            keep: If given, every other value is dropped after its last use.
+        """
+        last = _last_uses(nodes, frozenset(keep)) if keep is not None else {}
+        for at, node in enumerate(nodes):
+            args = [scope[name] if name else None for name in node.inputs]
+            attributes = node.attributes
+            if bindings is not None:
+                attributes = _bound(attributes, bindings)
+            results = self._node(node, attributes, args, scope)
+            for name, value in zip(node.outputs, results, strict=False):
+                if name:
+                    scope[name] = value
+            for name in last.get(at, ()):
+                scope.pop(name, None)
+
+    def _node(
+        self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], scope: Scope
+    ) -> Sequence[Any]:
+        function = self.functions.get(node.key)
+        if function is not None:
+            self.calls.append(node)
+            alias = self.aliases[node.key]
+            if alias is not None and len(args) == len(function.inputs):
+                results = self._node(alias, alias.attributes, args, scope)
+            else:
+                results = self._call(function, attributes, args)
+            self.calls.pop()
+            return results
+        if node.op in _CONTROL and not node.domain:
+            return getattr(self, "_" + node.op.lower())(attributes, args, scope)  # type: ignore[no-any-return]
+        return self.domain.apply(node, attributes, args)
+
+    def _call(self, function: Function, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
+        scope = Scope()
+        scope.domain = self.domain
+        padded = [*args, *[None] * (len(function.inputs) - len(args))]
+        scope.update(zip(function.inputs, padded, strict=False))
+        self.run(function.nodes, scope, {**function.defaults, **attributes})
+        return [scope[name] for name in function.outputs]
+
+    def _body(self, graph: Graph, args: Sequence[Any], scope: Scope) -> list[Any]:
+        inner = Scope(scope, graph.initializers)
+        inner.update(zip((v.name for v in graph.inputs), args, strict=True))
+        self.run(graph.nodes, inner)
+        return [inner[v.name] for v in graph.outputs]
+
+    def _if(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: Scope) -> Sequence[Any]:
+        branch = "then_branch" if self.domain.number(args[0]) else "else_branch"
+        return self._body(attributes[branch], (), scope)
+
+    def _loop(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: Scope) -> Sequence[Any]:
+        import numpy as np
+
+        body: Graph = attributes["body"]
+        limit = self.domain.number(args[0]) if args[0] is not None else None
+        going = bool(self.domain.number(args[1])) if len(args) > 1 and args[1] is not None else True
+        state = list(args[2:])
+        collected: list[list[Any]] = [[] for _ in body.outputs[1 + len(state) :]]
+        trip = 0
+        while going and (limit is None or trip < limit):
+            results = self._body(body, [np.int64(trip), np.bool_(True), *state], scope)
+            going = bool(self.domain.number(results[0]))
+            state = results[1 : 1 + len(state)]
+            for into, value in zip(collected, results[1 + len(state) :], strict=True):
+                into.append(value)
+            trip += 1
+        return [*state, *(self.domain.stack(values, 0) for values in collected)]
+
+    def _scan(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: Scope) -> Sequence[Any]:
+        body: Graph = attributes["body"]
+        count = int(attributes["num_scan_inputs"])
+        states = len(args) - count
+        state, sequences = list(args[:states]), args[states:]
+        axes = _padded(attributes.get("scan_input_axes"), count)
+        reverse = _padded(attributes.get("scan_input_directions"), count)
+        outputs = len(body.outputs) - states
+        out_axes = _padded(attributes.get("scan_output_axes"), outputs)
+        out_reverse = _padded(attributes.get("scan_output_directions"), outputs)
+        trips = int(sequences[0].shape[axes[0]])
+        collected: list[list[Any]] = [[] for _ in range(outputs)]
+        for trip in range(trips):
+            slices = [
+                self.domain.take(value, axis, trips - 1 - trip if back else trip)
+                for value, axis, back in zip(sequences, axes, reverse, strict=True)
+            ]
+            results = self._body(body, [*state, *slices], scope)
+            state = results[:states]
+            for into, value in zip(collected, results[states:], strict=True):
+                into.append(value)
+        stacked = [
+            self.domain.stack(values[::-1] if back else values, axis)
+            for values, axis, back in zip(collected, out_axes, out_reverse, strict=True)
+        ]
+        return [*state, *stacked]
+
+
+def _alias(function: Function) -> Node | None:
+    """The one node that a function consists of, if calling it is calling the function.
+
+    A tile operator is called thousands of times, and its body is one MatMul.
+    """
+    if len(function.nodes) != 1:
+        return None
+    (node,) = function.nodes
+    same = node.inputs == function.inputs and node.outputs == function.outputs
+    return node if same and node.op not in _CONTROL and not node.attributes else None
+
+
+def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
+    return values if values else (0,) * count
+
+
+def _bound(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Attributes of a body's node with references to the call's attributes filled in."""
+    if not attributes or not any(isinstance(v, AttributeRef) for v in attributes.values()):
+        return attributes
+    filled = {k: bindings.get(v.name) if isinstance(v, AttributeRef) else v for k, v in attributes.items()}
+    return {k: v for k, v in filled.items() if v is not None}
+
+
+def reads(node: Node) -> Iterator[str]:
+    """Every value that a node needs, those that its bodies take from around included."""
+    yield from (name for name in node.inputs if name)
+    if node.op in _CONTROL and not node.domain:
+        for value in node.attributes.values():
+            if isinstance(value, Graph):
+                yield from _free(value)
+
+
+def _free(graph: Graph) -> Iterator[str]:
+    own = {v.name for v in graph.inputs} | set(graph.initializers)
+    for node in graph.nodes:
+        for name in reads(node):
+            if name not in own:
+                yield name
+        own.update(node.outputs)
+    yield from (v.name for v in graph.outputs if v.name not in own)
+
+
+class Wiring:
+    """Which of some nodes makes which value, to ask for parts of them many times.
+
+    Args:
+        nodes: In an order in which they can run.
+        known: Names that need not be looked up (initializers).
+    """
+
+    def __init__(self, nodes: Sequence[Node], known: Iterable[str] = ()) -> None:
+        self.nodes = nodes
+        self.known = frozenset(known)
+        self._makers = {o: at for at, node in enumerate(nodes) for o in node.outputs if o}
+
+    @classmethod
+    def of(cls, graph: Graph) -> Wiring:
+        """That of a graph, whose initializers are known."""
+        return cls(graph.nodes, graph.initializers)
+
+    def maker(self, name: str) -> Node | None:
+        """The node that makes a value."""
+        at = self._makers.get(name)
+        return None if at is None else self.nodes[at]
+
+    def needed(self, outputs: Iterable[str], stop: Iterable[str] = ()) -> tuple[list[Node], set[str]]:
+        """The nodes that `outputs` depend on, in order, not looking behind `stop`.
+
+        Returns:
+            (nodes, names read that no such node makes: stops, inputs, what is not known).
+        """
+        ends = set(stop)
+        chosen, seen = self._behind(outputs, ends)
+        nodes = [self.nodes[at] for at in sorted(chosen)]
+        made = {o for node in nodes for o in node.outputs if o not in ends}
+        return nodes, seen - made - self.known
+
+    def positions(self, outputs: Iterable[str]) -> list[int]:
+        """Positions of the nodes that `outputs` depend on, in order."""
+        return sorted(self._behind(outputs, set())[0])
+
+    def _behind(self, outputs: Iterable[str], ends: set[str]) -> tuple[set[int], set[str]]:
+        """Positions of the nodes behind some values, and every name that was met."""
+        chosen: set[int] = set()
+        seen: set[str] = set()
+        pending = list(outputs)
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            at = None if name in ends else self._makers.get(name)
+            if at is not None and at not in chosen:
+                chosen.add(at)
+                pending += reads(self.nodes[at])
+        return chosen, seen
+
+
+def _last_uses(nodes: Sequence[Node], keep: frozenset[str]) -> dict[int, list[str]]:
+    last: dict[str, int] = {}
+    for at, node in enumerate(nodes):
+        for name in (*reads(node), *node.outputs):
+            last[name] = at
+    drops: dict[int, list[str]] = {}
+    for name, at in last.items():
+        if name not in keep:
+            drops.setdefault(at, []).append(name)
+    return drops

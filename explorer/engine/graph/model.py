@@ -1,0 +1,482 @@
+"""An ONNX model as the engine holds it: all of the structure, none of the weights.
+
+onnx's ModelProto copies every weight into memory, and onnx-ir reads initializers through it. Here a
+weight is a `Payload`: where its bytes lie, or how to make them. A model of 550 MB is a few hundred
+kilobytes of these objects, a transformed model shares every payload it did not touch with its source,
+and both are written as one stream (`formats/onnx_writer`).
+
+Models are treated as immutable once built: a transform makes a new one.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.dtypes import ELEMENT_TYPES
+from explorer.facts import Dim
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "CONTROL_FLOW",
+    "DTYPES",
+    "AttributeRef",
+    "Computed",
+    "DType",
+    "Derived",
+    "Function",
+    "Graph",
+    "Inline",
+    "Model",
+    "Node",
+    "Payload",
+    "Source",
+    "Span",
+    "Tensor",
+    "Value",
+    "dtype_code",
+    "int64_tensor",
+    "sources",
+    "subgraphs",
+    "tensor_from_array",
+]
+
+
+class DType(Struct, frozen=True):
+    """A tensor element type: ONNX's code, numpy's (or ml_dtypes') spelling, width in bits."""
+
+    code: int
+    name: str
+    bits: int
+
+
+DTYPES: Mapping[int, DType] = {code: DType(code, name, bits) for code, name, bits in ELEMENT_TYPES}
+"""Element types by their code."""
+
+_CODE_BY_NAME = {d.name: d.code for d in DTYPES.values()}
+_BITS = {d.name: d.bits for d in DTYPES.values()}
+
+
+def dtype_code(name: str) -> int:
+    """ONNX's code of an element type given in numpy's spelling.
+
+    Raises:
+        KeyError: ONNX has no such type.
+    """
+    return _CODE_BY_NAME[name]
+
+
+class Source:
+    """A file, mapped read-only and kept open as long as a payload points into it."""
+
+    __slots__ = ("map", "path", "size")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.size = os.fstat(descriptor).st_size
+            # an empty file cannot be mapped; an empty buffer behaves the same to every reader
+            self.map: mmap.mmap | bytes = b""
+            if self.size:
+                self.map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+                # read-ahead would pull in weights around every header that we hop to
+                self.map.madvise(mmap.MADV_RANDOM)
+        finally:
+            os.close(descriptor)
+
+    def forget(self) -> None:
+        """Lets the kernel forget what was read, which counts as this process's memory until then."""
+        if isinstance(self.map, mmap.mmap):
+            self.map.madvise(mmap.MADV_DONTNEED)
+
+
+class Span(Struct, frozen=True, gc=False):
+    """Bytes that lie in a file."""
+
+    source: Source
+    offset: int
+    size: int
+
+    def view(self) -> memoryview:
+        """The bytes, mapped, not copied."""
+        return memoryview(self.source.map)[self.offset : self.offset + self.size]
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes in pieces of at most 16 MiB, for streamed writing."""
+        view = self.view()
+        for at in range(0, self.size, 1 << 24):
+            yield view[at : at + (1 << 24)]
+            self.release(at, at + (1 << 24))
+
+    def release(self, start: int, stop: int) -> None:
+        """Lets the kernel forget the mapped pages between two offsets of this span.
+
+        Mapped pages count as this process's memory until then; reading them again is still possible.
+        """
+        page = mmap.PAGESIZE
+        first = -(-(self.offset + start) // page) * page
+        last = (self.offset + min(stop, self.size)) // page * page
+        if last > first and isinstance(self.source.map, mmap.mmap):
+            self.source.map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+class Inline(Struct, frozen=True):
+    """Bytes held in memory: small constants."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self.data)
+
+    def view(self) -> memoryview:
+        """The bytes."""
+        return memoryview(self.data)
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes as one piece."""
+        yield memoryview(self.data)
+
+
+class Computed(Struct, frozen=True):
+    """Bytes that are made while they are written, a slab at a time: the tiles of a weight.
+
+    `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes where they need not be made
+    in order: those that are `alone` side by side, the others when nothing else is being made.
+    """
+
+    size: int
+    make: Callable[[], Iterator[memoryview]]
+    parts: tuple[Computed, ...] = ()
+    alone: bool = False
+
+    def view(self) -> memoryview:
+        """All bytes at once (a copy)."""
+        return memoryview(b"".join(self.make()))
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The slabs as they are made."""
+        return self.make()
+
+
+class Derived(Struct, frozen=True):
+    """Bytes that are reckoned from those of another tensor when they are asked for; the last are kept."""
+
+    size: int
+    make: Callable[[], bytes]
+
+    def view(self) -> memoryview:
+        """All bytes at once."""
+        if not _DERIVED or _DERIVED[0][0] is not self:
+            _DERIVED.clear()  # before there are others beside them
+            _DERIVED.append((self, self.make()))
+        return memoryview(_DERIVED[0][1])
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The bytes as one piece."""
+        yield self.view()
+
+
+_DERIVED: list[tuple[Derived, bytes]] = []
+
+Payload = Span | Inline | Computed | Derived
+
+
+class Tensor(Struct, frozen=True):
+    """An initializer or constant: name, element type, shape, and where its bytes are.
+
+    `payload` holds little-endian raw data (packed for types below 8 bits). It is None for a tensor
+    whose data is missing, for strings, and for sparse tensors.
+
+    `record` is the encoded TensorProto in its file, kept so that an untouched tensor is copied as it
+    is; `external` names the file beside the model that holds the data (empty: inside).
+
+    Formats that keep what belongs to a tensor apart from its data have the bytes of it in `beside`
+    (scales and zero points), and in `held` how many elements are stored, where that is not all of them.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    payload: Payload | None
+    record: Span | None = None
+    external: str = ""
+    beside: int = 0
+    held: int | None = None
+
+    @property
+    def elements(self) -> int:
+        """Number of elements that are stored."""
+        return math.prod(self.shape) if self.held is None else self.held
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored: packed types count their packed bytes, strings what is in the file."""
+        return self.extent[1]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """`elements` and `nbytes`."""
+        count = math.prod(self.shape) if self.held is None else self.held
+        bits = _BITS[self.dtype]
+        if bits:
+            return count, (count * bits + 7) // 8
+        return count, self.payload.size if self.payload is not None else 0
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The values, mapped where they lie in a file (read-only); 4-bit types are unpacked.
+
+        Raises:
+            BadModel: There is no data, it has the wrong size, or numpy has no such type.
+        """
+        import numpy as np
+
+        if self.payload is None:
+            raise BadModel(f"tensor '{self.name}' carries no data")
+        bits = _BITS[self.dtype]
+        if bits == 0:
+            raise BadModel(f"tensor '{self.name}' holds strings, not numbers")
+        if self.held is not None:
+            raise BadModel(f"tensor '{self.name}' is stored without its zeros")
+        if self.payload.size != self.nbytes:
+            raise BadModel(f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}")
+        if bits < 8:
+            stream = np.unpackbits(np.frombuffer(self.payload.view(), np.uint8), bitorder="little")
+            split = stream[: self.elements * bits].reshape(-1, bits)
+            flat = np.packbits(split, axis=-1, bitorder="little")[:, 0].astype(np.int8)
+            if self.dtype.startswith("int"):
+                flat = np.where(flat >= 1 << (bits - 1), flat - (1 << bits), flat).astype(np.int8)
+            elif self.dtype.startswith("float"):
+                import ml_dtypes
+
+                flat = flat.astype(np.uint8).view(getattr(ml_dtypes, self.dtype))
+            return flat.reshape(self.shape)
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            import ml_dtypes
+
+            dtype = np.dtype(getattr(ml_dtypes, self.dtype))
+        return np.frombuffer(self.payload.view(), dtype).reshape(self.shape)
+
+
+def sources(tensors: Iterable[Tensor]) -> list[Source]:
+    """The files that tensors lie in."""
+    return list({id(p.source): p.source for t in tensors if isinstance(p := t.payload, Span)}.values())
+
+
+class Value(Struct, frozen=True):
+    """A declared graph input, output or intermediate value.
+
+    `dtype` is None when no tensor type is declared (sequences, optionals); `shape` None when no shape
+    is. `record` is the encoded ValueInfoProto.
+    """
+
+    name: str
+    dtype: str | None
+    shape: tuple[Dim, ...] | None
+    record: Span | None = None
+
+
+_NONE: Mapping[str, Any] = {}
+
+
+class Node:
+    """One operator. Attributes of a node read from a file are decoded when first asked for."""
+
+    __slots__ = (
+        "_attributes",
+        "alike",
+        "domain",
+        "inputs",
+        "metadata",
+        "name",
+        "op",
+        "outputs",
+        "overload",
+        "record",
+    )
+
+    def __init__(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        name: str = "",
+        domain: str = "",
+        overload: str = "",
+        attributes: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        record: Span | None = None,
+        decode: Callable[[], Mapping[str, Any]] | None = None,
+        alike: bytes | None = None,
+    ) -> None:
+        self.op = op
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.name = name
+        self.domain = "" if domain == "ai.onnx" else domain
+        self.overload = overload
+        self.metadata: Mapping[str, str] = metadata or _NONE
+        self.record = record
+        self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = decode or attributes or _NONE
+        # nodes with the same bytes have equal attributes; None: nobody knows
+        self.alike = b"" if alike is None and not (decode or attributes) else alike
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """Values by name: int, float, str, bytes, `Tensor`, `Graph`, or tuples of them.
+
+        A string attribute is a str when it is UTF-8, else bytes. In a function's body an attribute
+        that refers to one of the function's is an `AttributeRef`.
+        """
+        if callable(self._attributes):
+            self._attributes = self._attributes()
+        return self._attributes
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(domain, op, overload): what a local function is looked up by."""
+        return self.domain, self.op, self.overload
+
+    @property
+    def label(self) -> str:
+        """The name to show and to match by: the node's own, or that of its first output."""
+        return self.name or next((o for o in self.outputs if o), "") or self.op
+
+    def with_attributes(self, attributes: Mapping[str, Any]) -> Node:
+        """The same node with other attributes."""
+        return Node(
+            self.op,
+            self.inputs,
+            self.outputs,
+            name=self.name,
+            domain=self.domain,
+            overload=self.overload,
+            attributes=attributes,
+            metadata=self.metadata,
+        )
+
+    def __repr__(self) -> str:
+        return f"Node({self.op}, {list(self.inputs)} -> {list(self.outputs)}, name={self.name!r})"
+
+
+class AttributeRef(Struct, frozen=True):
+    """In a function body: the value of the calling node's attribute of this name.
+
+    `kind` is AttributeProto.AttributeType, which the reference must carry.
+    """
+
+    name: str
+    kind: int = 0
+
+
+class Graph(Struct, frozen=True):
+    """Nodes in topological order, with what is declared around them."""
+
+    name: str
+    nodes: Sequence[Node]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    initializers: Mapping[str, Tensor]
+    values: tuple[Value, ...] = ()
+    extra: tuple[Span, ...] = ()
+    """Fields that nothing here interprets (doc string, sparse initializers, quantization, metadata)."""
+
+    @property
+    def feeds(self) -> tuple[Value, ...]:
+        """The inputs that a caller must give: those without an initializer of the same name."""
+        return tuple(v for v in self.inputs if v.name not in self.initializers)
+
+
+class Function(Struct, frozen=True):
+    """A model-local function: an operator whose meaning is a body of nodes."""
+
+    domain: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: Sequence[Node]
+    opsets: Mapping[str, int]
+    attributes: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    overload: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    record: Span | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """(domain, name, overload)."""
+        return ("" if self.domain == "ai.onnx" else self.domain), self.name, self.overload
+
+
+class Model(Struct, frozen=True):
+    """A graph with the operator sets and functions that give it meaning."""
+
+    graph: Graph
+    opsets: Mapping[str, int]
+    ir_version: int
+    functions: Mapping[tuple[str, str, str], Function] = field(default_factory=dict)
+    producer: str = ""
+    producer_version: str = ""
+    path: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    extra: tuple[Span, ...] = ()
+    """Top-level fields that nothing here interprets (domain, doc string, training info)."""
+
+    @property
+    def opset(self) -> int:
+        """Version of the default operator set; 0 if the model imports none."""
+        return self.opsets.get("", 0)
+
+    @property
+    def defaults(self) -> frozenset[str]:
+        """Stored tensors in whose place a caller may give another: inputs that have an initializer.
+
+        Before IR version 4 every initializer had to be listed among the inputs, and is a constant.
+        """
+        if self.ir_version < 4:
+            return frozenset()
+        return frozenset(v.name for v in self.graph.inputs if v.name in self.graph.initializers)
+
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Operators of the default domain that carry graphs."""
+
+
+def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
+    """The graphs that a node carries (branches of If, bodies of Loop and Scan), with a name for each.
+
+    Only operators that can carry one are looked into: decoding the attributes of every Conv would cost
+    more than reading the file.
+    """
+    if not node.domain and node.op not in CONTROL_FLOW:
+        return ()
+    found: list[tuple[str, Graph]] = []
+    for name, value in node.attributes.items():
+        if isinstance(value, Graph):
+            found.append((name, value))
+        elif isinstance(value, tuple):
+            found += [(f"{name}[{i}]", g) for i, g in enumerate(value) if isinstance(g, Graph)]
+    return tuple(found)
+
+
+def tensor_from_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor with the bytes of `array` in memory; for small constants."""
+    return Tensor(name, str(array.dtype), tuple(array.shape), Inline(array.tobytes()))
+
+
+def int64_tensor(name: str, values: Sequence[int]) -> Tensor:
+    """A one-dimensional int64 constant, without numpy."""
+    return Tensor(name, "int64", (len(values),), Inline(struct.pack(f"<{len(values)}q", *values)))

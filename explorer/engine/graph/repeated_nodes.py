@@ -1,0 +1,161 @@
+"""Thousands of nodes, or of weights, that differ by their names only, held and written as one.
+
+To make, look through and write a tile product as a node and a weight of its own takes Python 30 microseconds,
+and AlexNet has 14,336. Held so they take a few. Who looks at a graph sees nodes and tensors as ever: they are
+made when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import overload
+
+from msgspec import Struct
+
+from explorer.engine.graph.model import Node, Tensor
+
+__all__ = ["Bundle", "Nodes", "Run", "Tensors", "gathered", "held"]
+
+
+class Run(Node):
+    """Nodes without attributes that differ by their names only.
+
+    As a node it reads what they all read, and makes what they all make.
+
+    Args:
+        op: Their operator.
+        domain: Its domain.
+        wires: For every input the value names, one a node.
+        made: The value names of their outputs, one a node.
+        names: Their names.
+        metadata: What is written on all of them.
+        label: Key of what is written on each.
+        labels: What that is.
+    """
+
+    __slots__ = ("label_key", "labels", "names", "wires")
+
+    def __init__(
+        self,
+        op: str,
+        domain: str,
+        wires: Sequence[Sequence[str]],
+        made: Sequence[str],
+        names: Sequence[str],
+        metadata: Mapping[str, str],
+        label: str,
+        labels: Sequence[str],
+    ) -> None:
+        super().__init__(
+            op, [name for wire in wires for name in wire], made, domain=domain, metadata=metadata
+        )
+        self.wires = wires
+        self.names = names
+        self.label_key = label
+        self.labels = labels
+
+    def singly(self) -> Iterator[Node]:
+        """The nodes."""
+        for inputs, output, name, label in zip(
+            zip(*self.wires, strict=True), self.outputs, self.names, self.labels, strict=True
+        ):
+            metadata = {**self.metadata, self.label_key: label}
+            yield Node(self.op, inputs, (output,), name=name, domain=self.domain, metadata=metadata)
+
+
+class Nodes(Sequence[Node]):
+    """The nodes of a graph, of which some are held as runs.
+
+    Attributes:
+        held: Nodes and runs.
+    """
+
+    def __init__(self, held: Iterable[Node]) -> None:
+        self.held = tuple(held)
+        self._all: tuple[Node, ...] | None = None
+
+    def _singly(self) -> tuple[Node, ...]:
+        if self._all is None:
+            each = (node.singly() if isinstance(node, Run) else (node,) for node in self.held)
+            self._all = tuple(node for nodes in each for node in nodes)
+        return self._all
+
+    @overload
+    def __getitem__(self, at: int) -> Node: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Node, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Node | tuple[Node, ...]:
+        return self._singly()[at]
+
+    def __len__(self) -> int:
+        return len(self._singly())
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._singly())
+
+
+def gathered(nodes: Iterable[Node]) -> Sequence[Node]:
+    """Nodes, some of which may be runs, as the nodes of a graph."""
+    held = tuple(nodes)
+    return Nodes(held) if any(isinstance(node, Run) for node in held) else held
+
+
+def held(nodes: Sequence[Node]) -> Sequence[Node]:
+    """The nodes of a graph as they are held, runs as they are."""
+    return nodes.held if isinstance(nodes, Nodes) else nodes
+
+
+class Bundle(Struct, frozen=True):
+    """Tensors of one type that are written one behind the other.
+
+    Attributes:
+        dtype: Their type.
+        names: Their names.
+        shapes: Their shapes.
+        single: Makes one of them, by its place.
+        data: Their bytes, a tensor at a time.
+        bands: The same in parts that can be made side by side: of how many tensors, and their bytes.
+    """
+
+    dtype: str
+    names: Sequence[str]
+    shapes: Sequence[tuple[int, ...]]
+    single: Callable[[int], Tensor]
+    data: Callable[[], Iterator[memoryview]]
+    bands: Sequence[tuple[int, Callable[[], Iterator[memoryview]]]] = ()
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Each of them with its name."""
+        return ((name, self.single(at)) for at, name in enumerate(self.names))
+
+
+class Tensors(Mapping[str, Tensor]):
+    """Weights by name, of which some are held as bundles.
+
+    Attributes:
+        single: Those that are not.
+        bundles: The others.
+    """
+
+    def __init__(self, single: Mapping[str, Tensor], bundles: Sequence[Bundle]) -> None:
+        self.single = single
+        self.bundles = bundles
+        self._all: dict[str, Tensor] | None = None
+
+    def _singly(self) -> dict[str, Tensor]:
+        if self._all is None:
+            self._all = dict(self.single)
+            for bundle in self.bundles:
+                self._all.update(bundle.tensors())
+        return self._all
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._singly()[name]
+
+    def __len__(self) -> int:
+        return len(self._singly())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._singly())

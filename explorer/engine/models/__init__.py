@@ -1,0 +1,1 @@
+"""Opened models, by kind: what each can answer."""

@@ -1,0 +1,161 @@
+"""A folder: which models are in it, to choose from.
+
+It is asked after the folders that are models themselves. Every file's head is looked at, as for opening
+one, because names promise nothing; and as a folder may be anybody's, the look is bounded in files, folders
+and depth, opens nothing but regular files, and follows no link that leads out.
+"""
+
+from __future__ import annotations
+
+import os
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.outline import Outline, OutlineRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from explorer.engine.models.opened import Opened, OpenOptions
+
+__all__ = ["FORMAT", "MOST_DEPTH", "MOST_FILES", "MOST_FOLDERS", "outline"]
+
+MOST_FILES = 10_000
+"""Files that are looked at, about a second's worth."""
+MOST_FOLDERS = 2_000
+MOST_DEPTH = 6
+
+_PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
+
+
+class _Look:
+    """Where a look at a folder stands: what is left of its bounds, and what was left out."""
+
+    __slots__ = ("files", "folders", "left_out", "root")
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.realpath(root)
+        self.files = MOST_FILES
+        self.folders = MOST_FOLDERS
+        self.left_out = False
+
+    def leads_out(self, path: str) -> bool:
+        """Whether a link's end is not in the folder that is looked at."""
+        end = os.path.realpath(path)
+        return not end.startswith(self.root.rstrip(os.sep) + os.sep)
+
+
+def _recognise(probe: Probe) -> bool:
+    return probe.is_dir
+
+
+def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
+    """The models below a folder: those that lie in it, then those of the folders in it."""
+    try:
+        with os.scandir(folder) as entries:
+            found = []
+            for entry in entries:
+                look.files -= 1
+                if look.files < 0:
+                    look.left_out = True
+                    break
+                found.append(entry)
+    except OSError:
+        return
+    found.sort(key=lambda entry: entry.name)
+    below = []
+    for entry in found:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                below.append(entry)
+            elif entry.is_file() and not (entry.is_symlink() and look.leads_out(entry.path)):
+                row = _model(entry.path, inside + entry.name)
+                if row is not None:
+                    yield row
+        except OSError:
+            continue
+    for entry in below:
+        if entry.name.startswith(".") or entry.name in _PASSED_OVER:
+            continue
+        look.folders -= 1
+        if depth == MOST_DEPTH or look.folders < 0:
+            look.left_out = True
+            return
+        try:
+            row = _model(entry.path, f"{inside}{entry.name}{os.sep}")
+        except OSError:
+            continue
+        if row is not None:
+            yield row
+        else:
+            yield from _models(look, entry.path, f"{inside}{entry.name}{os.sep}", depth + 1)
+
+
+def _model(path: str, shown: str) -> OutlineRow | None:
+    """The row of a file or folder, None if no format recognises what is in it."""
+    from explorer.engine.models.registry import formats
+
+    probe = Probe(path)
+    for format in formats():
+        if format is not FORMAT and format.recognise(probe):
+            return OutlineRow(shown, "model", format.name, None, probe.size if probe.is_file else _held(path))
+    return None
+
+
+def _held(folder: str) -> int | None:
+    """Bytes of the files in a folder that is one model; None if they are too many to be added up."""
+    with os.scandir(folder) as entries:
+        sizes = [
+            entry.stat().st_size
+            for _, entry in zip(range(MOST_FILES), entries, strict=False)
+            if entry.is_file()
+        ]
+    return sum(sizes) if len(sizes) < MOST_FILES else None
+
+
+def outline(source: str) -> Outline:
+    """The models in the folder `source`, found while the rows are read.
+
+    Raises:
+        BadModel: No model is in it.
+    """
+    look = _Look(source)
+    found = _models(look, source, "", 0)
+    first = next(found, None)
+    if first is None:
+        looked = f"among the first {MOST_FILES:,} files" if look.left_out else "in it"
+        raise BadModel(f"this is a directory, not a model, and no model is {looked}", where=source)
+
+    def rows(first: OutlineRow) -> Iterator[OutlineRow]:
+        yield first
+        yield from found
+        if look.left_out:
+            yield OutlineRow("…", "more", note="there is more than is looked at: name a folder in it")
+
+    return Outline(FORMAT.name, source, None, (), rows(first))
+
+
+def _open(source: str, options: OpenOptions) -> Opened:
+    rows = [row for _, row in zip(range(_NAMED), outline(source).rows, strict=False)]
+    names = ", ".join(row.path for row in rows)
+    raise Misuse(
+        "this is a directory, not a model",
+        where=source,
+        hint=f"name a model in it: {names}{', …' if len(rows) == _NAMED else ''}",
+    )
+
+
+_NAMED = 4
+
+FORMAT = Format(
+    "folder",
+    "a folder of models",
+    recognise=_recognise,
+    open=_open,
+    outline=outline,
+    recognised="being a folder that is no model itself",
+    shows="which models are in it, their formats and sizes",
+    analysed=False,
+    chooses=True,
+)

@@ -1,0 +1,146 @@
+"""What an opened model can be asked, whatever it was written in, and how it is to be opened.
+
+A format's own module makes an `Opened`; nothing else in the program asks what format a model has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse, nearest
+from explorer.facts import Layer, Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.onnx_rules import Rules
+    from explorer.engine.costs.training.step import Step as TrainingStep
+    from explorer.engine.graph.model import Model
+    from explorer.engine.values.activations import Asked, Ran
+    from explorer.engine.values.numbers import Numbers
+
+    Arrays = Sequence[np.ndarray]
+
+__all__ = ["OpenOptions", "Opened", "check_names", "dims_of", "with_rules"]
+
+_T = TypeVar("_T")
+
+OnProgress = Callable[[Progress], None] | None
+Cancel = Callable[[], bool] | None
+
+
+class OpenOptions(Struct, frozen=True):
+    """How a model is to be opened.
+
+    Attributes:
+        weights: torchvision's name of trained weights; None for random ones.
+        seed: Of the random weights.
+        dims: Sizes of symbolic dimensions.
+        input_shapes: Input name to (dtype or None, shape), in place of what the model says.
+        trust: Code in the model file may run.
+        rules: A Python file with rules for operators of the user's own; it runs only with `trust`.
+        observe: Shapes that inference cannot find are taken from a run on random inputs.
+        past: Decode mode: one new token behind this many in the key-value cache; None for a whole pass.
+        own: What the file of `rules` registered; `with_rules` fills it in.
+    """
+
+    weights: str | None = None
+    seed: int = 0
+    dims: Mapping[str, int] = field(default_factory=dict)
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
+    trust: bool = False
+    rules: str | None = None
+    observe: bool = False
+    past: int | None = None
+    own: Rules | None = None
+
+
+class Opened(Protocol):
+    """A model that has been opened, whatever it was written in."""
+
+    format: str
+    source: str
+    takes_weights: bool
+    """Whether torchvision's trained weights can be asked for."""
+    options: OpenOptions
+
+    def names(self) -> tuple[list[str], list[str]] | None:
+        """Symbolic dimensions and inputs, which the user may name; None if they are not known yet."""
+        ...
+
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """Everything known of the model, at the sizes it was opened with, and its execution order."""
+        ...
+
+    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
+        """The model as an ONNX graph; exported to a file in `folder` if it is not one already."""
+        ...
+
+    def runner(self) -> Callable[[Arrays], Arrays] | None:
+        """Runs the model in its own framework on numpy arrays; None if it is ONNX itself."""
+        ...
+
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """Every tensor that the model stores, its values unread; and what to know about the values."""
+        ...
+
+    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+        """Runs the model and hands what its layers put out to `asked`; `layers` are its rows."""
+        ...
+
+    def training(
+        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> TrainingStep:
+        """The model as it is trained, at a batch size or (None) at the sizes it was opened with."""
+        ...
+
+
+def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
+    """Those of `dims` that `model` has.
+
+    Of two models on the command line, and of the states of a session, one may have fixed a dimension
+    that the other leaves open.
+    """
+    values = (*model.graph.inputs, *model.graph.values, *model.graph.outputs)
+    symbols = {d for value in values for d in value.shape or () if isinstance(d, str)}
+    return {name: size for name, size in dims.items() if name in symbols}
+
+
+def check_names(opened: Sequence[Opened], options: OpenOptions) -> None:
+    """Every dimension and input that the user named must exist in one of the models.
+
+    Raises:
+        Misuse: One does not, and the nearest is named; or trained weights are asked for files.
+    """
+    if options.weights is not None and not any(model.takes_weights for model in opened):
+        raise Misuse("a file brings its own weights", where="--weights", hint="leave it out")
+    known = [model.names() for model in opened]
+    if None in known:
+        return
+    symbols = [name for names in known if names for name in names[0]]
+    inputs = [name for names in known if names for name in names[1]]
+    for name in options.dims:
+        if name not in symbols:
+            hint = nearest(name, symbols) or "the model has no symbolic dimension"
+            raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
+    for name in options.input_shapes:
+        if name not in inputs:
+            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, inputs))
+
+
+def with_rules(options: OpenOptions) -> OpenOptions:
+    """`options` with the rules of the user's file, which is run here, once.
+
+    Raises:
+        Misuse: It may not run, or it fails.
+    """
+    if options.rules is None or options.own is not None:
+        return options
+    from explorer.engine.costs.onnx_rules import user
+
+    return replace(options, own=user.load(options.rules, trust=options.trust))

@@ -1,0 +1,109 @@
+"""What can be opened: a path or a name in, an opened model out.
+
+A format is a module of this package that registers itself by a `Format` called `FORMAT`; its name stands
+in `MODULES`, and nothing else in the program asks what format a model has. Content goes before name: only
+where no format recognises what is in a file does its ending decide who says what is wrong with it.
+These modules, and this one, are imported at every start, so they import nothing heavy themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from explorer.base.errors import BadModel, nearest
+from explorer.engine.formats.format import Format, Probe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from explorer.engine.models.opened import Opened, OpenOptions
+
+__all__ = ["MODULES", "formats", "open_model", "recognise"]
+
+MODULES = (
+    "models.onnx",
+    "formats.weights.safetensors",
+    "formats.weights.gguf",
+    "models.tflite",
+    "formats.weights.huggingface",
+    "models.torch.torchscript",
+    "models.torch.exported_program",
+    "models.torch.checkpoint",
+    "models.folder",
+    "models.torch.name",
+)
+"""The formats, in the order in which they are asked; each is imported when its turn comes."""
+
+
+def formats() -> Iterator[Format]:
+    """Every format, in the order in which they are asked."""
+    for name in MODULES:
+        format: Format = import_module(f"explorer.engine.{name}").FORMAT
+        yield format
+
+
+def recognise(source: str) -> Format:
+    """The format of what `source` names.
+
+    Raises:
+        BadModel: It is no model, or nothing that we know.
+    """
+    probe = Probe(source)
+    if probe.exists and not (probe.is_file or probe.is_dir):
+        # opening a pipe would wait for a writer that may never come
+        raise BadModel("this is not a regular file", where=source)
+    if probe.unreadable:
+        raise BadModel(f"cannot be read: {probe.unreadable}", where=source)
+    if probe.exists or not _named(source):
+        for format in formats():
+            if format.recognise(probe):
+                return format
+    named = _named(source)
+    if not probe.exists:
+        raise _missing(source, named)
+    if not probe.size:
+        raise BadModel("the file is empty", where=source)
+    if named is None:
+        raise BadModel(
+            "this is no model of a known format",
+            where=source,
+            hint="explorer formats lists what can be opened",
+        )
+    return named
+
+
+def _named(source: str) -> Format | None:
+    """The first format whose files are called like this."""
+    lower = source.lower()
+    return next((f for f in formats() if f.endings and lower.endswith(f.endings)), None)
+
+
+def _missing(source: str, named: Format | None) -> BadModel:
+    """Says that there is no such file, and which one may be meant; or that this is no name either."""
+    if named is None and os.sep not in source:
+        hint = "explorer formats lists what can be opened"
+        return BadModel("this is neither a file nor a model's name", where=source, hint=hint)
+    if os.path.islink(source):
+        return BadModel("a link to a file that is not there", where=source)
+    folder, name = os.path.split(source)
+    try:
+        beside = [f for f in os.listdir(folder or ".") if _named(f) is not None]
+    except (OSError, ValueError):
+        beside = []
+    return BadModel("no such file", where=source, hint=nearest(name, beside))
+
+
+def open_model(source: str, options: OpenOptions) -> Opened:
+    """Opens what `source` names.
+
+    Raises:
+        BadModel: It is no model, is broken, or is nothing that we know.
+        Misuse: An option does not fit the model.
+        MissingExtra: It needs a package that is not installed.
+    """
+    from explorer.engine.models.opened import with_rules
+
+    options = with_rules(options)
+    return recognise(source).open(source, options)

@@ -1,0 +1,174 @@
+"""The layer tree of very many tensors, whose rows are made when they are looked at.
+
+A row is a kilobyte of objects; of a million tensors nobody looks at more than a few hundred. Here a row is
+a place in a few arrays and what the header said of its tensor. Rows are equal to those that
+`analysis.tree_rows` makes of the same tensors, which is what is used where there are few, and where a
+tensor has several names or two rows would have the same path.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from explorer.engine.costs.layer_rows import LayerRows
+from explorer.engine.formats.tensor_index import Stored, rows
+from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.tensor_index import Contents
+
+__all__ = ["TensorRows", "leaf_layer"]
+
+
+class TensorRows(LayerRows):
+    """The rows of a tree of tensors, in pre-order.
+
+    Args:
+        contents: The tensors.
+
+    Raises:
+        ValueError: A tensor has several names, or two rows would have the same path.
+    """
+
+    def __init__(self, contents: Contents) -> None:
+        self._why = contents.why
+        self._kinds: Mapping[str, str] = contents.kinds
+        self._items: list[Stored | str] = []
+        self._parent = array("i")
+        self._depth = array("H")
+        self._gather(contents)
+        count = len(self._items)
+        # sums may be larger than 64 bits: a hostile shape of no bytes has any number of elements
+        self._params: list[int] = [0] * count
+        self._bytes: list[int] = [0] * count
+        self._repeat = array("i", [1]) * count
+        self._add_up()
+
+    def _gather(self, contents: Contents) -> None:
+        modules: set[str] = set()
+        above = array("i", [-1])
+        for at, row in enumerate(rows(contents.tensors)):
+            del above[row.depth + 1 :]
+            self._parent.append(above[-1])
+            self._depth.append(row.depth)
+            if row.stored is None:
+                if row.path in modules:
+                    raise ValueError(row.path)
+                modules.add(row.path)
+                self._items.append(row.path)
+                above.append(at)
+            else:
+                self._items.append(row.stored)
+        if any(isinstance(i, Stored) and (i.name in modules or i.identity is not None) for i in self._items):
+            raise ValueError("shared")
+
+    def _add_up(self) -> None:
+        """Sums over modules, and the runs of modules that are built alike; from the last row to the first."""
+        parents, params, sizes = self._parent, self._params, self._bytes
+        numbers: dict[Hashable, int] = {}
+        alike = array("i", bytes(4 * len(parents)))
+        below: dict[int, list[int]] = {}
+        for at in range(len(parents) - 1, -1, -1):
+            item = self._items[at]
+            signature: Hashable
+            if isinstance(item, str):
+                inside = below[at]
+                inside.reverse()
+                signature = self._kinds.get(item, ""), tuple([alike[i] for i in inside])
+            else:
+                params[at], sizes[at] = item.elements, item.nbytes
+                signature = item.dtype, params[at]
+            alike[at] = numbers.setdefault(signature, len(numbers))
+            parent = parents[at]
+            if parent >= 0:
+                params[parent] += params[at]
+                sizes[parent] += sizes[at]
+            if parent in below:
+                below[parent].append(at)
+            else:
+                below[parent] = [at]
+        below.get(-1, []).reverse()
+        for siblings in below.values():
+            self._mark_runs(siblings, alike)
+
+    def _mark_runs(self, siblings: Sequence[int], alike: Sequence[int]) -> None:
+        start, items = 0, self._items
+        while start < len(siblings):
+            first, stop = siblings[start], start + 1
+            if isinstance(items[first], str):
+                while (
+                    stop < len(siblings)
+                    and isinstance(items[siblings[stop]], str)
+                    and alike[siblings[stop]] == alike[first]
+                ):
+                    stop += 1
+                if stop - start > 1:
+                    for at in siblings[start:stop]:
+                        self._repeat[at] = 0
+                    self._repeat[first] = stop - start
+            start = stop
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def _row(self, at: int) -> Layer:
+        item, parent = self._items[at], self._parent[at]
+        path = item if isinstance(item, str) else item.name
+        above = self._items[parent] if parent >= 0 else ""
+        # between a module and what is in it stands one separator
+        name = path[len(above) + 1 :] if isinstance(above, str) and above else path
+        above_at = parent if parent >= 0 else None
+        if not isinstance(item, str):
+            return leaf_layer(item, name, self._why, at, above_at, self._depth[at], self._params[at])
+        return Layer(
+            id=at,
+            parent=above_at,
+            path=path,
+            name=name,
+            kind=self._kinds.get(path, ""),
+            depth=self._depth[at],
+            group=True,
+            params=self._params[at],
+            weight_bytes=self._bytes[at],
+            reason=self._why,
+            repeat=self._repeat[at],
+            **NOTHING_KNOWN,
+        )
+
+
+def leaf_layer(
+    tensor: Stored,
+    name: str,
+    why: str,
+    at: int = 0,
+    parent: int | None = None,
+    depth: int = 0,
+    params: int = 0,
+) -> Layer:
+    """The row of a tensor, of which nothing but what is stored is known.
+
+    Args:
+        tensor: What the header says.
+        name: The last piece of its name.
+        why: Why no more is known.
+        at: Its place in the tree.
+        parent: The row of its module.
+        depth: How deep it lies.
+        params: How many numbers it has.
+    """
+    return Layer(
+        id=at,
+        parent=parent,
+        path=tensor.name,
+        name=name,
+        kind=tensor.dtype,
+        depth=depth,
+        group=False,
+        weights=(TensorInfo(tensor.name, tensor.dtype, tensor.shape, "declared"),),
+        params=params,
+        weight_bytes=tensor.nbytes,
+        reason=why,
+        **NOTHING_KNOWN,
+    )

@@ -1,0 +1,197 @@
+"""A model of which there are only the tensors: a checkpoint without code, a file of weights.
+
+The layer tree comes from the names, with a row for every tensor. What the model does with them is not in
+the file, so MACs and activations are unknown and nothing can be run, tiled or verified; parameters, bytes,
+types, shapes and the values themselves are there like those of any other model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from explorer.base.errors import Misuse
+from explorer.engine.formats.tensor_index import Contents, Stored, rows
+from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
+
+if TYPE_CHECKING:
+    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.training.step import Step as TrainingStep
+    from explorer.engine.graph.model import Model
+    from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
+    from explorer.engine.values.activations import Asked, Ran
+    from explorer.engine.values.numbers import Numbers
+    from explorer.facts import Layer
+
+__all__ = ["TensorFile"]
+
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+"""How torch calls what a batch normalisation counts and does not learn."""
+
+_REMEDY = "name the code that builds it (package.module:callable), or export it to ONNX"
+
+MANY = 20_000
+"""Tensors from which on rows are made when they are looked at."""
+
+
+class TensorFile:
+    """A model that is known by its tensors alone.
+
+    Args:
+        contents: What the headers say.
+        options: How it is opened; nothing of it applies but names that the user mistyped.
+    """
+
+    takes_weights = False
+
+    def __init__(self, contents: Contents, options: OpenOptions) -> None:
+        self.contents = contents
+        self.options = options
+        self.format = contents.format
+        self.source = contents.source
+        self.files = contents.files
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """See `Opened`."""
+        return [], []
+
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """See `Opened`."""
+        from explorer.engine.costs.memory.liveness import Examined, Schedule
+        from explorer.facts import Info, ModelInfo, stored_totals
+
+        contents = self.contents
+        params, size = _counted(contents.tensors)
+        totals = stored_totals(params, self._trainable(), size)
+        info = Info(
+            model=ModelInfo(
+                source=self.source,
+                format=self.format,
+                inputs=(),
+                outputs=(),
+                producer=contents.producer,
+                file_bytes=contents.file_bytes,
+                notes=(_said(contents.why), *contents.notes, *_buffers(contents), *_facts(contents.facts)),
+            ),
+            assumptions={},
+            totals=totals,
+        )
+        order = Schedule((), (), (), f"{contents.why}: the order of execution is not known")
+        return Examined(info, lambda: (self._layers(), lambda: order))
+
+    def _layers(self) -> tuple[Layer, ...]:
+        """A row for every module that names make, and one for every tensor."""
+        from explorer.host.gc_pause import uncollected
+
+        with uncollected():
+            if len(self.contents.tensors) > MANY:
+                with contextlib.suppress(ValueError):
+                    # like a tuple to whoever looks at it, but that its rows are not there yet
+                    return cast("tuple[Layer, ...]", TensorRows(self.contents))
+            return self._built()
+
+    def _built(self) -> tuple[Layer, ...]:
+        """As `_layers`, with every row made."""
+        from explorer.engine.costs.layer_rows import build
+        from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
+
+        kinds, why = self.contents.kinds, self.contents.why
+        unknown = GroupFacts(status="unknown", reason=why)
+        groups: dict[str, GroupFacts] = {}
+        leaves: list[Leaf] = []
+        scopes: tuple[Scope, ...] = ()
+        for row in rows(self.contents.tensors):
+            scopes = scopes[: row.depth]
+            tensor = row.stored
+            if tensor is None:
+                scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
+                groups[row.path] = unknown
+                continue
+            stored = ((_identity(tensor), tensor.elements, tensor.nbytes),)
+            leaves.append(Leaf.of(scopes, leaf_layer(tensor, row.name, why), stored))
+        return build(leaves, groups)
+
+    def _trainable(self) -> int | None:
+        """Parameters with requires_grad; None if the file does not say of every tensor."""
+        tensors = self.contents.tensors
+        if not tensors or any(tensor.trainable is None for tensor in tensors):
+            return None
+        return _counted([tensor for tensor in tensors if tensor.trainable])[0]
+
+    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
+        """See `Opened`.
+
+        Raises:
+            Misuse: Always: there is none.
+        """
+        self._refuse("nothing can be tiled, verified or compared node by node")
+
+    def runner(self) -> Callable[[Arrays], Arrays] | None:
+        """See `Opened`."""
+        return None
+
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """See `Opened`."""
+        from explorer.engine.values import file_tensors
+
+        return file_tensors.stored(self.contents.tensors)
+
+    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+        """See `Opened`.
+
+        Raises:
+            Misuse: Always: nothing can be run.
+        """
+        self._refuse("nothing can be run")
+
+    def training(
+        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> TrainingStep:
+        """See `Opened`.
+
+        Raises:
+            Misuse: Always: what a step computes is not known.
+        """
+        self._refuse("what a training step computes is not known")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise Misuse(f"{self.contents.why}: {what}", where=self.source, hint=_REMEDY)
+
+
+def _identity(tensor: Stored) -> Hashable:
+    return tensor.name if tensor.identity is None else ("shared", tensor.identity)
+
+
+def _counted(tensors: Sequence[Stored]) -> tuple[int, int]:
+    """Numbers and bytes of tensors, those of several names once."""
+    shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}.values()
+    once = (*shared, *[tensor for tensor in tensors if tensor.identity is None])
+    return sum([tensor.elements for tensor in once]), sum([tensor.nbytes for tensor in once])
+
+
+def _said(why: str) -> str:
+    return f"{why}: MACs, activations and the order of execution are not known"
+
+
+def _buffers(contents: Contents) -> tuple[str, ...]:
+    """A note where what is counted with the parameters is, by its names, something else."""
+    found = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
+    if not found:
+        return ()
+    numbers, _ = _counted(found)
+    return (
+        f"{len(found):,} tensors of {numbers:,} numbers in all are buffers by their names"
+        f" ({', '.join(_BUFFERS)}); the file does not say, so they are counted with the parameters",
+    )
+
+
+FACTS = 48
+"""How many of a file's own facts stand among the notes; the outline has them all."""
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
+    found = [f"{key}: {text}" for key, text in facts[:FACTS]]
+    if len(facts) > FACTS:
+        found.append(f"and {len(facts) - FACTS:,} more such lines: explorer outline has them all")
+    return found

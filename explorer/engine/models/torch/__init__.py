@@ -1,0 +1,1 @@
+"""Opened models of PyTorch, by kind."""

@@ -1,0 +1,293 @@
+"""A model that is known by what its file says of it, without being built: modules, tensors, operators.
+
+A pickled module whose code may not run, and a TorchScript file or exported program on a machine without
+torch: the tree, parameters, bytes, types and the values themselves are there; what needs the model to run
+is not, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.formats.module_index import Part
+from explorer.engine.formats.tensor_index import Contents, Stored, rows
+from explorer.engine.models.tensors import TensorFile
+
+if TYPE_CHECKING:
+    from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
+    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
+    from explorer.engine.values.numbers import Array, Numbers
+    from explorer.facts import Layer, TensorInfo
+
+__all__ = ["DescribedFile", "Grown", "identity_of", "leaves_of", "refuse_sizes", "weights_of"]
+
+Grown = tuple[list["Leaf"], dict[str, "GroupFacts"]]
+"""Leaves in order, and what is known of the groups around them."""
+
+
+class DescribedFile(TensorFile):
+    """A model that is known by its description.
+
+    Args:
+        contents: Its tensors, and what else the file says.
+        options: How it is opened.
+        grow: Makes the leaves of its tree.
+        strides: Of those tensors that do not lie in one piece, in elements.
+        hint: What to do to know more.
+        inputs: Of the model, as far as the file says; `outputs` likewise.
+        counted: Where the leaves know what they cost: how that is known.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        options: OpenOptions,
+        grow: Callable[[], Grown],
+        *,
+        strides: Mapping[str, tuple[int, ...]] | None = None,
+        hint: str = "",
+        inputs: tuple[TensorInfo, ...] = (),
+        outputs: tuple[TensorInfo, ...] = (),
+        counted: str = "",
+    ) -> None:
+        super().__init__(contents, options)
+        self._grow = grow
+        self._strides = strides or {}
+        self._hint = hint
+        self._inputs = inputs
+        self._outputs = outputs
+        self._counted = counted
+
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """See `Opened`."""
+        from msgspec.structs import replace
+
+        from explorer.engine.costs import layer_rows, layer_tree
+        from explorer.engine.costs.memory import liveness
+        from explorer.host.gc_pause import uncollected
+
+        examined = super().examine(on_progress=on_progress, cancel=cancel)
+        with uncollected():
+            leaves, groups = self._grow()
+            layers = layer_rows.build(leaves, groups)
+        totals = layer_tree.totals(leaves, trainable_params=self._trained(leaves))
+        model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
+        if self._counted:
+            model = replace(model, notes=(self._counted, *model.notes[1:]))
+            totals = replace(totals, **self._activations(leaves))
+        else:
+            totals = replace(totals, nodes=0, coverage=0.0, status="unknown")
+        info = replace(examined.info, totals=totals, model=model)
+        why = f"{self.contents.why}: the order of execution is not known"
+        order = liveness.Schedule((), (), (), why, self._hint)
+        return liveness.Examined(info, lambda: (layers, lambda: order))
+
+    def _activations(self, leaves: Sequence[Leaf]) -> dict[str, int | None]:
+        """What modules put out, and beside it what operators outside of them do."""
+        from explorer.engine.costs.layer_tree import summed
+
+        sums: dict[bool, list[int | None]] = {True: [], False: []}
+        for leaf in leaves:
+            sums[leaf.layer.path in self.contents.kinds].append(leaf.layer.activation_bytes)
+        return {
+            "activation_bytes_sum": summed(sums[True]),
+            "activation_bytes_functional": summed(sums[False]),
+            "activation_bytes_peak": None,
+        }
+
+    def _trained(self, leaves: Sequence[Leaf]) -> int | None:
+        """Parameters with requires_grad, each stored one once; None if the file does not say."""
+        trained = {identity_of(t): t.trainable for t in self.contents.tensors}
+        used = {identity: elements for leaf in leaves for identity, elements, _ in leaf.stored}
+        if any(trained.get(identity) is None for identity in used):
+            return None
+        return sum(elements for identity, elements in used.items() if trained[identity])
+
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """See `Opened`."""
+        from msgspec.structs import replace
+
+        found, notes = super().tensors()
+        by_name = {tensor.name: tensor for tensor in self.contents.tensors}
+        whole = []
+        for numbers in found:
+            stride = self._strides.get(numbers.name)
+            if stride is not None and not by_name[numbers.name].unread:
+                numbers = replace(numbers, slabs=_strided(by_name[numbers.name], stride))
+            if by_name[numbers.name].unread:
+                # what lies at its place in the file, if it has one, is not its numbers
+                numbers = replace(numbers, raw=None)
+            whole.append(replace(numbers, layer=numbers.name.rpartition(".")[0]))
+        return whole, notes
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise Misuse(f"{self.contents.why}: {what}", where=self.source, hint=self._hint)
+
+
+def refuse_sizes(options: OpenOptions, hint: str) -> None:
+    """Refuses what only torch could do with a model that is known by its description.
+
+    Raises:
+        Misuse: Other sizes are asked for than those in the file, or a step of decoding.
+    """
+    asked = {"--dim": options.dims, "--input-shape": options.input_shapes, "--past": options.past}
+    for option, value in asked.items():
+        if value:
+            raise Misuse(
+                "without torch the model is known at the sizes in its file only", where=option, hint=hint
+            )
+
+
+def identity_of(tensor: Stored) -> Any:
+    """The same for names that are one stored tensor."""
+    return tensor.name if tensor.identity is None else ("shared", tensor.identity)
+
+
+def weights_of(tensors: Sequence[Stored]) -> list[tuple[Any, int, int]]:
+    """Tensors as a leaf stores them: identity, elements, bytes."""
+    return [(identity_of(t), t.elements, t.nbytes) for t in tensors]
+
+
+def _strided(tensor: Stored, stride: Sequence[int]) -> Callable[[], Iterator[Array]]:
+    """The elements of a tensor that does not lie in one piece, in order, in slabs."""
+
+    def slabs() -> Iterator[Array]:
+        import numpy as np
+
+        from explorer.engine.values.onnx_tensors import numpy_type
+
+        kind = numpy_type(tensor.dtype)
+        try:
+            mapped = np.memmap(tensor.path, np.uint8, "r")
+            steps = tuple(step * kind.itemsize for step in stride)
+            view: Array = np.ndarray(tensor.shape, kind, mapped, tensor.offset, steps)
+        except (OSError, ValueError, TypeError) as error:
+            raise BadModel(f"'{tensor.name}' is no longer in it", where=tensor.path) from error
+        yield from _flat(view)
+
+    return slabs
+
+
+def _flat(view: Array) -> Iterator[Array]:
+    from explorer.engine.values.numbers import SLAB
+
+    size = view.size * view.itemsize
+    if not size:
+        return
+    if size <= SLAB:
+        yield view.reshape(-1)
+        return
+    step = SLAB * view.shape[0] // size
+    if not step:
+        for part in view:
+            yield from _flat(part)
+        return
+    for at in range(0, view.shape[0], step):
+        yield view[at : at + step].reshape(-1)
+
+
+# -- the tree of a description
+
+
+def leaves_of(parts: Sequence[Part], why: str) -> Grown:
+    """A leaf for every module without modules inside, for every tensor that stands alone, and for what lies
+    beside the model, whose tensors are no parameters.
+
+    Args:
+        parts: In pre-order.
+        why: Why nothing is known of their work.
+    """
+    from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
+
+    leaves: list[Leaf] = []
+    groups: dict[str, GroupFacts] = {}
+    scopes: tuple[Scope, ...] = ()
+    for part in parts:
+        scopes = scopes[: part.depth]
+        if not part.kind:
+            _loose(part, why, leaves, groups)
+            continue
+        attributes = {**part.settings, **({"buffers": _named(part.buffers)} if part.buffers else {})}
+        if part.inside or not part.path:
+            if part.path:
+                name = part.name if part.depth else part.path
+                scopes = (*scopes, Scope(part.path, name, part.kind))
+                groups[part.path] = GroupFacts(status="unknown", reason=why, attributes=attributes)
+            if part.inside:
+                for tensor in part.parameters:
+                    leaves.append(_tensor_leaf(tensor, scopes, part.role, why))
+                continue
+        path = part.path or part.kind
+        leaf = _row(path, part.name or part.kind, part.kind, part.parameters, why, attributes, part.role)
+        stored = () if part.role else weights_of(part.parameters)
+        leaves.append(Leaf.of(scopes, leaf, stored))
+    return leaves, groups
+
+
+def _named(tensors: Sequence[Stored]) -> list[str]:
+    return [tensor.name.rpartition(".")[2] for tensor in tensors]
+
+
+def _loose(part: Part, why: str, leaves: list[Leaf], groups: dict[str, GroupFacts]) -> None:
+    """Tensors that belong to no module: the tree comes from their names."""
+    from explorer.engine.costs.layer_tree import GroupFacts, Scope
+
+    scopes: tuple[Scope, ...] = ()
+    unknown = GroupFacts(status="unknown", reason=why)
+    for row in rows(part.parameters):
+        scopes = scopes[: row.depth]
+        if row.stored is None:
+            scopes = (*scopes, Scope(row.path, row.name, ""))
+            groups.setdefault(row.path, unknown)
+        else:
+            leaves.append(_tensor_leaf(row.stored, scopes, part.role, why, row.name))
+
+
+def _tensor_leaf(tensor: Stored, scopes: tuple[Scope, ...], role: str, why: str, name: str = "") -> Leaf:
+    from explorer.engine.costs.layer_tree import Leaf
+
+    own = name or tensor.name.rpartition(".")[2]
+    leaf = _row(tensor.name, own, tensor.dtype, [tensor], why, {}, role)
+    return Leaf.of(scopes, leaf, () if role else weights_of([tensor]))
+
+
+def _row(
+    path: str,
+    name: str,
+    kind: str,
+    tensors: Sequence[Stored],
+    why: str,
+    attributes: Mapping[str, Any],
+    role: str,
+) -> Layer:
+    from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
+
+    if role:
+        size = sum(tensor.nbytes for tensor in tensors)
+        attributes = {**attributes, "role": role, "bytes": size}
+        why = f"{role}: it is no part of the model"
+    return Layer(
+        id=0,
+        parent=None,
+        path=path,
+        name=name,
+        kind=kind,
+        depth=0,
+        group=False,
+        weights=tuple(
+            TensorInfo(
+                t.name if len(tensors) == 1 and t.name == path else _last(t), t.dtype, t.shape, "declared"
+            )
+            for t in tensors
+        ),
+        attributes=attributes,
+        reason=why,
+        **NOTHING_KNOWN,
+    )
+
+
+def _last(tensor: Stored) -> str:
+    return tensor.name.rpartition(".")[2]

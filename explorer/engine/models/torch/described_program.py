@@ -1,0 +1,217 @@
+"""An exported program on a machine without torch: its layer tree from the shapes in its file.
+
+Modules without modules inside are rows with the operators that ran in them added up, other operators are
+rows of their own, as with torch; what needs the program to run is not there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.engine.formats.torch_files.exported_program import Described, Ran, described
+from explorer.engine.formats.torch_files.tensors import BYTES
+from explorer.engine.models.torch.described import DescribedFile, Grown, identity_of, refuse_sizes, weights_of
+from explorer.facts import TensorInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from explorer.engine.costs.formulas import Cost
+    from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
+    from explorer.engine.formats.tensor_index import Stored
+    from explorer.engine.models.opened import Opened, OpenOptions
+    from explorer.facts import Layer, Shape
+
+    Tensor = tuple[str, str | None, Shape | None]
+
+__all__ = ["open_described"]
+
+_WHY = "the program runs with torch, which cannot be had here"
+_COUNTED = (
+    f"{_WHY}: MACs are counted from the shapes in the file, at the sizes that it was exported with;"
+    " bytes moved, memory and the order of execution are not known"
+)
+
+
+def open_described(source: str, options: OpenOptions, format: str) -> Opened:
+    """An exported program by its description.
+
+    Raises:
+        BadModel: There is no program in it, or it cannot be read.
+        Misuse: Other sizes are asked for than those in the file.
+    """
+    from explorer.host.optional_packages import TORCH
+
+    refuse_sizes(options, f"type: {TORCH}")
+    found = described(source, format, _WHY, exported=True)
+    return DescribedFile(
+        found.contents,
+        options,
+        lambda: _grown(found),
+        strides=found.strides,
+        hint=f"type: {TORCH}",
+        inputs=_infos(found.inputs),
+        outputs=_infos(found.outputs),
+        counted=_COUNTED,
+    )
+
+
+def _infos(values: Sequence[Tensor]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in values)
+
+
+def _grown(found: Described) -> Grown:
+    """Leaves in the order of their first operator."""
+    from explorer.engine.costs.layer_tree import Leaf
+
+    inner = {path.rpartition(".")[0] for path in _paths(found)}
+    runs: dict[str, list[Ran]] = {}
+    for at, ran in enumerate(found.nodes):
+        path = ran.stack[-1][1] if ran.stack else ""
+        alone = not path or path in inner
+        runs.setdefault(f"{at}" if alone else f"module {path}", []).append(ran)
+    stored = {tensor.name: tensor for tensor in found.contents.tensors if tensor.name in found.parameters}
+    left = {identity_of(tensor): tensor for tensor in stored.values()}
+    leaves: list[Leaf] = []
+    groups: dict[str, GroupFacts] = {}
+    for key, nodes in runs.items():
+        layer, used = _row(found, nodes, key.startswith("module "), stored)
+        for tensor in used:
+            left.pop(identity_of(tensor), None)
+        scopes = _scopes(nodes[0], key.startswith("module "))
+        leaves.append(Leaf.of(scopes, layer, weights_of(used), nodes=len(nodes)))
+    for tensor in left.values():
+        leaves.append(Leaf.of((), _unused(tensor), weights_of([tensor]), nodes=0))
+    return leaves, groups
+
+
+def _paths(found: Described) -> set[str]:
+    """Paths of all modules that ran, and of those around them."""
+    return {path for ran in found.nodes for _, path, _ in ran.stack if path}
+
+
+def _scopes(ran: Ran, merged: bool) -> tuple[Scope, ...]:
+    from explorer.engine.costs.layer_tree import Scope
+
+    around = [(path, kind) for _, path, kind in ran.stack if path]
+    if merged:
+        around = around[:-1]
+    return tuple(Scope(path, path.rpartition(".")[2], kind.rpartition(".")[2]) for path, kind in around)
+
+
+def _row(
+    found: Described, nodes: Sequence[Ran], merged: bool, stored: Mapping[str, Stored]
+) -> tuple[Layer, list[Stored]]:
+    """A module with all that ran in it, or one operator; and the parameters that it uses."""
+    from explorer.engine.costs import formulas
+    from explorer.engine.costs.aten import rules_exported
+    from explorer.facts import Layer
+
+    costs = [
+        rules_exported.cost(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
+        for r in nodes
+    ]
+    whole = (
+        formulas.total([c for c in costs if c.formula != formulas.FREE.formula])
+        if len(costs) > 1
+        else costs[0]
+    )
+    first = nodes[0]
+    path = first.stack[-1][1] if first.stack else ""
+    own = first.operator.name or first.operator.kind
+    names = dict.fromkeys(found.values[n] for r in nodes for n in r.operator.uses if n in found.values)
+    used = [stored[name] for name in names if name in stored]
+    outputs = list(nodes[-1].operator.outputs)
+    kind = first.stack[-1][2].rpartition(".")[2] if merged else _short(first.operator.kind)
+    layer = Layer(
+        id=0,
+        parent=None,
+        path=path if merged else f"{path}.{own}" if path else own,
+        name=path.rpartition(".")[2] if merged else own,
+        kind=kind,
+        depth=0,
+        group=False,
+        calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
+        inputs=_infos(_given(nodes, found)),
+        outputs=_infos(outputs),
+        weights=tuple(TensorInfo(t.name.rpartition(".")[2], t.dtype, t.shape, "declared") for t in used),
+        macs=whole.macs,
+        formula=_formula(whole, costs),
+        elementwise_ops=whole.elementwise_ops,
+        bytes_read=None,
+        bytes_written=None,
+        activation_bytes=_bytes(_results(nodes) if merged else outputs),
+        weight_bytes_read=None,
+        attributes=_attributes(nodes),
+        status=whole.status,
+        reason=whole.reason,
+    )
+    return layer, used
+
+
+def _short(kind: str) -> str:
+    """An operator of ATen without its library and overload."""
+    return kind.split(".")[1] if kind.startswith("aten.") else kind
+
+
+def _formula(whole: Cost, costs: Sequence[Cost]) -> str:
+    return whole.formula or next((c.formula for c in costs if c.formula), "")
+
+
+def _given(nodes: Sequence[Ran], found: Described) -> list[Tensor]:
+    """Tensors that come in from outside and are not stored."""
+    made = {name for r in nodes for name, _, _ in r.operator.outputs}
+    taken: dict[str, Tensor] = {}
+    for ran in nodes:
+        shaped = [value for value in ran.operator.inputs if value[2] is not None]
+        for name, value in zip(ran.operator.uses, shaped, strict=False):
+            if name not in made and name not in found.values:
+                taken.setdefault(name, value)
+    return list(taken.values())
+
+
+def _results(nodes: Sequence[Ran]) -> list[Tensor]:
+    """What comes out of every call of a module."""
+    last = {ran.stack[-1][0]: ran.operator.outputs for ran in nodes}
+    return [value for outputs in last.values() for value in outputs]
+
+
+def _bytes(values: Sequence[Tensor]) -> int | None:
+    total = 0
+    for _, dtype, shape in values:
+        size = BYTES.get(dtype or "")
+        if size is None or shape is None:
+            return None
+        for dim in shape:
+            if not isinstance(dim, int):
+                return None
+            size *= dim
+        total += size
+    return total
+
+
+def _attributes(nodes: Sequence[Ran]) -> dict[str, object]:
+    """The arguments of the operator, and where in the source it stands."""
+    found = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
+    if len(nodes) > 1:
+        found["operators"] = [ran.operator.kind for ran in nodes[:16]]
+    if nodes[0].operator.line:
+        found["source"] = nodes[0].operator.line
+    return found
+
+
+def _unused(tensor: Stored) -> Layer:
+    """A parameter that no operator uses."""
+    from explorer.facts import Layer
+
+    return Layer(
+        id=0,
+        parent=None,
+        path=tensor.name,
+        name=tensor.name,
+        kind="Parameter",
+        depth=0,
+        group=False,
+        weights=(TensorInfo(tensor.name, tensor.dtype, tensor.shape, "declared"),),
+        formula="0 (no operator uses it)",
+    )

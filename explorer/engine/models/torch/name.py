@@ -1,0 +1,44 @@
+"""torchvision models by name, and nn.Modules by `package.module:callable`."""
+
+from __future__ import annotations
+
+from explorer.engine.formats.format import Format, Probe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.engine.models.opened import Opened, OpenOptions
+
+__all__ = ["FORMAT", "is_code"]
+
+
+def is_code(source: str) -> bool:
+    """Whether it names something in a file of Python: path/file.py:callable."""
+    path, _, attribute = source.rpartition(":")
+    return path.endswith(".py") and all(part.isidentifier() for part in attribute.split("."))
+
+
+def _recognise(probe: Probe) -> bool:
+    if probe.exists:
+        return False
+    if is_code(probe.source):
+        return True
+    module, _, attribute = probe.source.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")) if part)
+
+
+def _open(source: str, options: OpenOptions) -> Opened:
+    from explorer.engine.models.torch.module import TorchModel
+
+    return TorchModel(source, options)
+
+
+FORMAT = Format(
+    "torch",
+    "a torchvision model's name, or package.module:callable",
+    label="PyTorch module",
+    recognise=_recognise,
+    open=_open,
+    recognised="a name that is no file's",
+    shows="the module tree as it runs, every operator, shapes",
+    needs="torch",
+)

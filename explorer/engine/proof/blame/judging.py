@@ -1,0 +1,184 @@
+"""What the figures of two models mean: which layer introduces error, and which only hands it on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from explorer.base.units import printable
+from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
+from explorer.engine.proof.blame.probing import Probing
+from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.proof.outputs.run import depth_of
+from explorer.engine.proof.regions.trials import Place, Trial
+from explorer.engine.proof.structure.probes import Region, Wiring
+from explorer.engine.tiling.emit.builder import SITE_KEY
+from explorer.facts.blame import Probe, ProbeState
+
+__all__ = ["Judge"]
+
+_COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+_QUANTISED = math.inf
+
+
+class Judge:
+    """Makes what was measured into what it means."""
+
+    def __init__(self, probing: Probing, rows: Mapping[str, float]) -> None:
+        self.one, self.other = probing.one, probing.other
+        self.places = probing.places
+        self.rows = rows
+        self.depth = depth_of(self.one.model)
+        self.coarse: dict[int, tuple[float, str]] = {}
+
+    def probes(self, ends: set[str]) -> Iterator[Probe]:
+        """One for every place, in order."""
+        growth = 1.0
+        for place in self.places:
+            nodes = [self.other.nodes[at] for at in place.after.nodes]
+            here = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
+            growth = max(growth, here)
+            departs = self._excess(place, place.whole, self.depth, growth, None) != ""
+            state, reason, trial = self._state(place, here)
+            if state == "rounding":
+                state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
+            yield self._probe(place, departs, state, reason, trial, place.pair.before in ends)
+
+    def _state(self, place: Place, growth: float) -> tuple[ProbeState, str, Trial | None]:
+        """What the layer alone does: 'introduced', 'coarser', or 'rounding' for neither; why; the trial."""
+        part = replace(
+            self.one.model,
+            graph=replace(
+                self.one.model.graph,
+                nodes=tuple(self.one.nodes[at] for at in place.before.nodes),
+                initializers={n: self.one.model.graph.initializers[n] for n in place.before.stored},
+            ),
+        )
+        depth = max(depth_of(part), 1)
+        was = self._coarsest(self.one, place.before, place.dtypes[0])
+        now = self._coarsest(self.other, place.after, place.dtypes[1])
+        coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))
+        shown = max(place.alone, key=lambda t: _relative(t.figures) or 0.0, default=None)
+        found: tuple[ProbeState, str, Trial | None] = ("rounding", "", shown)
+        for trial in place.alone:
+            reason = self._excess(place, trial, depth, growth, None)
+            if not reason:
+                continue
+            sound = coarser and not trial.fault and not trial.figures.nonfinite
+            if not sound or (now[0] != _QUANTISED and self._excess(place, trial, depth, growth, now[0])):
+                return "introduced", reason, trial
+            if found[0] == "rounding":
+                found = "coarser", f"computed in {now[1]}", trial
+        return found
+
+    def _excess(self, place: Place, trial: Trial, depth: int, growth: float, roundoff: float | None) -> str:
+        """Why the difference is more than rounding explains; '' if it is not."""
+        figures = trial.figures
+        if trial.fault:
+            return trial.fault
+        if figures.equal:
+            return ""
+        if not place.float:
+            return f"{trial.differing:,} of {trial.elements:,} elements differ" if trial.differing else ""
+        own = unit_roundoff(place.dtypes[0])
+        figures.roundoff = own
+        judged = figures.judged and figures.plausible
+        figures.growth = growth
+        if roundoff is not None:
+            figures.roundoff, figures.growth = roundoff, growth * roundoff / own
+        return figures.judge() if judged else figures.judge_by_depth(depth)
+
+    def _coarsest(self, wiring: Wiring, region: Region, dtype: str) -> tuple[float, str]:
+        """The largest unit roundoff among the number types of a region that makes a `dtype`, and its type."""
+        stored = wiring.model.graph.initializers
+        kinds = [_coarseness(dtype), *(_coarseness(stored[name].dtype) for name in region.stored)]
+        kinds += [self._of_node(wiring.model, wiring.nodes[at]) for at in region.nodes]
+        return max(kinds, default=(0.0, ""))
+
+    def _of_node(self, model: Model, node: Node) -> tuple[float, str]:
+        """The same of a node, its bodies included."""
+        function = model.functions.get(node.key)
+        if function is not None:
+            if id(function) not in self.coarse:
+                self.coarse[id(function)] = 0.0, ""
+                inside = [self._of_node(model, inner) for inner in function.nodes]
+                self.coarse[id(function)] = max(inside, default=(0.0, ""))
+            return self.coarse[id(function)]
+        found = [(0.0, "")]
+        if "quantize" in node.op.lower() or node.op.startswith("QLinear") or node.op.endswith("Integer"):
+            found.append((_QUANTISED, "integers"))
+        elif node.op.startswith("MatMulNBits"):
+            found.append((_QUANTISED, "few bits"))
+        if node.op == "Cast":
+            code = node.attributes.get("to")
+            found += [_coarseness(DTYPES[code].name)] if isinstance(code, int) and code in DTYPES else []
+        if node.op == "Constant" and isinstance(value := node.attributes.get("value"), Tensor):
+            found.append(_coarseness(value.dtype))
+        for _, graph in subgraphs(node):
+            found += [self._of_node(model, inner) for inner in graph.nodes]
+            found += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
+        return max(found)
+
+    def _probe(
+        self,
+        place: Place,
+        departs: bool,
+        state: ProbeState,
+        reason: str,
+        trial: Trial | None,
+        output: bool,
+    ) -> Probe:
+        at = self.one.producer[place.pair.before]
+        node, twin = self.one.nodes[at], self.other.nodes[self.other.producer[place.pair.after]]
+        figures = place.whole.figures
+        seen = bool(figures.elements)
+        relative = _relative(figures) if place.float else None
+        alone = trial.figures if trial is not None and place.float and not trial.fault else None
+        live = [i for i in place.before.nodes if not self.one.live.isdisjoint(self.one.nodes[i].outputs)]
+        return Probe(
+            step=at,
+            layer=node.label,
+            op=node.op,
+            layer_after=twin.metadata.get(SITE_KEY) or twin.label,
+            value=place.pair.before,
+            value_after=place.pair.after,
+            layers=len(live),
+            dtype=place.dtypes[0],
+            dtype_after=place.dtypes[1],
+            shape=place.shape,
+            max_abs=figures.max_abs if seen else None,
+            rms=math.sqrt(figures.mse) if place.float and figures.mse is not None else None,
+            relative=relative,
+            snr_db=-20 * math.log10(relative) if relative else None,
+            cosine=figures.cosine if place.float else None,
+            nonfinite=figures.nonfinite,
+            noise=_noise(figures),
+            introduced=_relative(alone) if alone is not None else None,
+            introduced_noise=_noise(alone) if alone is not None else None,
+            departs=departs,
+            state=state,
+            reason=printable(reason),
+            output=output,
+        )
+
+
+def _coarseness(dtype: str) -> tuple[float, str]:
+    if dtype.startswith(("float8", "float4", "float6")):
+        return _QUANTISED, dtype
+    return (_COARSE[dtype], dtype) if dtype in _COARSE else (0.0, "")
+
+
+def _relative(figures: Comparison) -> float | None:
+    """RMS error / RMS of the value."""
+    if not figures.elements or figures.mse is None or not figures.scale:
+        return 0.0 if figures.equal and figures.elements else None
+    return math.sqrt(figures.mse) / figures.scale
+
+
+def _noise(figures: Comparison) -> float | None:
+    """The original's own error against float64, relative."""
+    if not figures.judged or not figures.plausible or not figures.scale:
+        return None
+    return (figures.rms_before or 0.0) / figures.scale

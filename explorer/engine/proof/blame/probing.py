@@ -1,0 +1,376 @@
+"""Two models measured at the values that both have: as they run whole, and layer by layer on equal terms.
+
+As many values at a time as fit in a budget, because a runtime hands all outputs over together. The float64
+run of the original keeps step and lets go of what no later layer reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from explorer.base.errors import BadModel, Cancelled
+from explorer.base.units import printable
+from explorer.engine import shapes
+from explorer.engine.graph.model import DTYPES, Model, dtype_code
+from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.proof.outputs.quantised import with_floats
+from explorer.engine.proof.outputs.run import by_one_ulp
+from explorer.engine.proof.regions.float64_layers import Truth, in_float64
+from explorer.engine.proof.regions.trials import (
+    FLOATS,
+    Place,
+    Trial,
+    add,
+    as_given,
+    one_part,
+    rms_between,
+    same,
+    seed_of,
+    undecided,
+    without_zeros,
+)
+from explorer.engine.proof.structure.probes import Pair, Wiring, cut_out, pair_values
+from explorer.engine.runtime.batching import portions
+from explorer.engine.runtime.onnxruntime import Array, Session, expose
+from explorer.engine.runtime.random_inputs import Drawn
+from explorer.facts import Progress
+
+__all__ = ["BUDGET", "Cancel", "OnProgress", "Probing"]
+
+Cancel = Callable[[], bool] | None
+OnProgress = Callable[[Progress], None] | None
+Feeds = dict[str, Array]
+
+BUDGET = 1 << 28
+"""Bytes of values that are held together."""
+
+_SEEN = frozenset((*FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"))
+"""Types that the runtime hands over and takes in."""
+
+_COPIES = 6
+"""Arrays of the size of a value that are held while it is looked at: of both models, of both layers run
+alone, with their inputs moved, and in float64."""
+
+_NODES = 2048
+"""Nodes of one session of layers side by side: loading one is quadratic in what is ready at once."""
+
+_TERMS = 128
+"""Terms of a sum that are tried together."""
+
+_MOST_MACS = 1 << 28
+"""Multiplications that all parts of a sum may take: float64 needs half a second for them."""
+
+
+class _Alone(Struct, frozen=True):
+    """Layers of both models, each on values that it is given.
+
+    Attributes:
+        outputs, outputs_after: What is called how in either session.
+        read: What the original's layers are given.
+        dtypes: Of what the second model's layers are given.
+    """
+
+    first: Session
+    second: Session
+    outputs: Mapping[str, str]
+    outputs_after: Mapping[str, str]
+    read: tuple[str, ...]
+    dtypes: Mapping[str, str]
+
+
+class Probing:
+    """One measurement of two models.
+
+    Args:
+        before: The original.
+        after: The other model.
+        inputs: Input of the original to input of the other.
+        ends: Outputs of both, paired.
+        drawn: How the inputs are drawn.
+        feeds: Inputs by the original's names, for each draw.
+        without: Values of the original that are not to be paired, and why.
+        budget: Bytes of values that are held together.
+        on_progress: Told where the work stands.
+        cancel: Asked between runs and between layers.
+
+    Attributes:
+        one, other: The two graphs.
+        places: In the execution order of the original.
+        unpaired: Values of the original that are no place, and why.
+        chunks: In how many parts the values were looked at.
+        held: Most bytes that one part was reckoned to hold.
+
+    Raises:
+        BadModel: onnxruntime cannot load one of the models.
+    """
+
+    def __init__(
+        self,
+        before: Model,
+        after: Model,
+        inputs: Mapping[str, str],
+        ends: Sequence[Pair],
+        drawn: tuple[Drawn, ...],
+        feeds: Sequence[Feeds],
+        *,
+        without: Mapping[str, str] | None = None,
+        budget: int = BUDGET,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> None:
+        self.one, self.other = Wiring(before), Wiring(after)
+        after, floats = with_floats(self.one, self.other)
+        if floats:
+            self.other = Wiring(after)
+        self.inputs = inputs
+        self.feeds = feeds
+        self.budget = budget
+        self.on_progress = on_progress
+        self.cancel = cancel
+        self.chunks = self.held = 0
+        self.tell("pairing values")
+        self.without = without or {}
+        pairs = pair_values(self.one, self.other, inputs, ends, floats)
+        pairs = [p for p in pairs if p.before not in self.without]
+        known = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
+        pairs = [p for p in pairs if p.before not in known or known[p.before].dtype in (*_SEEN, None)]
+        self.tell("loading the original")
+        self._first = Session(expose(before, [p.before for p in pairs]), what="the original", optimise=False)
+        self.tell("loading the other model")
+        self._second = Session(
+            expose(after, [p.after for p in pairs]), what="the other model", optimise=False
+        )
+        types, types_after = self._first.types(), self._second.types()
+        usable = [p for p in pairs if _alike(types[p.before], types_after[p.after])]
+        self._dtypes = {p.after: str(types_after[p.after]) for p in usable}
+        declared = {v.name: v.dtype for v in after.graph.feeds}
+        self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in drawn)
+        self._named = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
+        stops, stops_after = {p.before for p in usable}, {p.after for p in usable}
+        self.places: list[Place] = []
+        for pair in usable:
+            dtype = str(types[pair.before])
+            info = known.get(pair.before)
+            sizes = () if info is None or info.shape is None else info.shape
+            sized = info is not None and info.shape is not None and all(isinstance(d, int) for d in sizes)
+            count = math.prod(d for d in sizes if isinstance(d, int))
+            self.places.append(
+                Place(
+                    pair,
+                    self.one.region(pair.before, stops),
+                    self.other.region(pair.after, stops_after),
+                    (dtype, self._dtypes[pair.after]),
+                    count * DTYPES[dtype_code(dtype)].bits // 8 if sized else budget // 8,
+                    Trial(Comparison(unit_roundoff(dtype))),
+                )
+            )
+        self.unpaired = self._left({p.before for p in pairs}, stops)
+        self._truth = Truth(self.one, self.places, feeds[0], self.tell)
+
+    def _left(self, tried: set[str], paired: set[str]) -> dict[str, str]:
+        left = {}
+        for name in self.one.producer:
+            if name in self.one.live and name not in paired:
+                untyped = name in tried
+                why = "of types that cannot be compared" if untyped else "not in the second model"
+                left[name] = self.without.get(name, why)
+        return left
+
+    def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
+        """Reports progress, and stops here if the user wants to stop."""
+        self.check()
+        if self.on_progress is not None:
+            self.on_progress(Progress(phase, done, total))
+
+    def check(self) -> None:
+        """Stops here if the user wants to stop."""
+        if self.cancel is not None and self.cancel():
+            raise Cancelled
+
+    def run(self) -> None:
+        """Looks at every place.
+
+        Raises:
+            BadModel: onnxruntime cannot run one of the models.
+            Cancelled: The user said so.
+        """
+        done = 0
+        for chunk in self._chunks():
+            self.chunks += 1
+            old = self._whole(chunk, done)
+            for group in portions(chunk, _nodes, _NODES):
+                self.tell("running layers alone", done, len(self.places))
+                self._alone(group, old)
+                done += len(group)
+
+    def _chunks(self) -> Iterator[list[Place]]:
+        """Places that are held together with what they are made from."""
+        size = {p.pair.before: p.nbytes for p in self.places}
+        chunk: list[Place] = []
+        seen: set[str] = set()
+        nbytes = 0
+        for place in self.places:
+            needs = {place.pair.before, *self._given(place)} & size.keys()
+            more = _COPIES * sum(size[name] for name in needs - seen)
+            if chunk and nbytes + more > self.budget:
+                yield chunk
+                chunk, seen, nbytes = [], set(), 0
+                more = _COPIES * sum(size[name] for name in needs)
+            chunk.append(place)
+            seen |= needs
+            nbytes += more
+            self.held = max(self.held, nbytes)
+        if chunk:
+            yield chunk
+
+    def _given(self, place: Place) -> set[str]:
+        """What the layers of a place read, by the original's names."""
+        return {*place.before.given, *(self._named[name] for name in place.after.given)}
+
+    # the models whole
+
+    def _whole(self, chunk: Sequence[Place], done: int) -> Feeds:
+        """Both models on every draw.
+
+        Returns:
+            The original's values in the first draw: those of the chunk, and what its layers read.
+        """
+        mine = [p.pair.before for p in chunk]
+        given = {name for p in chunk for name in self._given(p)} - self.inputs.keys()
+        kept: Feeds = {}
+        for at, feeds in enumerate(self.feeds):
+            self.tell("running both models", done, len(self.places))
+            wanted = list(dict.fromkeys((*mine, *given))) if at == 0 else mine
+            old = self._first.run(feeds, wanted)
+            there = {self.inputs[name]: value for name, value in feeds.items()}
+            new = self._second.run(
+                {name: value.astype(self._dtypes[name], copy=False) for name, value in there.items()},
+                [p.pair.after for p in chunk],
+            )
+            for offset, place in enumerate(chunk):
+                a, b = old[place.pair.before], new.pop(place.pair.after)
+                place.shape = a.shape
+                true = None
+                if at == 0 and place.float and not same(a, b):
+                    true = self._truth.at(done + offset)
+                add(place.whole, a, b, true)
+            if at == 0:
+                kept = {**feeds, **old}
+        off = [p for p in chunk if p.float and not p.whole.equal]
+        if off:
+            moved = self._first.run(by_one_ulp(self.feeds[0]), [p.pair.before for p in off])
+            for place in off:
+                name = place.pair.before
+                place.whole.figures.sensitivity = rms_between(kept[name], moved.pop(name))
+        return kept
+
+    # layers alone
+
+    def _alone(self, group: Sequence[Place], values: Feeds) -> None:
+        """The layers of both models on the original's values."""
+        try:
+            self._tried(group, values)
+        except BadModel as error:
+            if len(group) > 1:
+                for place in group:
+                    place.alone.clear()
+                    self._alone([place], values)
+            else:
+                trial = Trial(Comparison(group[0].whole.figures.roundoff), fault=printable(str(error)))
+                group[0].alone.append(trial)
+
+    def _tried(self, group: Sequence[Place], values: Feeds) -> None:
+        names = {name for place in group for name in self._given(place)}
+        given = {name: values[name] for name in names}
+        sides = []
+        for wiring, regions, what in (
+            (self.one, [p.before for p in group], "layers of the original alone"),
+            (self.other, [p.after for p in group], "layers of the other model alone"),
+        ):
+            read = {name for region in regions for name in region.given}
+            dtypes = (
+                {name: str(given[name].dtype) for name in read}
+                if wiring is self.one
+                else {name: self._dtypes[name] for name in read}
+            )
+            model, outputs = cut_out(wiring, regions, dtypes)
+            sides.append((Session(model, what=what, optimise=False), outputs, dtypes))
+        (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
+        alone = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
+        self._try(group, given, alone)
+        filled = {name: without_zeros(value, seed_of(name)) for name, value in given.items()}
+        if any(filled[name] is not value for name, value in given.items()):
+            self._try(group, filled, alone)
+        # equal bits with every input in play leave nothing to look for
+        deep = [p for p in group if p.float and undecided(p.alone[-1])]
+        for parts in sorted({self._parts(p) for p in deep} - {1}):
+            chosen = [p for p in deep if self._parts(p) == parts]
+            for part in range(parts):
+                thinned = {
+                    name: one_part(value, part, parts, seed_of(name)) for name, value in filled.items()
+                }
+                self._try(chosen, thinned, alone, into=part)
+
+    def _try(self, group: Sequence[Place], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
+        """One run of the layers of both models on the same values.
+
+        Args:
+            group: Whose layers.
+            given: The values by the original's names.
+            alone: The layers, loaded.
+            into: 0 makes a trial, more adds to the last one.
+        """
+        roundings = {self._named[name]: dtype for name, dtype in alone.dtypes.items()}
+        here = {name: as_given(given[name], roundings.get(name)) for name in alone.read}
+        there = {
+            name: as_given(given[self._named[name]], dtype).astype(dtype, copy=False)
+            for name, dtype in alone.dtypes.items()
+        }
+        old = alone.first.run(here, [alone.outputs[p.pair.before] for p in group])
+        new = alone.second.run(there, [alone.outputs_after[p.pair.after] for p in group])
+        off = []
+        for place in group:
+            a, b = old[alone.outputs[place.pair.before]], new.pop(alone.outputs_after[place.pair.after])
+            if not into:
+                place.alone.append(Trial(Comparison(place.whole.figures.roundoff)))
+            differs = place.float and not same(a, b)
+            self.check()
+            add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
+            if differs:
+                off.append(place)
+        if off and not into:
+            moved = alone.first.run(by_one_ulp(here), [alone.outputs[p.pair.before] for p in off])
+            for place in off:
+                name = alone.outputs[place.pair.before]
+                place.alone[-1].figures.sensitivity = rms_between(old[name], moved[name])
+
+    def _parts(self, place: Place) -> int:
+        """In how many parts the inputs of a layer are tried: as many as its longest sum asks for.
+
+        In a sum of thousands of terms rounding hides a weight that is off by a thousandth; in a part of it
+        with all else zero it does not.
+        """
+        stored = self.one.model.graph.initializers
+        shapes = [stored[name].shape for name in place.before.stored if len(stored[name].shape) > 1]
+        depths = [max(shape) if len(shape) == 2 else math.prod(shape[1:]) for shape in shapes]
+        depth = max(depths, default=1)
+        return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))
+
+    def _exactly(self, place: Place, feeds: Feeds) -> Array | None:
+        """The original's layer in float64 on the same values; None if it cannot be run so."""
+        given = {name: feeds[name] for name in place.before.given}
+        return in_float64(self.one, place.before, given, self.cancel)
+
+
+def _nodes(place: Place) -> int:
+    return max(len(place.before.nodes), len(place.after.nodes))
+
+
+def _alike(before: str | None, after: str | None) -> bool:
+    """Whether values of these types can be subtracted from each other."""
+    if before not in _SEEN or after not in _SEEN:
+        return False
+    return before == after or (before in FLOATS and after in FLOATS)

@@ -1,0 +1,384 @@
+"""Where two graphs part: the layer that begins it, and how the error grows from there.
+
+Both models run on the same inputs with their common values exposed. That shows where the error is, not where
+it comes from: behind a fault every value is off. So each layer of the second model also runs on the first
+one's own values. What is off then was introduced there; what is not was inherited. Both questions are put to
+the judge of the proof (`compare`): the error must be beyond the noise that the original itself has against
+float64. Where the second model's layer works in coarser number types, it may be off by their rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import dims_text, printable
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.blame.judging import Judge
+from explorer.engine.proof.blame.probing import BUDGET, Cancel, OnProgress, Probing
+from explorer.engine.proof.lengths import Dims, choose
+from explorer.engine.proof.outputs.run import Mismatch, pair_inputs
+from explorer.engine.proof.regions.trials import FLOATS, as_given
+from explorer.engine.proof.sites.recovery import recover_plan
+from explorer.engine.proof.structure.probes import Pair, Region, Wiring
+from explorer.engine.runtime.random_inputs import (
+    Drawn,
+    InputShapes,
+    check_names,
+    draw,
+    fixed_shapes,
+    given_inputs,
+    plan_inputs,
+)
+from explorer.engine.values.activations import Given
+from explorer.facts import Plan
+from explorer.facts.blame import Blame, BlameKind, Probe
+
+__all__ = ["CRITERION", "blame"]
+
+CRITERION = (
+    "every layer of the second model is run on the first one's own values: as they are, with their zeros"
+    " filled, and where sums are deep a part at a time; it introduces error if it is farther from float64 on"
+    " them than the first model's own layer is, by more than chance and than its number types round; what is"
+    " off otherwise is inherited"
+)
+
+_NAMED = 16
+"""Unpaired values that are named."""
+
+_IN_A_ROW = 256
+"""Terms that a runtime's own kernel adds in a row. Small tiles of deep products make longer rows; roundings
+grow with the square root."""
+
+_ORDER: tuple[BlameKind, ...] = (
+    *("fault", "spread", "coarser"),
+    *("amplified", "rounding", "equal", "unlike"),
+)
+"""Of answers for several sizes the first of these is given."""
+
+_ELSEWHERE = "its name stands for another value in the second model"
+
+
+def blame(
+    before: Model,
+    after: Model,
+    *,
+    draws: int = 1,
+    seed: int = 0,
+    dims: Dims | None = None,
+    input_shapes: InputShapes | None = None,
+    given: Given | None = None,
+    budget: int = BUDGET,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Blame:
+    """The first layer in which `after` departs from `before`, and the error at every value that both have.
+
+    Args:
+        before: The original.
+        after: The other model.
+        draws: How many random inputs the models are run on.
+        seed: Of the first draw; draw i has seed + i.
+        dims: Sizes of symbolic dimensions, one or several; what neither this nor `after` fixes is tried at
+            several (see `lengths`).
+        input_shapes: Shapes and types in place of the declared ones.
+        given: Inputs from a file; then nothing is drawn.
+        budget: Bytes of values that are held together (a value above it is looked at alone).
+        on_progress: Told where the work stands.
+        cancel: _How between runs and between layers; True stops.
+
+    Returns:
+        The figures, of the sizes at which the models part first. That they differ is a result, not an error.
+
+    Raises:
+        Misuse: An option does not fit the model, or no input can be drawn.
+        BadModel: onnxruntime cannot load or run one of the models.
+        Cancelled: `cancel` said so.
+    """
+    started = time.perf_counter()
+    if draws < 1:
+        raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
+    plan = recover_plan(after)
+    if plan is None:
+        check_names(before, dims or {}, input_shapes or {})
+    try:
+        inputs, ends = pair_inputs(before, after, FLOATS), _ends(before, after)
+    except Mismatch as why:
+        return _unlike(before, after, str(why), time.perf_counter() - started)
+    look = partial(
+        _looked,
+        before,
+        after,
+        inputs,
+        ends,
+        plan,
+        () if given is not None else tuple(seed + i for i in range(draws)),
+        _How(budget, on_progress, cancel),
+    )
+    if given is not None:
+        return replace(look(given_inputs(before, given)), seconds=time.perf_counter() - started)
+    shapes = fixed_shapes(before, after, inputs, input_shapes or {})
+    tried = choose(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
+    best: Blame | None = None
+    failed: BadModel | None = None
+    for sizes in tried:
+        try:
+            fact = replace(look(plan_inputs(before, sizes, shapes)), at=sizes)
+        except BadModel as why:
+            failed = failed or (why if len(tried) == 1 else BadModel(f"{why} (at {dims_text(sizes)})"))
+            continue
+        best = fact if best is None or _rank(fact) < _rank(best) else best
+    if failed is not None and (best is None or best.same):
+        raise failed
+    assert best is not None
+    where = f" (at {dims_text(best.at)})" if len(tried) > 1 and not best.same else ""
+    seconds = time.perf_counter() - started
+    return replace(best, verdict=best.verdict + where, sizes=tried if tried[0] else (), seconds=seconds)
+
+
+class _How(Struct, frozen=True):
+    """How the models are looked at: see `blame`."""
+
+    budget: int
+    on_progress: OnProgress
+    cancel: Cancel
+
+
+def _rank(fact: Blame) -> tuple[int, int]:
+    """What goes before what among the answers for several sizes: a fault, and the one that is met first."""
+    return _ORDER.index(fact.kind), len(fact.probes) if fact.first is None else fact.first
+
+
+def _looked(
+    before: Model,
+    after: Model,
+    inputs: Mapping[str, str],
+    ends: Sequence[Pair],
+    plan: Plan | None,
+    seeds: tuple[int, ...],
+    asked: _How,
+    drawn: tuple[Drawn, ...],
+) -> Blame:
+    """The answer for inputs of one size."""
+    rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
+    others = {v.name: v.dtype for v in after.graph.feeds}
+    coarser = {d.name: other for d in drawn if not _holds(other := others[inputs[d.name]], d.dtype)}
+    feeds = [
+        {name: as_given(value, coarser.get(name)) for name, value in draw(drawn, s).items()}
+        for s in seeds or (0,)
+    ]
+
+    def looked(without: Mapping[str, str]) -> tuple[Probing, tuple[Probe, ...]]:
+        probing = Probing(
+            before,
+            after,
+            inputs,
+            ends,
+            drawn,
+            feeds,
+            without=without,
+            budget=asked.budget,
+            on_progress=asked.on_progress,
+            cancel=asked.cancel,
+        )
+        probing.run()
+        return probing, tuple(Judge(probing, rows).probes({end.before for end in ends}))
+
+    probing, probes = looked({})
+    elsewhere = _moved(probing, probes)
+    if elsewhere:
+        again = looked(dict.fromkeys(elsewhere, _ELSEWHERE))
+        if sum(p.state == "introduced" for p in again[1]) < sum(p.state == "introduced" for p in probes):
+            probing, probes = again
+    texts = (d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in drawn)
+    return _answer(probing, probes, seeds, tuple(texts), 0.0)
+
+
+def _holds(wide: str | None, narrow: str) -> bool:
+    """Whether values of the second type go into the first one as they are."""
+    return wide is None or wide == narrow or bool(np.can_cast(narrow, wide))
+
+
+def _ends(before: Model, after: Model) -> list[Pair]:
+    """Outputs by name, or by position where they are called otherwise.
+
+    Raises:
+        Mismatch: There are more of them in one model.
+    """
+    first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
+    if len(first) != len(second):
+        raise Mismatch(f"one model has {len(first)} outputs, the other {len(second)}")
+    return [Pair(a, b) for a, b in zip(first, first if set(first) == set(second) else second, strict=True)]
+
+
+def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
+    """Sizes that the first model leaves open and the second does not."""
+    other = {v.name: v.shape or () for v in after.graph.feeds}
+    return {
+        a: b
+        for value in before.graph.feeds
+        for a, b in zip(value.shape or (), other[inputs[value.name]], strict=False)
+        if isinstance(a, str) and isinstance(b, int)
+    }
+
+
+def _moved(probing: Probing, probes: Sequence[Probe]) -> list[str]:
+    """Values whose name stands for something else in the second model, which is none the worse for it.
+
+    Where a normalisation was folded into the convolution before it, the convolution's value is another one;
+    what follows, given the original's, lacks the normalisation; and in the model as a whole nothing is off.
+    """
+    readers: dict[str, list[Probe]] = {}
+    for place, probe in zip(probing.places, probes, strict=True):
+        for name in place.before.given:
+            readers.setdefault(name, []).append(probe)
+    found = []
+    for place, probe in zip(probing.places, probes, strict=True):
+        following = readers.get(place.pair.before, [])
+        off = probe.state == "introduced" and probe.departs and not probe.output
+        if off and following and all(p.state == "introduced" and not p.departs for p in following):
+            found.append(place.pair.before)
+    return found
+
+
+def _unlike(before: Model, after: Model, why: str, seconds: float) -> Blame:
+    return Blame(
+        kind="unlike",
+        same=False,
+        verdict=f"different: {why}",
+        criterion=CRITERION,
+        before=before.path,
+        after=after.path,
+        first=None,
+        worst=None,
+        most=None,
+        probes=(),
+        unpaired=(),
+        unpaired_count=0,
+        seeds=(),
+        inputs=(),
+        chunks=0,
+        held_bytes=0,
+        seconds=seconds,
+    )
+
+
+def _answer(
+    probing: Probing,
+    probes: tuple[Probe, ...],
+    seeds: tuple[int, ...],
+    inputs: tuple[str, ...],
+    seconds: float,
+) -> Blame:
+    at_fault = [i for i, p in enumerate(probes) if p.state == "introduced"]
+    coarser = [i for i, p in enumerate(probes) if p.state == "coarser"]
+    weighted = [i for i, place in enumerate(probing.places) if _weighted(probing.one, place.before)]
+    kind = _kind(probes, at_fault, coarser, len(weighted))
+    first = next(iter(at_fault or coarser), None)
+    worst = _largest(probes, [(i, p.relative) for i, p in enumerate(probes)])
+    most = _largest(probes, [(i, probes[i].introduced) for i in at_fault or coarser])
+    return Blame(
+        kind=kind,
+        same=kind in ("equal", "rounding"),
+        verdict=_verdict(kind, probes, at_fault, coarser, len(weighted), most),
+        criterion=CRITERION,
+        before=probing.one.model.path,
+        after=probing.other.model.path,
+        first=first,
+        worst=worst,
+        most=most,
+        probes=probes,
+        unpaired=tuple(probing.unpaired.items())[:_NAMED],
+        unpaired_count=len(probing.unpaired),
+        seeds=seeds,
+        inputs=inputs,
+        chunks=probing.chunks,
+        held_bytes=probing.held,
+        seconds=seconds,
+    )
+
+
+def _largest(probes: Sequence[Probe], figures: Sequence[tuple[int, float | None]]) -> int | None:
+    known = [(value, -i) for i, value in figures if value]
+    return -max(known)[1] if known else None
+
+
+def _weighted(wiring: Wiring, region: Region) -> bool:
+    """Whether a region multiplies by stored weights."""
+    stored = wiring.model.graph.initializers
+    return any(len(stored[name].shape) > 1 and stored[name].elements > 1 for name in region.stored)
+
+
+def _kind(
+    probes: Sequence[Probe], at_fault: Sequence[int], coarser: Sequence[int], weighted: int
+) -> BlameKind:
+    if not probes:
+        return "unlike"
+    if at_fault:
+        # one layer of one is a fault; when most layers that have weights add error, no single one is at fault
+        return "spread" if len(at_fault) > 1 and 2 * len(at_fault) > weighted else "fault"
+    if coarser:
+        return "coarser"
+    if any(p.departs for p in probes):
+        return "amplified"
+    return "equal" if all(p.state == "equal" for p in probes) else "rounding"
+
+
+def _verdict(
+    kind: BlameKind,
+    probes: Sequence[Probe],
+    at_fault: Sequence[int],
+    coarser: Sequence[int],
+    weighted: int,
+    most: int | None,
+) -> str:
+    count = "1 value" if len(probes) == 1 else f"{len(probes):,} values"
+    if kind == "unlike":
+        return "different: the two models have no value in common that could be compared"
+    if kind == "equal":
+        return f"equal bit for bit at {count}"
+    if kind == "rounding":
+        return f"equal within rounding at {count}"
+    if kind == "amplified":
+        off = next(p for p in probes if p.departs)
+        return (
+            f"departs, though no layer introduces more than rounding: first beyond the original's noise at"
+            f" {_named(off)}; the model amplifies it"
+        )
+    top = "" if most is None else f", most in {_named(probes[most])} ({_percent(probes[most].introduced)})"
+    if kind == "coarser":
+        why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
+        share = f"{len(coarser):,} of {count}"
+        return f"departs by its number types: {share} {why}{top}; no single layer is at fault"
+    first = probes[at_fault[0]]
+    if kind == "spread":
+        return (
+            f"departs in {len(at_fault):,} layers ({weighted:,} have weights), first in"
+            f" {_named(first)}{top}; no single layer is at fault"
+        )
+    more = len(at_fault) - 1
+    others = (
+        f"; {more:,} more layer{'s' if more > 1 else ''} introduce{'' if more > 1 else 's'} error"
+        if more
+        else ""
+    )
+    ends = [p for p in probes if p.output]
+    hidden = (
+        "" if any(p.departs for p in ends) or not ends else "; the outputs do not show it on these inputs"
+    )
+    return f"departs first in {_named(first)}: {first.reason}{others}{hidden}"
+
+
+def _named(probe: Probe) -> str:
+    return f"{printable(probe.op)} '{printable(probe.layer)}'"
+
+
+def _percent(relative: float | None) -> str:
+    return "?" if relative is None else f"{100 * relative:.2g} % of its size"

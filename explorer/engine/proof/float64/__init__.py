@@ -1,0 +1,1 @@
+"""The original in float64: how far rounding alone goes."""

@@ -1,0 +1,218 @@
+"""Convolution and pooling in float64: what slides over its input.
+
+onnxruntime has no float64 kernels for them, and onnx's own evaluator goes element by element. A
+convolution is unfolded into matrix products, a band of output rows at a time; a depthwise one and a pool
+go over the positions of the kernel instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = ["Window", "average_pool", "conv", "conv_transpose", "max_pool"]
+
+_COLUMNS = 1 << 18
+"""Elements of a convolution's unfolded input that exist at a time (2 MiB)."""
+
+
+class Window:
+    """How a sliding window lies on its input: ONNX's pads, strides, dilations, auto_pad, ceil_mode."""
+
+    def __init__(
+        self, attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...]
+    ) -> None:
+        rank = len(kernel)
+        self.kernel = kernel
+        self.strides = tuple(attributes.get("strides") or (1,) * rank)
+        self.dilations = tuple(attributes.get("dilations") or (1,) * rank)
+        pads = tuple(attributes.get("pads") or (0,) * 2 * rank)
+        self.reach = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
+        auto = attributes.get("auto_pad", "NOTSET")
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            totals = [
+                max((-(-n // s) - 1) * s + r - n, 0)
+                for n, s, r in zip(shape, self.strides, self.reach, strict=True)
+            ]
+            small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+            pads = (*small, *large) if auto == "SAME_UPPER" else (*large, *small)
+        elif auto == "VALID":
+            pads = (0,) * 2 * rank
+        self.pads = tuple((pads[i], pads[i + rank]) for i in range(rank))
+        self.out: tuple[int, ...] = ()
+        extra = []
+        for n, (a, b), s, r in zip(shape, self.pads, self.strides, self.reach, strict=True):
+            room = n + a + b - r
+            count = (-(-room // s) if attributes.get("ceil_mode", 0) else room // s) + 1
+            if attributes.get("ceil_mode", 0) and (count - 1) * s >= n + a:
+                count -= 1  # a window that would begin in the padding behind is left out
+            self.out += (count,)
+            extra.append(max((count - 1) * s + r - (n + a + b), 0))
+        self.extra = tuple(extra)
+
+    def padded(self, x: Array, value: float) -> Array:
+        """The input with its pads, and with what ceil_mode needs behind them."""
+        grow = [(0, 0), (0, 0), *((a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True))]
+        return np.pad(x, grow, constant_values=value) if any(map(any, grow)) else x
+
+    def taps(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
+        """For each position in the kernel the input elements that it meets, (N, C, *out)."""
+        for tap in np.ndindex(*self.kernel):
+            yield tap, padded[self._at(tap)]
+
+    def _at(self, tap: tuple[int, ...]) -> tuple[slice, ...]:
+        cut: list[slice] = [slice(None), slice(None)]
+        for t, d, s, n in zip(tap, self.dilations, self.strides, self.out, strict=True):
+            cut.append(slice(t * d, t * d + (n - 1) * s + 1, s))
+        return tuple(cut)
+
+
+def conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """Conv of float64 arrays: grouped, depthwise, dilated, in any number of dimensions.
+
+    Returns:
+        The output, or None for a case that is left to onnx's own evaluator.
+    """
+    x, weight = args[0], args[1]
+    if x.ndim < 3 or x.ndim != weight.ndim:
+        return None
+    groups = attributes.get("group", 1)
+    window = Window(attributes, x.shape[2:], weight.shape[2:])
+    padded = window.padded(x, 0.0)
+    count, channels = x.shape[0], weight.shape[1]
+    result = np.empty((count, weight.shape[0], *window.out))
+    if channels == 1 and groups > 1:
+        _depthwise(window, padded, weight, groups, result)
+    else:
+        per = weight.shape[0] // groups
+        for g in range(groups):
+            part = padded[:, g * channels : (g + 1) * channels]
+            _unfolded(window, part, weight[g * per : (g + 1) * per], result[:, g * per : (g + 1) * per])
+    if len(args) > 2 and args[2] is not None:
+        result += args[2].reshape(1, -1, *(1,) * (x.ndim - 2))
+    return result
+
+
+def _depthwise(window: Window, padded: Array, weight: Array, groups: int, result: Array) -> None:
+    """One input channel a group: a multiplication for each position in the kernel."""
+    per = weight.shape[0] // groups
+    shape = (padded.shape[0], groups, per, *window.out)
+    total = np.zeros(shape)
+    ones = (1,) * len(window.out)
+    for tap, met in window.taps(padded):
+        at: Any = (slice(None), 0, *tap)
+        factors = weight[at].reshape(1, groups, per, *ones)
+        total += met[:, :, None] * factors
+    result[...] = total.reshape(result.shape)
+
+
+def _unfolded(window: Window, padded: Array, weight: Array, result: Array) -> None:
+    """A convolution as matrix products over bands of output rows."""
+    rank = len(window.kernel)
+    view = np.lib.stride_tricks.sliding_window_view(padded, window.reach, tuple(range(2, 2 + rank)))
+    strided: tuple[slice, ...] = (slice(None), slice(None))
+    strided += tuple(slice(0, (n - 1) * s + 1, s) for n, s in zip(window.out, window.strides, strict=True))
+    strided += tuple(slice(None, None, d) for d in window.dilations)
+    # (N, C, *out, *kernel) -> (N, C, *kernel, *out)
+    order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
+    view = view[strided].transpose(order)
+    matrix = weight.reshape(weight.shape[0], -1)
+    row = max(matrix.shape[1] * math.prod(window.out[1:]), 1)
+    step = max(_COLUMNS // row, 1)
+    band_axis = 2 + rank
+    for item in range(padded.shape[0]):
+        for first in range(0, window.out[0], step):
+            cut: Any = (item, *(slice(None),) * (band_axis - 1), slice(first, first + step))
+            band = view[cut]
+            made = matrix @ band.reshape(matrix.shape[1], -1)
+            result[item, :, first : first + step] = made.reshape(-1, *band.shape[1 + rank :])
+
+
+def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """ConvTranspose of float64 arrays: every input element scattered, one position of the kernel at a time.
+
+    onnx's own evaluator adds up wrongly over groups and refuses an output_shape.
+
+    Returns:
+        The output, or None for a case that is left to onnx's own evaluator.
+    """
+    x, weight = args[0], args[1]
+    if x.ndim < 3 or x.ndim != weight.ndim:
+        return None
+    groups, rank, kernel = attributes.get("group", 1), x.ndim - 2, weight.shape[2:]
+    strides = tuple(attributes.get("strides") or (1,) * rank)
+    dilations = tuple(attributes.get("dilations") or (1,) * rank)
+    extra = tuple(attributes.get("output_padding") or (0,) * rank)
+    sizes = list(zip(x.shape[2:], strides, dilations, kernel, extra, strict=True))
+    full = [(n - 1) * s + d * (k - 1) + 1 + e for n, s, d, k, e in sizes]
+    pads = tuple(attributes.get("pads") or (0,) * 2 * rank)
+    auto, out = attributes.get("auto_pad", "NOTSET"), attributes.get("output_shape")
+    if not out and auto in ("SAME_UPPER", "SAME_LOWER"):
+        out = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
+    if out:
+        cut = [f - o for f, o in zip(full, out, strict=True)]
+        if min(cut) < 0:
+            return None
+        heads = [c // 2 if auto == "SAME_UPPER" else -(-c // 2) for c in cut]
+    else:
+        pads = (0,) * 2 * rank if auto == "VALID" else pads
+        heads = list(pads[:rank])
+        out = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]
+    given, made = x.shape[1] // groups, weight.shape[1]
+    total = np.zeros((x.shape[0], groups * made, *full))
+    for tap in np.ndindex(*kernel):
+        met: list[slice] = [slice(None), slice(None)]
+        met += [
+            slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, s, d, _, _) in zip(tap, sizes, strict=True)
+        ]
+        for g in range(groups):
+            met[1] = slice(g * made, (g + 1) * made)
+            part = x[:, g * given : (g + 1) * given]
+            here: Any = (slice(g * given, (g + 1) * given), slice(None), *tap)
+            total[tuple(met)] += np.moveaxis(np.tensordot(part, weight[here], (1, 0)), -1, 1)
+    shown: Any = (..., *(slice(h, h + o) for h, o in zip(heads, out, strict=True)))
+    result = total[shown]
+    if len(args) > 2 and args[2] is not None:
+        result = result + args[2].reshape(1, -1, *(1,) * rank)
+    return result
+
+
+def max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """MaxPool of a float64 array.
+
+    Returns:
+        The output, or None for a case that is left to onnx's own evaluator.
+    """
+    x = args[0]
+    if x.dtype != np.float64 or x.ndim < 3:
+        return None
+    window = Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
+    best: Array | None = None
+    for _, met in window.taps(window.padded(x, -np.inf)):
+        best = met.copy() if best is None else np.maximum(best, met, out=best)
+    return best
+
+
+def average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """AveragePool of a float64 array.
+
+    Returns:
+        The output, or None for a case that is left to onnx's own evaluator.
+    """
+    x = args[0]
+    window = Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
+    ones = np.ones((1, 1, *x.shape[2:]))
+    if attributes.get("count_include_pad", 0):
+        ones = np.pad(ones, [(0, 0), (0, 0), *window.pads], constant_values=1.0)
+        grow = [(0, 0), (0, 0), *((0, e) for e in window.extra)]
+        ones = np.pad(ones, grow)
+    else:
+        ones = window.padded(ones, 0.0)
+    total = sum(met for _, met in window.taps(window.padded(x, 0.0)))
+    count = sum(met for _, met in window.taps(ones))
+    return np.asarray(total / count)

@@ -1,0 +1,226 @@
+"""Which sizes a proof tries where a model leaves them open.
+
+A graph that takes every size may compute something else at one of them only: at sizes below a tile, at a
+whole one, at an odd length. So an open size is tried at 1, 2, 3, a prime above 16, around its tile and above
+two of them, as far as the model runs there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
+
+from msgspec import Struct
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import dims_text
+from explorer.engine.costs.onnx import analyse
+from explorer.engine.graph.model import Model
+from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
+from explorer.engine.shapes import Inference
+from explorer.facts import Plan, SitePlan
+
+__all__ = ["Dims", "Sizes", "choose"]
+
+Dims = Mapping[str, int | Sequence[int]]
+"""Sizes by the name of a dimension, one or several."""
+
+_MACS = 4 << 30
+"""Multiply-accumulates in one try; twice those of the figures may be more. What takes longer is left to sizes
+that are bound."""
+
+_SMALL = 1, 2, 3, 17
+"""What every open size is tried at: a size of its own, two of them, an odd number, a prime of some length."""
+
+_BATCHES = 17, 5, 3
+"""Of a batch, beside the small lengths; it takes `_FEW` beside the others, since it multiplies everything."""
+
+_FEW = 2, 1, 3
+
+_BATCH = re.compile(r"n|bsz?|.*batch.*", re.IGNORECASE)
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+
+
+class Sizes(Struct, frozen=True):
+    """Sizes of open dimensions by name; those that have no name share the name ''.
+
+    Attributes:
+        tried: One after the other; the first are those of the figures, if the model runs at them.
+        refused: At which the model does not run.
+        costly: At which it would take too long.
+    """
+
+    tried: tuple[dict[str, int], ...]
+    refused: tuple[dict[str, int], ...] = ()
+    costly: tuple[dict[str, int], ...] = ()
+
+    def remarks(self) -> Iterator[str]:
+        """What is to be said of sizes that were not tried."""
+        for sizes, why in (
+            (self.refused, "the original does not run"),
+            (self.costly, "it was not tried: too large"),
+        ):
+            if sizes:
+                yield f"at {' and '.join(map(dims_text, sizes))} {why}"
+
+
+def choose(model: Model, plan: Plan | None, dims: Dims, input_shapes: InputShapes | None = None) -> Sizes:
+    """Sizes of symbolic dimensions to try, one after the other.
+
+    Args:
+        model: The original.
+        plan: What was tiled, if anything was.
+        dims: What the user chose; of several the i-th of each name are tried together, and shorter lists
+            are repeated.
+        input_shapes: Shapes and types in place of the declared ones, with what the other model has fixed.
+
+    Raises:
+        Misuse: The model does not run at sizes that the user chose.
+        BadModel: onnxruntime cannot load the model, or it runs at none of the sizes.
+    """
+    chosen = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in dims.items()}
+    free = [name for name in _free(model, plan, input_shapes or {}) if name not in chosen]
+    known = plan.dims if plan is not None else {}
+    base = {**{name: known.get(name, 1) for name in free}, **known, **{n: c[0] for n, c in chosen.items()}}
+    columns = _columns(model, plan, free)
+    count = max((len(column) for column in (*columns.values(), *chosen.values())), default=1)
+    rows = [base]
+    for at in range(count):
+        row = {n: column[at % len(column)] for n, column in (*columns.items(), *chosen.items())}
+        rows.append({**base, **row})
+    small = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
+    rows, costly = _affordable(rows, small, free, _cost(model, plan, base, len(rows)))
+    lengths = [name for name in free if name not in small]
+    several = any(len(column) > 1 for column in chosen.values())
+    if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not several):
+        return Sizes(tuple(rows), costly=costly)  # the sites of a plan are run at each of them anyway
+    tried, refused = _accepted(model, rows, lengths, input_shapes or {}, bool(free))
+    return Sizes(tried, refused, costly)
+
+
+def _free(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[str]:
+    """Names of the dimensions that nothing fixes."""
+    if plan is not None:
+        return list(plan.free)
+    shapes = [input_shapes[v.name][1] if v.name in input_shapes else v.shape for v in model.graph.feeds]
+    return list(dict.fromkeys(d or "" for s in shapes for d in s or () if not isinstance(d, int)))
+
+
+def _columns(model: Model, plan: Plan | None, free: Sequence[str]) -> dict[str, list[int]]:
+    """For each open dimension what it is tried at, in the order of the tries.
+
+    One runs up where the next one runs down, so that two of them are seldom large together, and seldom the
+    same: what a graph makes of the one in place of the other would not show.
+    """
+    tiles = {name: _tiles(model, plan, name) for name in free} if plan is not None else {}
+    around = {
+        name: sorted({*_SMALL, *(s for t in of for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0)})
+        for name, of in ((name, tiles.get(name, ())) for name in free)
+    }
+    batches = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
+    lengths = [name for name in free if name not in batches]
+    columns: dict[str, list[int]] = {}
+    for at, name in enumerate(lengths):
+        turned = around[name][at // 2 :] + around[name][: at // 2]
+        columns[name] = turned[::-1] if at % 2 else turned
+    count = max((len(column) for column in columns.values()), default=0)
+    for name in batches:
+        columns[name] = [*_BATCHES, *islice(cycle(_FEW), max(count - len(_BATCHES), 0))]
+        columns[name] += [size for size in around[name] if size not in _SMALL]
+    return columns
+
+
+def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
+    """The tiles of the sites that have this size alone along an axis, or may have it."""
+    shapes = Inference(model, {n: s for n, s in plan.dims.items() if n not in plan.free}, {}).main.values
+    found: set[int] = set()
+    for site in plan.sites:
+        info = shapes.get(site.output) if not site.place else None
+        dims = info.shape if info is not None else None
+        read = [set(_NAME.findall(d)) for d in dims or () if isinstance(d, str)]
+        batch = _BATCH.fullmatch(name) and len(plan.free) > 1
+        has = name in set().union(*read) if not batch else bool(read) and all(r == {name} for r in read)
+        if has or dims is None or None in dims:
+            found |= set(_along(site))
+    return found
+
+
+def _along(site: SitePlan) -> Iterator[int]:
+    """The tile along each axis that is open."""
+    return (t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic)
+
+
+def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:
+    """About how many multiply-accumulates there are at the sizes that figures are for."""
+    if plan is not None:
+        return sum(site.batch * site.M * site.K * site.N for site in plan.sites)
+    if tries == 1:
+        return 0.0
+    totals = analyse.analyse(model, dims={n: s for n, s in base.items() if n}).info.totals
+    return totals.macs or totals.params
+
+
+def _affordable(
+    rows: Sequence[dict[str, int]], small: Sequence[str], free: Sequence[str], macs: float
+) -> tuple[list[dict[str, int]], tuple[dict[str, int], ...]]:
+    """Those that may be tried, with smaller batches where that helps, and those that take too long.
+
+    What there is to multiply grows about in proportion to each size. One beside the first is always tried.
+    """
+    base, most = rows[0], max(_MACS, 2 * macs)
+
+    def cost(row: Mapping[str, int]) -> float:
+        growth = macs
+        for name in free:
+            growth *= row[name] / base[name]
+        return growth
+
+    kept, costly = [base], []
+    for row in rows[1:]:
+        least = {**row, **dict.fromkeys(small, 1)}
+        fits = next((r for r in (row, least) if cost(r) <= most), None)
+        if fits is None:
+            costly.append(least)
+        elif fits not in kept:
+            kept.append(fits)
+    if len(kept) == 1 and costly:
+        kept.append(costly.pop(costly.index(min(costly, key=cost))))
+    return kept, tuple(dict(pairs) for pairs in dict.fromkeys(tuple(row.items()) for row in costly))
+
+
+def _accepted(
+    model: Model,
+    rows: Sequence[dict[str, int]],
+    lengths: Sequence[str],
+    input_shapes: InputShapes,
+    droppable: bool,
+) -> tuple[tuple[dict[str, int], ...], tuple[dict[str, int], ...]]:
+    """Those at which the model runs, and those at which it does not.
+
+    Two names may stand for one size (of a sequence and of its mask): then both are given the same.
+    """
+    session = Session(model, what="the original", optimise=False)
+    tried: list[dict[str, int]] = []
+    refused: list[dict[str, int]] = []
+    reason: BadModel | None = None
+    for row in rows:
+        alike = {**row, **dict.fromkeys(lengths, row[lengths[0]])} if lengths else row
+        for sizes in (row, alike) if alike != row else (row,):
+            try:
+                session.run(draw(plan_inputs(model, sizes, input_shapes), 0))
+            except BadModel as why:
+                reason = reason or why
+                if not droppable:
+                    raise Misuse(f"{why} (at {dims_text(row)})", where="--dim") from None
+                continue
+            if sizes not in tried:
+                tried.append(sizes)
+            break
+        else:
+            refused.append(row)
+    if not tried and reason is not None:
+        raise reason
+    return tuple(tried), tuple(refused)

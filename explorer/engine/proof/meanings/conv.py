@@ -1,0 +1,258 @@
+"""Conv and ConvTranspose, tap by tap.
+
+The columns of X are the taps of the kernel, each with the channels of a pack of groups inside; the rows of W
+are the same taps and channels of the kernel, zero where a column belongs to another group.
+
+A transposed convolution is taken apart by where an output lies within the stride. Taps that such a phase has
+fewer of than others are zeros, and positions that it has fewer of are not shown by the output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.engine.graph.model import Node
+from explorer.engine.proof.float64.windows import Window
+from explorer.engine.proof.meanings.meaning import Look, Meaning, Original, Rows
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = ["MEANINGS"]
+
+
+def _convolution(node: Node, look: Look) -> Original:
+    if look.number(node.inputs[0]) is not None:
+        raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
+    kernel = look.number(node.inputs[1])
+    name = node.inputs[2] if len(node.inputs) > 2 else ""
+    bias = look.number(name) if name else None
+    inputs = [node.inputs[0]] if kernel is not None else [node.inputs[0], node.inputs[1]]
+    operands = len(inputs)
+    if name and bias is None:
+        inputs.append(name)
+    added: Array | int | None = bias if bias is not None else (len(inputs) - 1 if name else None)
+    depth = look.planned.K if look.planned is not None else None
+
+    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> Meaning:
+        size = kernel.shape if kernel is not None else shapes[1]
+        slide = _forwards if node.op == "Conv" else _backwards
+        taps = slide(node.attributes, shapes[0], size, out)
+        return _meaning(taps, shapes[0], size, kernel, added, out, depth, node)
+
+    return Original(node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", at)
+
+
+class _Taps(Struct, frozen=True):
+    """Who meets whom.
+
+    Attributes:
+        phases: Of each axis; outputs o = p phases + q are position p of phase q.
+        positions: Of each axis, in one phase.
+        each: For every phase its taps in order; None for one that it does not have.
+        met: For a phase and a tap, where on each axis the input lies that the positions of the phase meet;
+            beyond it is zero.
+    """
+
+    phases: tuple[int, ...]
+    positions: tuple[int, ...]
+    each: Mapping[tuple[int, ...], list[tuple[int, ...] | None]]
+    met: Callable[[tuple[int, ...], tuple[int, ...]], list[Array]]
+
+
+def _forwards(
+    attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]
+) -> _Taps:
+    window = Window(attributes, shape[2:], kernel[2:])
+    if window.out != out[2:]:
+        raise NotTiled(f"the original gives {list(out[2:])} positions, its attributes {list(window.out)}")
+
+    heads = [head for head, _ in window.pads]
+    axes = list(zip(window.dilations, window.strides, window.out, heads, strict=True))
+
+    def met(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
+        return [np.arange(n) * s + t * d - head for t, (d, s, n, head) in zip(tap, axes, strict=True)]
+
+    one = (0,) * len(out[2:])
+    return _Taps((1,) * len(one), window.out, {one: list(np.ndindex(*kernel[2:]))}, met)
+
+
+def _backwards(
+    attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]
+) -> _Taps:
+    """Input i and tap k are added into output o = i stride + k dilation - pad."""
+    rank = len(kernel) - 2
+    strides = tuple(attributes.get("strides") or (1,) * rank)
+    dilations = tuple(attributes.get("dilations") or (1,) * rank)
+    heads = _heads(attributes, shape[2:], kernel[2:], out[2:])
+    phases = tuple(min(s, o) for s, o in zip(strides, out[2:], strict=True))
+    positions = tuple(-(-o // p) for o, p in zip(out[2:], phases, strict=True))
+    axes = list(zip(strides, dilations, heads, strict=True))
+    own = [
+        [[k for k in range(size) if (q + pad - k * d) % s == 0] for q in range(count)]
+        for size, count, (s, d, pad) in zip(kernel[2:], phases, axes, strict=True)
+    ]
+    width = [max(1, *(len(taps) for taps in of_axis)) for of_axis in own]
+    each: dict[tuple[int, ...], list[tuple[int, ...] | None]] = {}
+    for phase in np.ndindex(*phases):
+        here = [of_axis[q] for of_axis, q in zip(own, phase, strict=True)]
+        each[phase] = [
+            tuple(taps[i] for taps, i in zip(here, at, strict=True))
+            if all(i < len(taps) for taps, i in zip(here, at, strict=True))
+            else None
+            for at in np.ndindex(*width)
+        ]
+
+    def met(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
+        each = zip(positions, phase, tap, axes, strict=True)
+        return [np.arange(count) + (q + pad - k * d) // s for count, q, k, (s, d, pad) in each]
+
+    return _Taps(phases, positions, each, met)
+
+
+def _heads(
+    attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]
+) -> list[int]:
+    """How much of the full output is cut off before each axis: what the size of the output leaves over."""
+    rank = len(kernel)
+    strides = attributes.get("strides") or (1,) * rank
+    dilations = attributes.get("dilations") or (1,) * rank
+    padding = attributes.get("output_padding") or (0,) * rank
+    auto = attributes.get("auto_pad", "NOTSET")
+    if auto == "NOTSET" and not attributes.get("output_shape"):
+        return list((attributes.get("pads") or (0,) * rank)[:rank])
+    full = [
+        (n - 1) * s + (k - 1) * d + 1 + e
+        for n, s, k, d, e in zip(shape, strides, kernel, dilations, padding, strict=True)
+    ]
+    cut = [max(f - o, 0) for f, o in zip(full, out, strict=True)]
+    if auto == "VALID":
+        return [0] * rank
+    return [c // 2 if auto == "SAME_UPPER" else -(-c // 2) for c in cut]
+
+
+def _meaning(
+    taps: _Taps,
+    shape: tuple[int, ...],
+    size: tuple[int, ...],
+    kernel: Array | None,
+    bias: Array | int | None,
+    out: tuple[int, ...],
+    depth: int | None,
+    node: Node,
+) -> Meaning:
+    """The product, with as many groups side by side as make it `depth` deep."""
+    groups = int(node.attributes.get("group", 1))
+    given, made = shape[1] // groups, out[1] // groups
+    width = len(next(iter(taps.each.values())))
+    pack = 1
+    if depth is not None and depth % (width * given) == 0:
+        pack = max(1, min(depth // (width * given), groups))
+    packs = -(-groups // pack)
+    phases = list(taps.each)
+    rank = len(out) - 2
+    M = shape[0] * math.prod(taps.positions)
+    K, N = width * pack * given, pack * made
+    batch = len(phases) * packs
+
+    def left(values: Sequence[Array]) -> Rows:
+        return _unfolded(values[0], taps, packs, pack * given)
+
+    def weight(w: Array) -> Array:
+        columns = np.zeros((len(phases), packs, width, pack, given, pack, made), w.dtype)
+        for q, phase in enumerate(phases):
+            for t, tap in enumerate(taps.each[phase]):
+                if tap is None:
+                    continue
+                where: Any = (slice(None), slice(None), *tap)
+                met = w[where]
+                for g in range(groups):
+                    if node.op == "Conv":
+                        block = met[g * made : (g + 1) * made].T
+                    else:
+                        block = met[g * given : (g + 1) * given]
+                    p, member = divmod(g, pack)
+                    columns[q, p, t, member, :, member, :] = block
+        return columns.reshape(batch, K, N)
+
+    def arranged(y: Array) -> Array:
+        """Y, or anything of its shape, as (batch, M, N); zero where Y shows nothing."""
+        whole = [p * n for p, n in zip(taps.phases, taps.positions, strict=True)]
+        grow = [(0, 0), (0, packs * N - out[1]), *((0, w - o) for w, o in zip(whole, out[2:], strict=True))]
+        y = y.reshape(out)
+        if any(map(any, grow)):
+            y = np.pad(y, grow)
+        split = [n for pair in zip(taps.positions, taps.phases, strict=True) for n in pair]
+        y = y.reshape(shape[0], packs, N, *split)
+        order = (*(4 + 2 * i for i in range(rank)), 1, 0, *(3 + 2 * i for i in range(rank)), 2)
+        return y.transpose(order).reshape(batch, M, N)
+
+    shown = arranged(np.ones(out, bool))
+    return Meaning(
+        batch,
+        M,
+        K,
+        N,
+        left,
+        weight(kernel) if kernel is not None else lambda values: weight(values[1]),
+        arranged,
+        out,
+        bias=bias,
+        spread=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), out),
+        shown=None if shown.all() else shown,
+    )
+
+
+def _unfolded(x: Array, taps: _Taps, packs: int, deep: int) -> Rows:
+    """X of the images, of which every position meets whole rows of channels.
+
+    Args:
+        x: The images, (images, channels, ...).
+        taps: Who meets whom.
+        packs: How many packs of groups the channels make.
+        deep: Channels of a pack.
+    """
+    images, channels, *sizes = x.shape
+    whole, count = math.prod(sizes), math.prod(taps.positions)
+    # behind the last place stands a zero: what lies beyond the images
+    places = np.zeros((images * whole + 1, packs, deep), x.dtype)
+    flat = places.reshape(-1, packs * deep)
+    for image in range(images):
+        flat[image * whole : (image + 1) * whole, :channels] = x[image].reshape(channels, whole).T
+    tables = [_table(taps, phase, sizes) for phase in taps.each]
+    every = np.arange(images * count)
+
+    def rows(b: int, some: Array | slice) -> Array:
+        q, p = divmod(b, packs)
+        image, position = np.divmod(every[some], count)
+        at = tables[q][position]
+        if images > 1:
+            at = np.where(at < 0, -1, at + image[:, None] * whole)
+        return places[:, p].take(at, 0).reshape(len(at), -1)
+
+    return rows
+
+
+def _table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
+    """Which place of an image every position of a phase meets with every tap; -1 for none."""
+    table = np.full((math.prod(taps.positions), len(taps.each[phase])), -1, np.int32)
+    for t, tap in enumerate(taps.each[phase]):
+        if tap is not None:
+            met = np.ix_(*taps.met(phase, tap))
+            there = np.ones((), bool)
+            place: Array = np.zeros((), np.int64)
+            for at, size in zip(met, sizes, strict=True):
+                there = there & (at >= 0) & (at < size)
+                place = place * size + at
+            table[:, t] = np.where(there, place, -1).reshape(-1)
+    return table
+
+
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+    ("", "Conv"): _convolution,
+    ("", "ConvTranspose"): _convolution,
+}

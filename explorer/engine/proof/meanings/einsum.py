@@ -1,0 +1,84 @@
+"""Einsum of two operands: letters that both have and the output has not are the depth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from explorer.engine.graph.model import Node
+from explorer.engine.proof.meanings.meaning import Look, Meaning, Original, Rows
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = ["MEANINGS"]
+
+
+def _einsum(node: Node, look: Look) -> Original:
+    if len(node.inputs) != 2:
+        raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
+    numbers = [look.number(name) for name in node.inputs]
+    if all(n is not None for n in numbers):
+        raise NotTiled(f"Einsum '{node.label}' of the original has no operand that is not constant")
+    first = 1 if numbers[0] is not None else 0
+    stored = numbers[1 - first]
+    names = [node.inputs[first], node.inputs[1 - first]]
+    inputs = tuple(dict.fromkeys(names[:1] if stored is not None else names))
+    said = node.attributes["equation"]
+    equation = (said.decode() if isinstance(said, bytes) else str(said)).replace(" ", "")
+
+    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> Meaning:
+        mine = shapes[0]
+        other = stored.shape if stored is not None else shapes[-1]
+        ranks = [len(mine), len(other)]
+        labels = _labels(equation, ranks if first == 0 else ranks[::-1])
+        x, w = (labels[0], labels[1]) if first == 0 else (labels[1], labels[0])
+        y = labels[2]
+        sizes = {**dict(zip(x, mine, strict=True)), **dict(zip(w, other, strict=True))}
+        batch = [c for c in y if c in x and c in w]
+        rows = [c for c in y if c in x and c not in w]
+        columns = [c for c in y if c in w and c not in x]
+        depth = [c for c in x if c in w and c not in y]
+        B, M, K, N = (math.prod(sizes[c] for c in group) for group in (batch, rows, depth, columns))
+
+        def left(values: Sequence[Array]) -> Rows:
+            turned = values[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K)
+            return lambda b, some: turned[b, some]
+
+        def right(w_: Array) -> Array:
+            return w_.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
+
+        return Meaning(
+            B,
+            M,
+            K,
+            N,
+            left,
+            right(stored) if stored is not None else lambda v: right(v[-1]),
+            lambda y_: y_.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N),
+            out,
+        )
+
+    kind = str(np.asarray(stored).dtype) if stored is not None else ""
+    return Original(node, inputs, len(inputs), kind, at)
+
+
+def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
+    """A label for every axis of operands and output; those under '...' are numbered from behind."""
+    before, _, after = equation.partition("->")
+    labels = []
+    for text, rank in zip(before.split(","), ranks, strict=True):
+        hidden = rank - len(text.replace("...", ""))
+        head, dots, tail = text.partition("...")
+        labels.append([*head, *(f"~{hidden - i}" for i in range(hidden if dots else 0)), *tail])
+    longest = max((c for side in labels for c in side if c[0] == "~"), key=lambda c: int(c[1:]), default="~0")
+    dotted = [f"~{i}" for i in range(int(longest[1:]), 0, -1)]
+    if "->" not in equation:
+        letters = "".join(before.split(",")).replace(".", "")
+        return [*labels, [*dotted, *sorted(c for c in set(letters) if letters.count(c) == 1)]]
+    head, dots, tail = after.partition("...")
+    return [*labels, [*head, *(dotted if dots else ()), *tail]]
+
+
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {("", "Einsum"): _einsum}

@@ -1,0 +1,138 @@
+"""The words in which an operator's meaning is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.engine.graph.interpreter import Interpreter, Wiring
+from explorer.engine.graph.model import Model, Node
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.proof.symbolic.symbols import Symbols
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.facts import SitePlan
+
+__all__ = ["Integers", "Look", "Meaning", "Original", "Rows"]
+
+Arrange = Callable[[Sequence[Array]], Array]
+"""Takes the arrays of `Original.inputs`, whatever they hold: numbers, or codes of which 0 is a zero."""
+
+Rows = Callable[[int, Array | slice], Array]
+"""Some rows of one matrix of a stack: that of a convolution would be its input many times over."""
+
+
+class Integers(Struct, frozen=True):
+    """What a product of integers gives, which is no question of rounding.
+
+    Attributes:
+        exact: Y arranged as (batch, M, N), of its own type, for these inputs; and |x| |W| of the same shape
+            where there is a `scale`.
+        zero: The zero point of X; None if it is computed, or there are several.
+        given: Which of the inputs it is; -1 if it is stored.
+        saturates: Whether onnxruntime's own kernel for these types is exact on some processors only.
+        scale: What Y, in floats, is of the sum in integers, arranged; None if Y is of integers, or is defined
+            by integers.
+    """
+
+    exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
+    zero: int | None
+    given: int
+    saturates: Callable[[Sequence[Array]], bool]
+    scale: Callable[[Callable[[Array], Array]], Array] | None = None
+
+
+class Meaning(Struct, frozen=True):
+    """A node at given sizes: Y = alpha X W + beta C for a stack of `batch` products.
+
+    Attributes:
+        batch, M, K, N: How large.
+        left: The inputs arranged as X, (batch, M, K), to be read in rows.
+        right: W as numbers (batch, K, N), or the inputs arranged so.
+        out: Y arranged as (batch, M, N).
+        bias: C as numbers or as which of the inputs it is. None without one.
+        shape: Of Y.
+        spread: C in the shape of Y; None where it broadcasts by itself.
+        shown: Which elements of the products Y shows, (batch, M, N); None for all.
+        integers: Of a product of integers: W and C are then numbers as they are stored, before zero points
+            are taken off.
+    """
+
+    batch: int
+    M: int
+    K: int
+    N: int
+    left: Callable[[Sequence[Array]], Rows]
+    right: Array | Arrange
+    out: Callable[[Array], Array]
+    shape: tuple[int, ...]
+    alpha: float = 1.0
+    beta: float = 1.0
+    bias: Array | int | None = None
+    spread: Callable[[Array], Array] | None = None
+    shown: Array | None = None
+    integers: Integers | None = None
+
+    def added(self, bias: Array) -> Array:
+        """C, or anything of its shape, for every element of the products, (batch, M, N)."""
+        spread = self.spread(bias) if self.spread is not None else np.broadcast_to(bias, self.shape)
+        return self.out(spread)
+
+    def weight(self, inputs: Sequence[Array]) -> Array:
+        """W, (batch, K, N), of numbers or of codes."""
+        return self.right if isinstance(self.right, np.ndarray) else self.right(inputs)
+
+
+class Original(Struct, frozen=True):
+    """A product as the original graph has it.
+
+    Attributes:
+        node: The operator.
+        inputs: Value names of what it reads and the file does not store, each once.
+        operands: How many of the inputs are multiplied; the others are added.
+        dtype: Of stored operands; '' without one.
+        at: What it means for inputs of these shapes and an output of that shape.
+    """
+
+    node: Node
+    inputs: tuple[str, ...]
+    operands: int
+    dtype: str
+    at: Callable[[Sequence[tuple[int, ...]], tuple[int, ...]], Meaning]
+
+    @property
+    def output(self) -> str:
+        """Value name of Y."""
+        return self.node.outputs[0]
+
+
+class Look:
+    """Finds the numbers behind values of the original graph.
+
+    Exporters hide a weight behind Identity, Transpose and Constant nodes; they are run on the stored numbers,
+    as views.
+    """
+
+    def __init__(self, model: Model, planned: SitePlan | None = None, wiring: Wiring | None = None) -> None:
+        self.model = model
+        self._wiring = wiring or Wiring.of(model.graph)
+        self.planned = planned
+        """What the plan says of the site: how it falls apart into products."""
+
+    def number(self, name: str) -> Array | None:
+        """The numbers of a value; None if it is no constant."""
+        graph = self.model.graph
+        nodes, open_ends = self._wiring.needed([name])
+        if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):
+            return None
+        domain = Symbols("float16")
+        interpreter = Interpreter(domain, self.model.functions)
+        scope = interpreter.scope(graph.initializers, {})
+        try:
+            interpreter.run(nodes, scope)
+            value: Any = scope[name]
+        except (NotTiled, KeyError):
+            return None
+        return value if isinstance(value, np.ndarray) else None

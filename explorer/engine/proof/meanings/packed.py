@@ -1,0 +1,64 @@
+"""MatMulNBits: W at (k, n) is number k of row n, of so many bits, less the zero of its block, scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from explorer.engine.graph.model import Node
+from explorer.engine.proof.meanings import linear
+from explorer.engine.proof.meanings.meaning import Look, Original
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = ["MEANINGS"]
+
+
+class _Unpacked(Look):
+    """Knows the unpacked weight under the name of the packed one."""
+
+    def __init__(self, look: Look, name: str, weight: Array) -> None:
+        super().__init__(look.model, look.planned)
+        self._name = name
+        self._weight = weight
+
+    def number(self, name: str) -> Array | None:
+        """The numbers of a value."""
+        return self._weight if name == self._name else super().number(name)
+
+
+def _packed(node: Node, look: Look) -> Original:
+    names = [*node.inputs, "", "", "", ""]
+    K, N = int(node.attributes["K"]), int(node.attributes["N"])
+    bits, block = int(node.attributes.get("bits", 4)), int(node.attributes["block_size"])
+    packed, scales = look.number(names[1]), look.number(names[2])
+    if packed is None or scales is None:
+        raise NotTiled(f"the weight of '{node.label}' is computed")
+    blocks = -(-K // block)
+    k = np.arange(K)
+    whole = _numbers(packed.reshape(N, -1), bits)[:, k]
+    stored = look.number(names[3]) if names[3] else None
+    if stored is None:
+        zeros: Array = np.full((N, blocks), 2 ** (bits - 1))
+    elif stored.dtype == np.uint8:
+        zeros = _numbers(stored.reshape(N, -1), bits)
+    else:
+        zeros = stored.reshape(N, blocks)
+    each = whole.astype(np.float32) - zeros[:, k // block].astype(np.float32)
+    weight = (each * scales.reshape(N, blocks)[:, k // block]).T
+    inputs = (names[0], names[1], names[5]) if names[5] else (names[0], names[1])
+    plain = Node("Gemm" if names[5] else "MatMul", inputs, node.outputs, name=node.name)
+    found = linear.MEANINGS[("", plain.op)](plain, _Unpacked(look, names[1], weight))
+    return Original(node, found.inputs, found.operands, found.dtype, found.at)
+
+
+def _numbers(rows: Array, bits: int) -> Array:
+    """Numbers of so many bits, that of the lowest weight first."""
+    stream = np.unpackbits(rows, axis=1, bitorder="little").reshape(rows.shape[0], -1, bits)
+    return stream @ (1 << np.arange(bits))
+
+
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+    ("com.microsoft", "MatMulNBits"): _packed
+}

@@ -1,0 +1,1 @@
+"""Outputs of whole models, held against each other."""

@@ -1,0 +1,101 @@
+"""How many of the errors in an output are independent of each other.
+
+An output of 5,000 elements may be made of five numbers. Then all its errors follow from those of five: by
+chance the original's may be a tenth of what rounding makes of the next graph, which so many elements of their
+own never are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.model import DTYPES, Model, Node
+from explorer.engine.runtime.random_inputs import Drawn
+from explorer.engine.shapes import Inference
+
+__all__ = ["independent"]
+
+_EXACT = frozenset(
+    (
+        *("Abs", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather"),
+        *(
+            "GatherElements",
+            "GatherND",
+            "Identity",
+            "MaxPool",
+            "Neg",
+            "Pad",
+            "ReduceMax",
+            "ReduceMin",
+            "Relu",
+        ),
+        *("Reshape", "Shape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    )
+)
+"""Operators that round nothing."""
+
+_FLOATS = frozenset(d.name for d in DTYPES.values() if "float" in d.name)
+
+
+def independent(model: Model, drawn: Sequence[Drawn]) -> dict[str, int]:
+    """For each output how few numbers carry everything that it is made of, at some place on the way to it.
+
+    Only places count that have at least half of the roundings behind them: what the layers after it round
+    is independent again.
+
+    Args:
+        model: The original.
+        drawn: Its inputs.
+
+    Returns:
+        Elements by the name of the output; those of which nothing is known are left out.
+    """
+    known = Inference(model, {}, {d.name: (d.dtype, d.shape) for d in drawn}).main.values
+    elements: dict[str, int] = {}
+    for name, info in known.items():
+        sizes = [d for d in info.shape or () if isinstance(d, int)]
+        if info.shape is not None and len(sizes) == len(info.shape) and info.dtype in _FLOATS:
+            elements[name] = math.prod(sizes)
+    wiring = Wiring.of(model.graph)
+    widths = {}
+    for output in model.graph.outputs:
+        nodes, _ = wiring.needed([output.name])
+        width = _narrowest(model, nodes, output.name, elements)
+        if width:
+            widths[output.name] = width
+    return widths
+
+
+def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]) -> int:
+    """Fewest elements that are alive between two nodes; 0 if that is not known anywhere."""
+    stored = model.graph.initializers
+    last = {name: at for at, node in enumerate(nodes) for name in reads(node)}
+    last[output] = len(nodes)
+    depths = [_depth(model, node) for node in nodes]
+    half, behind = sum(depths) / 2, 0
+    alive = {v.name for v in model.graph.feeds if v.name in last}
+    varying: set[str] = set(alive)
+    narrowest = 0
+    for at, node in enumerate(nodes):
+        behind += depths[at]
+        read = set(reads(node))
+        made = {name for name in node.outputs if name in last}
+        # what follows from stored numbers alone, and is exact, carries nothing
+        if read & varying or depths[at]:
+            varying |= made
+            alive |= made
+        alive = {name for name in alive if last[name] > at and name not in stored}
+        if alive and behind >= half and all(name in elements for name in alive):
+            width = sum(elements[name] for name in alive)
+            narrowest = min(narrowest, width) if narrowest else width
+    return narrowest
+
+
+def _depth(model: Model, node: Node) -> int:
+    """Roundings on the way through a node: about the length of its sums."""
+    if node.op in _EXACT and not node.domain:
+        return 0
+    shapes = (model.graph.initializers[n].shape for n in reads(node) if n in model.graph.initializers)
+    return 1 + max((max(shape, default=1) for shape in shapes), default=1)

@@ -1,0 +1,486 @@
+"""Layer 3 of the proof: both models, whole, in the stock runtime, on the same inputs.
+
+This is the layer that needs no plan, so it also compares any two ONNX files. The original runs once
+more in float64; its own error there is the noise floor, and the other model must be no less accurate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Cancelled, Misuse
+from explorer.base.units import printable, shape_text
+from explorer.engine.graph.model import DTYPES, Model, Value
+from explorer.engine.proof.float64 import evaluator
+from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.proof.outputs.tolerance import within
+from explorer.engine.proof.structure.probes import Pair
+from explorer.engine.runtime.onnxruntime import Array, Session
+from explorer.facts import OutputEvidence
+from explorer.facts.verification import Tolerance
+
+__all__ = [
+    "Mismatch",
+    "Noise",
+    "Run",
+    "by_one_ulp",
+    "change",
+    "check_torch",
+    "compare",
+    "depth_of",
+    "identical",
+    "pair_inputs",
+    "pair_outputs",
+    "quantises",
+    "reference",
+    "run_all",
+    "run_each",
+]
+
+Feeds = Mapping[str, Array]
+
+_NAMED = 4
+"""Names that a message lists."""
+
+_MAGNIFIED = 64.0
+"""How many times what one rounding of the inputs makes of an output those of all layers may make of it."""
+
+_ASTRAY = 0.02
+"""RMS difference of an output, of its size, that is no matter of rounding though all parts are proved."""
+
+
+class Mismatch(Exception):
+    """The two models do not take the same inputs; the text says how they differ."""
+
+
+class Run(Struct, frozen=True):
+    """Outputs of one model.
+
+    Attributes:
+        names: Of the outputs.
+        draws: For each draw, the outputs in the order of `names`.
+        sensitivity: RMS change of each output when the first draw's inputs move by one unit in the last
+            place, or, of a model that quantises, by enough that integers become others, or when it is run
+            without optimisation; empty if that was not tried.
+        level: The graph optimisation with which the runtime loaded it, where it takes no more.
+    """
+
+    names: tuple[str, ...]
+    draws: tuple[tuple[Any, ...], ...]
+    sensitivity: tuple[float, ...] = ()
+    level: str = ""
+
+
+class Noise(Struct, frozen=True):
+    """What is known of the noise that rounding makes.
+
+    Attributes:
+        reference: What the float64 results are, or why there are none.
+        depth: Roundings on the way through the model, for want of float64 results.
+        growth: How much more the other model may round, by its longer sums.
+        sensitivity: See `Run`.
+        independent: See `independence`, by the original's names of outputs.
+        both: Neither model is the original of the other: each must be as accurate.
+        tolerance: By how much they may differ; then nothing else counts.
+        proved: What lies behind the outputs is proved: only what no rounding can do fails.
+    """
+
+    reference: str
+    depth: int
+    growth: float = 1.0
+    sensitivity: float = 0.0
+    independent: Mapping[str, int] = {}
+    both: bool = False
+    proved: bool = False
+    tolerance: Tolerance | None = None
+
+
+def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dict[str, str]:
+    """Input of `before` to input of `after`: by name, or by position where no name is shared.
+
+    Args:
+        before: One model.
+        after: The other one.
+        alike: Element types that may stand for each other.
+
+    Raises:
+        Mismatch: Their number, types or shapes differ.
+    """
+    first, second = before.graph.feeds, after.graph.feeds
+    if len(first) != len(second):
+        raise Mismatch(f"one model takes {len(first)} inputs, the other {len(second)}")
+    by_name = {v.name: v for v in second}
+    named = all(v.name in by_name for v in first)
+    pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
+    for a, b in pairs:
+        known = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
+        if not known or not _fits(a, b):
+            raise Mismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
+    return {a.name: b.name for a, b in pairs}
+
+
+def pair_outputs(before: Model, after: Model) -> list[Pair]:
+    """Outputs by name, or by position where they are called otherwise.
+
+    Raises:
+        Mismatch: There are more of them in one model, or they stand in another order.
+    """
+    first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
+    if len(first) != len(second):
+        missing = [f"'{printable(n)}'" for n in (*first, *second) if (n in first) != (n in second)]
+        only = f": only one of them has {', '.join(missing[:_NAMED])}" if missing else ""
+        raise Mismatch(f"one model has {len(first)} outputs, the other {len(second)}{only}")
+    if first != second and set(first) == set(second):
+        named = ", ".join(f"'{printable(n)}'" for n in second[:_NAMED])
+        raise Mismatch(f"the outputs stand in another order: {named}")
+    return [Pair(a, b) for a, b in zip(first, second, strict=True)]
+
+
+def _fits(a: Value, b: Value) -> bool:
+    if a.shape is None or b.shape is None:
+        return True
+    if len(a.shape) != len(b.shape):
+        return False
+    return all(
+        d == e or not isinstance(d, int) or not isinstance(e, int)
+        for d, e in zip(a.shape, b.shape, strict=True)
+    )
+
+
+def _declared(value: Value) -> str:
+    return f"'{printable(value.name)}' {value.dtype or '?'} {shape_text(value.shape)}"
+
+
+def run_all(
+    model: Model,
+    feeds: Sequence[Feeds],
+    what: str,
+    step: Callable[[], None],
+    *,
+    shake: bool = False,
+    threads: int | None = None,
+    sparing: bool = True,
+) -> Run:
+    """Runs a model on every draw; the session is given up afterwards.
+
+    Args:
+        model: The model.
+        feeds: Inputs by name, for each draw.
+        what: How messages call it.
+        step: Called before each draw.
+        shake: Also run the first draw with its inputs moved.
+        threads: For its operators; None: as onnxruntime likes.
+        sparing: As in `runtime.Session`.
+
+    Raises:
+        BadModel: onnxruntime cannot load or run it.
+    """
+    session = Session(model, what=what, threads=threads, sparing=sparing)
+
+    def call(one: Feeds) -> tuple[Any, ...]:
+        results = session.run(one)
+        return tuple(results[name] for name in session.outputs)
+
+    if not shake or not quantises(model):
+        run = run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
+        return replace(run, level=session.level)
+    # a rounding of 1e-7 decides between two integers, now and then; moving the input by as much hardly ever
+    # passes the first quantiser: it is moved by more, and another order of additions is tried
+    run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
+    plain = Session(model, what=what, optimise=False, threads=threads).run(feeds[0])
+    changes = (change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
+    moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
+    return replace(run, sensitivity=moved, level=session.level)
+
+
+_LITTLE = 2.0**-14
+"""By how much of itself an input is moved where a quantiser reads it: some of its integers become others."""
+
+
+def _by_a_little(feeds: Feeds) -> Feeds:
+    return {
+        name: value if value.dtype.kind != "f" else (value * (1 + _LITTLE)).astype(value.dtype)
+        for name, value in feeds.items()
+    }
+
+
+_QUANTISES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
+
+
+def quantises(model: Model) -> bool:
+    """Whether a rounding may become a step of an integer on the way."""
+    return any(node.op in _QUANTISES for node in model.graph.nodes)
+
+
+def run_each(
+    call: Callable[[Feeds], Sequence[Any]],
+    names: Sequence[str],
+    feeds: Sequence[Feeds],
+    step: Callable[[], None],
+    *,
+    shake: Callable[[Feeds], Feeds] | None = None,
+) -> Run:
+    """As `run_all`, of whatever `call` runs.
+
+    Args:
+        call: Runs the model on inputs by name.
+        names: Of its outputs.
+        feeds: Inputs by name, for each draw.
+        step: Called before each draw.
+        shake: Moves inputs by as little as counts; the first draw is also run with its inputs moved.
+    """
+    draws = []
+    for one in feeds:
+        step()
+        draws.append(tuple(call(one)))
+    if shake is None:
+        return Run(tuple(names), tuple(draws))
+    pairs = zip(draws[0], call(shake(feeds[0])), strict=True)
+    return Run(tuple(names), tuple(draws), tuple(change(a, b) for a, b in pairs))
+
+
+def by_one_ulp(feeds: Feeds) -> Feeds:
+    """The inputs with their floats moved by one unit in the last place."""
+    return {name: _moved(value) for name, value in feeds.items()}
+
+
+def change(old: Any, new: Any) -> float:
+    """RMS difference of two outputs of a float type; 0 for everything else."""
+    if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
+        return 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = (new.astype(np.float64) - old.astype(np.float64)).reshape(-1)
+    gap = gap[np.isfinite(gap)]
+    return float(np.sqrt(np.mean(gap * gap))) if gap.size else 0.0
+
+
+def _moved(value: Array) -> Array:
+    """Floats by one unit in the last place, up and down in turn; everything else as it is."""
+    if value.dtype.kind != "f":
+        return value
+    towards = np.where(np.arange(value.size) % 2, np.inf, -np.inf).reshape(value.shape)
+    return np.asarray(np.nextafter(value, towards.astype(value.dtype)))
+
+
+def reference(
+    model: Model, feeds: Sequence[Feeds], cancel: Callable[[], bool] | None, step: Callable[[], None]
+) -> tuple[list[dict[str, Array]], str]:
+    """The float64 results of every draw.
+
+    Returns:
+        (results by output name, for each draw), 'float64'; or no results and why there are none.
+
+    Raises:
+        Cancelled: `cancel` said so.
+    """
+    results = []
+    for one in feeds:
+        step()
+        try:
+            results.append(evaluator.run(model, one, cancel))
+        except evaluator.NoReference as why:
+            return [], f"none: {why}"
+        except Cancelled:
+            raise
+        except (ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel) as error:
+            return [], f"none: the float64 run failed: {printable(' '.join(str(error).split()))[:120]}"
+    return results, "float64"
+
+
+def compare(
+    before: Run,
+    after: Run,
+    references: Sequence[Mapping[str, Array]],
+    noise: Noise,
+    note: str = "",
+) -> tuple[OutputEvidence, ...]:
+    """Evidence for every output.
+
+    Args:
+        before: The original's outputs.
+        after: The other model's, paired by name, or by position where no name is shared.
+        references: Float64 results by the original's output names, of the first draws; draws without them
+            are judged by the noise of those with. Empty if there are none.
+        noise: What else is known of rounding.
+        note: Put in front of every reason.
+    """
+    same = set(before.names) == set(after.names)
+    order = [after.names.index(n) for n in before.names] if same else range(len(before.names))
+    made = []
+    for at, name in enumerate(before.names):
+        old = [draw[at] for draw in before.draws]
+        new = [draw[order[at]] for draw in after.draws]
+        true = [r.get(name) for r in references] + [None] * (len(old) - len(references))
+        sensitivity = before.sensitivity[at] if before.sensitivity else 0.0
+        one = _evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note)
+        made.append(one if noise.tolerance is None else within(one, old, new, noise.tolerance))
+    return tuple(made)
+
+
+def _nothing(
+    name: str, dtype: str, shape: tuple[int, ...], reason: str, *, passed: bool = False
+) -> OutputEvidence:
+    """Evidence without figures: the two cannot be subtracted from each other."""
+    return OutputEvidence(
+        name=name,
+        dtype=dtype,
+        shape=shape,
+        max_abs=None,
+        max_rel=None,
+        mse=None,
+        cosine=None,
+        reference="not needed: compared exactly",
+        rms_before=None,
+        rms_after=None,
+        max_before=None,
+        max_after=None,
+        nonfinite=0,
+        equal=passed,
+        passed=passed,
+        reason=reason,
+    )
+
+
+def _evidence(
+    name: str,
+    old: Sequence[Any],
+    new: Sequence[Any],
+    true: Sequence[Array | None],
+    noise: Noise,
+    note: str,
+) -> OutputEvidence:
+    if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
+        same = all(identical(a, b) for a, b in zip(old, new, strict=True))
+        return _nothing(name, "", (), note + ("equal" if same else "values differ"), passed=same)
+    constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
+    kind, shape = str(old[0].dtype), tuple(old[0].shape)
+    for a, b in zip(old, new, strict=True):
+        if a.dtype != b.dtype:
+            return _nothing(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")
+        if a.shape != b.shape:
+            texts = shape_text(a.shape), shape_text(b.shape)
+            return _nothing(name, kind, shape, f"{texts[0]} in one model, {texts[1]} in the other")
+    if old[0].dtype.kind not in "fV" and kind != "bfloat16":
+        differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
+        count = sum(a.size for a in old)
+        reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
+        found = _nothing(name, kind, shape, note + reason, passed=not differing)
+        return replace(found, passed=noise.proved or found.passed, constant=constant)
+    own = noise.independent.get(name, old[0].size)
+    share = min(own / max(old[0].size, 1), 1.0)
+    comparison = Comparison(unit_roundoff(kind), noise.sensitivity, noise.growth, share)
+    for a, b, reference_ in zip(old, new, true, strict=True):
+        if reference_ is not None and reference_.shape == a.shape:
+            comparison.add(a, b, reference_)
+        elif reference_ is None and comparison.judged:
+            comparison.add_beside(a, b)
+        else:
+            comparison.add(a, b, None)
+    found = _floats(name, kind, shape, comparison, noise, note)
+    return replace(found, constant=constant or bool(comparison.elements and not comparison.largest))
+
+
+def _floats(
+    name: str,
+    kind: str,
+    shape: tuple[int, ...],
+    comparison: Comparison,
+    noise: Noise,
+    note: str,
+) -> OutputEvidence:
+    reference_text = noise.reference
+    judged = comparison.judged and comparison.plausible
+    if judged and comparison.roundoff < unit_roundoff("float32"):
+        # the float64 run may add up as the original does, to the bit: then it shows no rounding at all
+        judged, reference_text = False, "none: the output is float64 itself"
+    elif comparison.judged and not judged:
+        reference_text = "none: the float64 run disagrees with the original by more than rounding"
+    apart = None if comparison.mse is None else comparison.mse**0.5 / (comparison.scale or 1.0)
+    if noise.proved:
+        fault = comparison.broken() or _astray(comparison)
+    else:
+        fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
+    if fault:
+        reason = fault
+    elif comparison.equal:
+        # torchvision starts the last layer of a ViT at zero: then this says nothing of the layers before it
+        empty = bool(comparison.elements) and not comparison.largest
+        reason = "bit for bit equal, but zero throughout" if empty else "bit for bit equal"
+    elif judged:
+        whose = "torch's" if noise.both else "the original"
+        others = " in the first draw, which explains the others" if comparison.others is not None else ""
+        reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose, others)
+    else:
+        largest = f"largest difference {comparison.max_abs:.2e}"
+        reason = f"apart by {apart or 0.0:.1e} of its size, by rounding ({largest})"
+        if not noise.proved:
+            reason += f"; float64 {reference_text}"
+    if comparison.shared and not fault:
+        reason += f"; {comparison.shared:,} of {comparison.size:,} elements are NaN or Inf in both"
+    figures = comparison.figures()
+    if not judged:
+        figures |= {"rms_before": None, "rms_after": None}
+    return OutputEvidence(
+        name=name,
+        dtype=kind,
+        shape=shape,
+        reference=reference_text,
+        max_before=comparison.max_before if judged else None,
+        max_after=comparison.max_after if judged else None,
+        **figures,
+        equal=comparison.equal,
+        passed=not fault,
+        reason=note + reason,
+        undefined=comparison.shared,
+        relative_rms=apart,
+    )
+
+
+def _astray(comparison: Comparison) -> str:
+    """What is beyond all rounding, though every part is proved; '' if nothing is."""
+    gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
+    if gap <= max(_ASTRAY * scale, _MAGNIFIED * comparison.sensitivity):
+        return ""
+    return f"RMS difference {gap:.2e} of an output of size {scale:.2e}"
+
+
+def _accuracy(before: float, after: float, whose: str, others: str) -> str:
+    figures = f"RMS error against float64 {after:.2e}, of {whose} {before:.2e}{others}"
+    if after <= 1.1 * before:
+        return f"{figures}: no less accurate"
+    return f"{figures}: within what rounding explains"
+
+
+def identical(a: Any, b: Any) -> bool:
+    """Sequences, maps and absent optionals: equal in structure and bit for bit."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(identical(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(identical(a[k], b[k]) for k in a)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return bool((a == b).all()) if a.dtype == object else a.tobytes() == b.tobytes()
+    return bool(a == b)
+
+
+def depth_of(model: Model) -> int:
+    """Roundings on the way through the model: one a node, and the depth of every stored weight."""
+    floats = {d.name for d in DTYPES.values() if "float" in d.name}
+    depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
+    return len(model.graph.nodes) + sum(depths)
+
+
+def check_torch(outputs: Sequence[Array], expected: int) -> None:
+    """The torch model must give as many arrays as the graph that was exported from it.
+
+    Raises:
+        Misuse: It does not.
+    """
+    if len(outputs) != expected:
+        raise Misuse(f"the torch model gives {len(outputs)} outputs, its graph {expected}")

@@ -1,0 +1,91 @@
+"""Models that may differ, quantized ones say: whether they do by no more than was asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.units import shape_text
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.facts import OutputEvidence
+from explorer.facts.verification import Tolerance
+
+__all__ = ["judge", "tolerance_text", "within"]
+
+
+def tolerance_text(tolerance: Tolerance) -> str:
+    """What is asked, in words."""
+    parts = []
+    if tolerance.atol is not None or tolerance.rtol is not None:
+        terms = [f"{tolerance.atol:g}"] if tolerance.atol else []
+        terms += [f"{tolerance.rtol:g} of the value"] if tolerance.rtol else []
+        parts.append(f"differences of at most {' + '.join(terms) or '0'}")
+    if tolerance.snr is not None:
+        parts.append(f"a signal to noise ratio of at least {tolerance.snr:g} dB")
+    return " and ".join(parts)
+
+
+def within(
+    found: OutputEvidence, before: Sequence[Any], after: Sequence[Any], tolerance: Tolerance
+) -> OutputEvidence:
+    """The evidence of one output, judged by a tolerance: what is no array of numbers has to be the same.
+
+    Args:
+        found: What else was seen of it.
+        before: The original's, for each draw.
+        after: The other model's.
+        tolerance: What is asked.
+    """
+    if not all(isinstance(v, np.ndarray) and v.dtype.kind in "biufV" for v in (*before, *after)):
+        return found
+    passed, reason = judge(before, after, tolerance)
+    return replace(found, passed=passed, reason=reason)
+
+
+def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance) -> tuple[bool, str]:
+    """Whether one output stays within a tolerance.
+
+    Args:
+        before: The original's, for each draw.
+        after: The other model's.
+        tolerance: What is asked: |after - before| <= atol + rtol |before| of every element, and
+            10 log10(sum before**2 / sum (after - before)**2) >= snr of every draw.
+
+    Returns:
+        Whether it does, and the figure that comes closest to its limit, or exceeds it most, in words.
+    """
+    worst, ratio, noise = 0.0, 0.0, math.inf
+    for old, new in zip(before, after, strict=True):
+        if old.shape != new.shape:
+            return False, f"{shape_text(old.shape)} in one model, {shape_text(new.shape)} in the other"
+        a, b = (np.asarray(v).astype(np.float64).reshape(-1) for v in (old, new))
+        finite = np.isfinite(a) & np.isfinite(b)
+        strange = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        if strange.any():
+            return False, f"{int(strange.sum()):,} elements are NaN or Inf in one model only"
+        a, gap = a[finite], np.abs(b[finite] - a[finite])
+        if not gap.size:
+            continue
+        allowed = (tolerance.atol or 0.0) + (tolerance.rtol or 0.0) * np.abs(a)
+        # 0 of 0 is within, more than 0 of 0 is not
+        shares = np.divide(gap, allowed, out=np.where(gap > 0, np.inf, 0.0), where=allowed > 0)
+        at = int(np.argmax(shares))
+        if shares[at] > ratio:
+            ratio, worst = float(shares[at]), float(gap[at])
+        signal, off = float(a @ a), float(gap @ gap)
+        noise = min(
+            noise, 10 * math.log10(signal / off) if signal and off else (math.inf if not off else -math.inf)
+        )
+    passed, parts = True, []
+    if tolerance.atol is not None or tolerance.rtol is not None:
+        passed = ratio <= 1.0
+        share = f"{ratio:.2g} of what is allowed" if math.isfinite(ratio) else "and none is allowed"
+        parts.append(f"difference {worst:.2e}, {share}")
+    if tolerance.snr is not None:
+        passed = passed and noise >= tolerance.snr
+        parts.append("no noise" if noise == math.inf else f"signal to noise {noise:.1f} dB")
+    return passed, "; ".join(parts)

@@ -1,0 +1,301 @@
+"""Whole models, run on the same inputs: what the user will see, and how rounding grows on the way there.
+
+Where everything in between is proved, one run of each says how far roundings carry, and must not bring a
+new NaN or another shape: how an output looks that a model makes of its roundings (an index, a quantiser's
+step) is not for a proof to judge. Elsewhere the outputs are judged, by as many more runs as it takes to be
+sure: the original in float64 first, whose distance from the original is the noise floor, then the original
+on inputs that are moved by one rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Cancelled
+from explorer.base.units import exact_text
+from explorer.base.verdicts import NOT_NEEDED
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.meanings import Original
+from explorer.engine.proof.outputs import run as outputs
+from explorer.engine.proof.outputs.independence import independent
+from explorer.engine.proof.outputs.run import Noise, Run
+from explorer.engine.proof.sites.proof import exposed
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.runtime.parallel import Share, awaited, beside, processors, side_by_side, within_limit
+from explorer.engine.runtime.random_inputs import Drawn
+from explorer.facts import OutputEvidence, Plan, TensorInfo
+from explorer.facts.verification import Tolerance
+from explorer.host import scratch
+
+__all__ = ["Pairing", "Runs", "TorchRun", "compare_torch", "compare_whole", "compare_within", "run_ahead"]
+
+Tell = Callable[[str, int, int], None]
+TorchRun = Callable[[Sequence[Array]], Sequence[Array]]
+Evidence = tuple[OutputEvidence, ...]
+Ahead = Future[Run]
+
+_WEIGHTS = 1 << 30
+"""Bytes of weights of the whole models that are run side by side: each session holds its own."""
+
+_MANY_NODES = 2048
+"""Unrolled products above which a session of the whole model takes longer than the proof should."""
+
+_TILED = "the tiled model"
+
+_AHEAD = 1 << 26
+"""Bytes of activations of any site up to which the whole model is run while the sites are proved."""
+
+
+class Pairing(Struct, frozen=True):
+    """Two models and the inputs to run them on.
+
+    Attributes:
+        before: The original.
+        halfway: The original with what the plan takes apart taken apart.
+        after: The other model.
+        names: Input of the original to input of the other.
+        feeds: Inputs by the original's names, for each draw.
+        drawn: How those of the first one were drawn.
+        plan: What was tiled.
+        found: The planned products as the original has them.
+        shapes: Of what goes into and comes out of them.
+        outputs: Of the original on the first of the feeds, where it was run already.
+        growth: How much more the other model may round, by its longer sums.
+    """
+
+    before: Model
+    halfway: Model
+    after: Model
+    names: Mapping[str, str]
+    feeds: Sequence[Mapping[str, Array]]
+    drawn: Sequence[Drawn]
+    plan: Plan | None
+    found: Mapping[str, Original]
+    shapes: Mapping[str, TensorInfo]
+    outputs: Mapping[str, Array] | None
+    growth: float
+
+
+def run_ahead(
+    after: Model, plan: Plan | None, feeds: Mapping[str, Array]
+) -> contextlib.AbstractContextManager[Ahead | None]:
+    """A run of a tiled model, loaded while something else is done: that takes one processor, for long.
+
+    None where it would take too much memory, or time, beside what goes on meanwhile.
+    """
+    weights = sum(t.nbytes for t in after.graph.initializers.values())
+    if (
+        plan is None
+        or _unrolled(plan) > _MANY_NODES
+        or 2 * weights > within_limit(_WEIGHTS)
+        or max(map(exposed, plan.sites), default=0) > _AHEAD
+    ):
+        return beside(None)
+    threads = max(1, processors() // 2)
+    run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=False)
+    return beside(run)
+
+
+class Runs:
+    """Runs of both models, made when they are asked for.
+
+    Args:
+        pairing: The models.
+        tell: Told how far it is.
+        cancel: Asked now and then.
+        ahead: The run of the other model, where it was begun already.
+    """
+
+    def __init__(
+        self,
+        pairing: Pairing,
+        tell: Tell,
+        cancel: Callable[[], bool] | None,
+        ahead: Ahead | None = None,
+    ) -> None:
+        self.pairing, self.tell, self.cancel, self._ahead = pairing, tell, cancel, ahead
+        self._other: tuple[Run, str] | None = None
+        self._steps: list[None] = []
+        self._total = 2 * len(pairing.feeds)
+
+    def step(self, share: Share | None = None) -> None:
+        """Counts a run; stops here if the user wants to stop."""
+        if share is not None and share.stopped():
+            raise Cancelled
+        self._steps.append(None)
+
+    def original(self, share: Share, *, shake: bool = False, feeds: int | None = None) -> Run:
+        """The original on every input, or the first few; `shake` as in `outputs.run_all`."""
+        given = self.pairing.feeds[:feeds]
+        step = partial(self.step, share)
+        return outputs.run_all(
+            self.pairing.before, given, "the original", step, shake=shake, threads=share.threads
+        )
+
+    def other(self, share: Share) -> tuple[Run, str]:
+        """The other model on every input, run once, and what is to be said of how it was run."""
+        if self._other is None and self._ahead is not None:
+            self._other = awaited(self._ahead, share.stopped), ""
+            self.step()
+        elif self._other is None:
+            self._other = self._made(share)
+        return self._other
+
+    def _made(self, share: Share) -> tuple[Run, str]:
+        pair = self.pairing
+        what = "the other model" if pair.plan is None else _TILED
+        renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
+        with _runnable(pair, share) as (model, note):
+            step = partial(self.step, share)
+            return outputs.run_all(model, renamed, what, step, threads=share.threads), note
+
+    def float64(self, at: int, share: Share) -> tuple[list[dict[str, Array]], str]:
+        """The original in float64 on one input; nothing and why, where it cannot be run so."""
+        return outputs.reference(
+            self.pairing.halfway, [self.pairing.feeds[at]], share.stopped, partial(self.step, share)
+        )
+
+    def together(self, *works: Callable[[Share], Any]) -> list[Any]:
+        """Results of several runs, made side by side where memory allows."""
+        self._total = max(self._total, len(self._steps) + len(works))
+        weights = sum(t.nbytes for t in self.pairing.before.graph.initializers.values())
+        phase = "running the whole model"
+        made = side_by_side(
+            works,
+            [weights] * len(works),
+            _WEIGHTS,
+            tick=lambda done: self.tell(
+                phase if self._steps else "", min(len(self._steps), self._total), self._total
+            ),
+            cancel=self.cancel,
+        )
+        self.tell(phase, self._total, self._total)
+        return made
+
+
+def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...]]:
+    """Evidence of every output of the two models, and what is to be said of how they were run.
+
+    Args:
+        runs: Of the models.
+        proved: Whether all that lies behind the outputs is proved already.
+
+    Raises:
+        BadModel: onnxruntime cannot load or run one of them.
+        Cancelled: The user wants to stop.
+    """
+    pairing = runs.pairing
+    # a graph of many small operators takes onnxruntime minutes to load, and it says nothing meanwhile
+    runs.tell("loading the models", 0, 2 * len(pairing.feeds))
+    shake = not proved and outputs.quantises(pairing.before)
+    if proved and pairing.outputs is not None and len(pairing.feeds) == 1:
+        before = Run(tuple(pairing.outputs), (tuple(pairing.outputs.values()),))
+        ((after, note),) = runs.together(runs.other)
+    else:
+        before, (after, note) = runs.together(partial(runs.original, shake=shake), runs.other)
+    noise = Noise(NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, proved=proved)
+    remarks = tuple(
+        f"{what} loads in onnxruntime only with its optimisation at '{run.level}'"
+        for what, run in (("the original", before), ("the other model", after))
+        if run.level
+    )
+    return _judged(before, after, noise, note, runs), remarks
+
+
+def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
+    """Evidence that the outputs of the two models differ by no more than was asked; as `compare_whole`."""
+    runs.tell("loading the models", 0, 2 * len(runs.pairing.feeds))
+    before, (after, note) = runs.together(runs.original, runs.other)
+    noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
+    return outputs.compare(before, after, [], noise, note)
+
+
+def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evidence:
+    """Evidence that the other model gives what the torch model gives from which the original was exported.
+
+    Args:
+        runs: Of the models.
+        torch_run: Inputs to outputs, both in the order of the graph.
+        inputs: Names of its inputs in their order.
+    """
+    pairing = runs.pairing
+    ((after, note),) = runs.together(runs.other)
+    names = tuple(v.name for v in pairing.before.graph.outputs)
+    theirs: list[tuple[Array, ...]] = []
+    for one in pairing.feeds:
+        runs.tell("running the torch model", len(theirs), len(pairing.feeds))
+        given = torch_run([one[name] for name in inputs])
+        outputs.check_torch(given, len(names))
+        theirs.append(tuple(np.asarray(v) for v in given))
+    noise = Noise(NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, both=True)
+    return _judged(Run(names, tuple(theirs)), after, noise, note, runs)
+
+
+def _judged(before: Run, after: Run, noise: Noise, note: str, runs: Runs) -> Evidence:
+    """Cheapest evidence first: more is gathered only while it could change the answer."""
+    found = outputs.compare(before, after, [], noise, note)
+    if all(one.equal or (noise.proved and one.passed) for one in found):
+        return found
+    known: list[dict[str, Array]] = []
+    for some in () if noise.proved else (range(1), range(1, len(runs.pairing.feeds))):
+        more = runs.together(*(partial(runs.float64, at) for at in some)) if some else []
+        known += [values[0] for values, _ in more if values]
+        text = more[0][1] if more else noise.reference
+        noise = replace(noise, reference=text if not known else "float64")
+        found = outputs.compare(before, after, known, noise, note)
+        if all(map(_sure, found)):
+            return found
+        if not known:
+            break
+    if not before.sensitivity:
+        # what a rounding of its inputs makes of its outputs
+        (moved,) = runs.together(partial(runs.original, shake=True, feeds=1))
+        before = replace(before, sensitivity=moved.sensitivity)
+    found = outputs.compare(before, after, known, noise, note)
+    if all(one.passed for one in found):
+        return found
+    # few numbers may stand behind many elements: by chance the original's have hardly an error
+    pairing = runs.pairing
+    noise = replace(noise, independent=independent(pairing.before, pairing.drawn))
+    return outputs.compare(before, after, known, noise, note)
+
+
+def _sure(evidence: OutputEvidence) -> bool:
+    """Whether more runs would not change it."""
+    return evidence.equal or (evidence.passed and evidence.rms_after is not None)
+
+
+@contextlib.contextmanager
+def _runnable(pair: Pairing, share: Share) -> Iterator[tuple[Model, str]]:
+    """The other model, or, where it has too many nodes for a session, its stand-in (`stand_in`)."""
+    model: Model | None = None
+    plan = pair.plan
+    if plan is not None and _unrolled(plan) > _MANY_NODES and pair.halfway.opset >= 9:
+        from explorer.engine.proof.outputs.scan_variant import scan_stand_in
+
+        model = scan_stand_in(pair.halfway, pair.after, plan, pair.found, pair.shapes)
+    if model is None or plan is None:
+        yield pair.after, ""
+        return
+    from explorer.engine.formats.onnx import reader, writer
+
+    with scratch.folder() as folder:
+        path = os.path.join(folder, "scan.onnx")
+        writer.write(model, path, cancel=share.stopped)
+        many = exact_text(plan.products)
+        note = f"in scan form ({many} products side by side take a runtime minutes to load): "
+        yield reader.read(path), note
+
+
+def _unrolled(plan: Plan) -> int:
+    """How many products of a plan are nodes by themselves."""
+    return sum(s.products for s in plan.sites if s.form in ("unrolled", "lab"))

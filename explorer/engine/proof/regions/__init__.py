@@ -1,0 +1,1 @@
+"""Changed regions, run alone."""

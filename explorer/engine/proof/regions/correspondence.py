@@ -1,0 +1,244 @@
+"""Changed regions: what lies between values that two graphs have in common and differs by construction.
+
+Where value numbers (`value_numbers`) show two outputs to be equal there is nothing to look at. Where they do
+not, values that a diff matches are taken to be equal for the moment. What makes such a value in either graph,
+back to values that are equal by number or taken to be so, is a region: usually one operator. If every region
+turns out to give the same, the outputs are the same, by induction along the execution order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from explorer.engine.graph.model import Model, Node, Tensor
+from explorer.engine.proof.meanings import Original
+from explorer.engine.proof.structure.probes import Pair, Region, Wiring, pair_values
+from explorer.engine.proof.structure.value_numbers import GraphNumbers, ValueNumbers
+from explorer.facts import TensorInfo
+
+__all__ = ["Changed", "Correspondence", "Sites"]
+
+Sites = Mapping[str, Original]
+Types = Mapping[str, TensorInfo]
+
+_FED = frozenset(
+    (
+        "bfloat16",
+        "float16",
+        "float32",
+        "float64",
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+    )
+)
+"""Types of values that a region can be given."""
+
+
+class Changed(Struct, frozen=True):
+    """A region of both graphs.
+
+    Attributes:
+        pair: The value that it makes, and what that is called in the other graph.
+        before, after: Its nodes in either graph.
+        given: What either of them is given, under the first graph's names: by the name in the second graph.
+    """
+
+    pair: Pair
+    before: Region
+    after: Region
+    given: Mapping[str, str]
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """What tells it from others of the same two graphs."""
+        return self.pair.before, self.before.nodes, self.after.nodes
+
+    @property
+    def reads(self) -> list[str]:
+        """The first graph's names of all that it is given."""
+        return sorted({*self.before.given, *self.given.values()})
+
+
+class Correspondence:
+    """Two graphs, numbered, and the regions in which they differ.
+
+    Args:
+        before: The original.
+        after: The other model.
+        inputs: Input of the original to input of the other.
+        outputs: Outputs of both, paired.
+        sites: Products that are proved to be tiled, by path and output.
+        types: Of the values of either graph.
+        cancel: Asked between slabs of weights.
+
+    Attributes:
+        unequal: Outputs that are not equal by construction.
+        nodes: How many nodes of the original stand behind its outputs.
+        met: Keys of the sites on which that rests.
+        cut_off: Outputs for which the last call of `regions` found no region that can be given its inputs.
+    """
+
+    def __init__(
+        self,
+        before: Model,
+        after: Model,
+        inputs: Mapping[str, str],
+        outputs: Sequence[Pair],
+        sites: Sites,
+        types: Callable[[], tuple[Types, Types]],
+        cancel: Callable[[], bool] | None,
+    ) -> None:
+        self.before, self.after = before, after
+        self.inputs, self.outputs, self._sites, self._types = inputs, outputs, sites, types
+        self._table = ValueNumbers([before, after], cancel)
+        given = {name: self._table.number("input", name) for name in inputs}
+        self.cut_off: list[Pair] = []
+        self._given_after = {inputs[name]: number for name, number in given.items()}
+        self._first = GraphNumbers(self._table, before, given, site=self._site_before)
+        second = self._second({})
+        self._certain = {*self._first.values.values()}.intersection(second.values.values())
+        pairs = [(self._first.values[p.before], second.values[p.after], p) for p in outputs]
+        self.unequal = [p for a, b, p in pairs if a != b]
+        self.nodes = self._first.nodes
+        self.met = self._first.sites & second.sites
+        self._paired: list[Pair] | None = None
+        self._position: dict[str, int] = {}
+
+    def _site_before(self, path: tuple[str, ...], name: str, node: Node) -> Original | None:
+        found = self._sites.get("/".join((*path, name)))
+        # an operator that was taken apart before it was tiled may end in a value of the same name
+        if found is None or (found.node.key, found.node.inputs) != (node.key, node.inputs):
+            return None
+        return found
+
+    def _second(self, assumed: Mapping[str, int]) -> GraphNumbers:
+        def site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
+            return self._sites.get("/".join((*path, name)))
+
+        return GraphNumbers(self._table, self.after, self._given_after, site=site, assumed=assumed)
+
+    def regions(self, dropped: set[str], through: Mapping[str, Collection[str]]) -> list[Changed]:
+        """The regions in the order of the original.
+
+        Args:
+            dropped: Values of the original that are not to be taken to be equal to any; those that cannot be
+                are added.
+            through: By the value that a region makes: values at which it is not to stop.
+        """
+        one, other = self._wirings()
+        first, position = self._first.values, self._position
+        ends = {p.before for p in self.outputs}
+        while True:
+            pairs = [p for p in self._pairs() if p.before not in dropped and p.before in first]
+            second = self._second({p.after: first[p.before] for p in pairs})
+            names = self._common(second)
+            stops = {name for name, number in first.items() if number in names}
+            stops_after = {name for name, number in second.values.items() if number in names}
+            found, crossed = [], set()
+            self.cut_off = []
+            for pair in pairs:
+                if second.derived.get(pair.after, first[pair.before]) == first[pair.before]:
+                    continue
+                past = set(through.get(pair.before, ()))
+                # an Identity of it has its number: it is not made of itself
+                closed = {first[pair.before], *(first[name] for name in past)}
+                before = one.region(pair.before, _Stops(stops, first, closed))
+                after = other.region(pair.after, _Stops(stops_after, second.values, closed))
+                given = {name: names.get(second.values[name], "") for name in after.given}
+                here = position[pair.before]
+                rests = [n for n in (*before.given, *given.values()) if first.get(n) not in self._certain]
+                behind = {n for n in rests if position.get(n, -1) >= here}
+                if "" not in given.values() and not behind:
+                    found.append(Changed(pair, before, after, given))
+                elif pair.before not in ends:
+                    crossed.add(pair.before)  # it would rest on what comes behind it
+                else:
+                    taken = {p.before for p in pairs} - ends
+                    more = behind & taken or {n for n in taken if position[n] > here and behind}
+                    crossed |= more
+                    self.cut_off += [] if more else [pair]
+            if not crossed:
+                return found
+            dropped |= crossed
+
+    def follows(self, value: Pair, known: Collection[str], dropped: Collection[str]) -> bool:
+        """Whether a value of both graphs is the same by construction once others are.
+
+        Args:
+            value: Which.
+            known: Values of the original that are taken to be equal for it.
+            dropped: Those that are not.
+        """
+        first = self._first.values
+        pairs = [p for p in self._pairs() if p.before in known or p.before not in dropped]
+        second = self._second({p.after: first[p.before] for p in pairs if p.before in first})
+        return second.derived.get(value.after) == first[value.before]
+
+    def same_content(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two stored tensors are the same to the bit."""
+        return self._table.content(one) == self._table.content(other)
+
+    @property
+    def matched(self) -> set[str]:
+        """Values of the original that a diff found in the other graph."""
+        return {p.before for p in self._pairs()}
+
+    def _wirings(self) -> tuple[Wiring, Wiring]:
+        if self._paired is None:
+            self._one, self._other = Wiring(self.before), Wiring(self.after)
+            self._position = dict(self._one.producer)
+        return self._one, self._other
+
+    def _pairs(self) -> list[Pair]:
+        """Values that a diff takes to be the same in both graphs, the outputs among them."""
+        if self._paired is None:
+            one, other = self._wirings()
+            types, theirs = self._types()
+            found = pair_values(one, other, self.inputs, self.outputs)
+            ends = {p.before for p in self.outputs}
+            self._paired = [
+                p for p in found if p.before in ends or _alike(types.get(p.before), theirs.get(p.after))
+            ]
+            self._fed = {n for n in self._first.values if n in one.live and _fed(types.get(n))}
+            self._fed_after = {n for n in other.live if _fed(theirs.get(n))}
+        return self._paired
+
+    def _common(self, second: GraphNumbers) -> dict[int, str]:
+        """Numbers that both graphs have, and can be given in a run: by the original's name of the value."""
+        theirs = {number for name, number in second.values.items() if name in self._fed_after}
+        names: dict[int, str] = {}
+        for name, number in self._first.values.items():
+            if name in self._fed and number in theirs:
+                best = names.get(number)
+                if best is None or self._position.get(name, -1) < self._position.get(best, -1):
+                    names[number] = name
+        return names
+
+
+class _Stops(Struct, frozen=True):
+    """Names at which a region stops: all but those with some numbers."""
+
+    names: Collection[str]
+    numbers: Mapping[str, int]
+    closed: Collection[int]
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self.names and self.numbers[name] not in self.closed
+
+
+def _fed(info: TensorInfo | None) -> bool:
+    return info is not None and info.dtype in _FED
+
+
+def _alike(one: TensorInfo | None, other: TensorInfo | None) -> bool:
+    return _fed(one) and one is not None and other is not None and one.dtype == other.dtype

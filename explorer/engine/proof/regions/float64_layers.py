@@ -1,0 +1,73 @@
+"""The original in float64, layer by layer: as far as it is asked for, and no more held than is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.engine.proof.float64 import evaluator
+from explorer.engine.proof.regions.trials import Place
+from explorer.engine.proof.structure.probes import Region, Wiring
+from explorer.engine.runtime.onnxruntime import Array, expose
+
+__all__ = ["Truth", "in_float64"]
+
+Cancel = Callable[[], bool] | None
+Feeds = dict[str, Array]
+
+
+class Truth:
+    """The original in float64, as far as it was asked for; what no later layer reads is dropped."""
+
+    def __init__(
+        self, wiring: Wiring, places: Sequence[Place], feeds: Feeds, tell: Callable[[str, int, int], None]
+    ) -> None:
+        self.wiring = wiring
+        self.places = places
+        self.tell = tell
+        self.values = dict(feeds)
+        self.next = 0
+        self.last: dict[str, int] = {}
+        for at, place in enumerate(places):
+            self.last[place.pair.before] = at
+            self.last.update((name, at) for name in place.before.given)
+
+    def at(self, index: int) -> Array | None:
+        """The value at a place; None if there is none. Places are asked for in their order."""
+        found = None
+        while self.next <= index:
+            self.tell("running the original in float64", self.next, len(self.places))
+            place = self.places[self.next]
+            found = None
+            if place.before.given <= self.values.keys():
+                given = {name: self.values[name] for name in place.before.given}
+                found = in_float64(self.wiring, place.before, given, None)
+            if found is not None and self.last[place.pair.before] > self.next:
+                self.values[place.pair.before] = found
+            for name in place.before.given:
+                if self.last[name] <= self.next:
+                    self.values.pop(name, None)
+            self.next += 1
+        return found
+
+
+def in_float64(wiring: Wiring, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
+    """One value in float64 from others; None if it cannot be run so."""
+    graph = wiring.model.graph
+    part = replace(
+        expose(wiring.model, [region.value]),
+        graph=replace(
+            expose(wiring.model, [region.value]).graph,
+            nodes=tuple(graph.nodes[at] for at in region.nodes),
+        ),
+    )
+    try:
+        result = evaluator.run(part, feeds, cancel)[region.value]
+    except evaluator.NoReference:
+        return None
+    except (ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
+        return None
+    return result if isinstance(result, np.ndarray) or np.isscalar(result) else None

@@ -1,0 +1,491 @@
+"""Changed regions, run alone: the original's own values first, then dense random ones.
+
+A whole run shows a region the values that it meets there: behind a dead ReLU nothing, below the limit of a
+Clip nothing of the limit. So a region also gets values without zeros, of a tenth of, once and ten times the
+spread of its own, and must be as close to float64 on them as the original's. Indices, masks and ids are never
+made up. Values that a region can never meet may show a difference that is none (what a Relu behind a Relu
+does): then it is looked at together with what makes its inputs, and believed if that is the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.base.verdicts import NOT_NEEDED
+from explorer.engine.graph.model import Model, Node
+from explorer.engine.proof.outputs import run as outputs
+from explorer.engine.proof.outputs.independence import independent
+from explorer.engine.proof.outputs.run import Noise, Run, by_one_ulp
+from explorer.engine.proof.regions.correspondence import Changed, Correspondence
+from explorer.engine.proof.regions.float64_layers import in_float64
+from explorer.engine.proof.regions.observability import Contents, controls
+from explorer.engine.proof.regions.trials import FLOATS
+from explorer.engine.proof.structure.probes import Pair, Region, Wiring, cut_out
+from explorer.engine.runtime.onnxruntime import Array, Session, expose
+from explorer.engine.runtime.random_inputs import Drawn, draw
+from explorer.facts import OutputEvidence, RegionEvidence
+
+__all__ = ["Settled", "settle"]
+
+_SPREADS = (1.0, 0.1, 10.0)
+"""Of the dense values, times that of the original's own."""
+
+_ENOUGH, _MANY = 4096, 8
+"""How many made-up numbers are enough, and how many sets of them are drawn for it at the most."""
+
+_DRAWS = 3
+"""Inputs that are tried for a region in which there is nothing that could be made up."""
+
+_UPSTREAM = 3
+"""How many steps against the stream a region is widened where only made-up values show a difference."""
+
+_DENSE, _MEETING, _STEERED = "dense random", "few different", "steered"
+"""Kinds of sets of values; the original's own have none."""
+
+_NAMED = 3
+"""Operators of a region that are named."""
+
+_INSIDE = 16
+"""Values in a region that are looked at again, the last ones first, for whether it hides them."""
+
+_FLOATS = (*FLOATS, "bfloat16")
+
+Feeds = dict[str, Array]
+
+
+class Settled(Struct, frozen=True):
+    """A region that was tried.
+
+    Attributes:
+        evidence: What it showed.
+        positions: Of its nodes in the original.
+        lasting: Whether it gives, or may give, something else, so that a region around it that gives the same
+            must make up for that.
+    """
+
+    evidence: RegionEvidence
+    positions: tuple[int, ...] = ()
+    lasting: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is the same wherever it was tried."""
+        return self.evidence.kind in ("equal", "evidence")
+
+
+def settle(
+    found: Correspondence,
+    tries: Sequence[tuple[Drawn, ...]],
+    seed: int,
+    tell: Callable[[int, int], None],
+    cancel: Callable[[], bool] | None,
+) -> tuple[Settled, ...]:
+    """Tests every changed region; where one fails, whether it was cut out wrongly.
+
+    A value that a diff matched may be another one (of a convolution into which a normalisation was folded):
+    then what lies behind it makes up for it, and the region grows that way until it is right or ends at an
+    output. Growth doubles, so that a model of a thousand layers takes ten rounds.
+
+    Args:
+        found: The two graphs.
+        tries: How the inputs are drawn at each of the sizes; regions are widened at the first.
+        seed: Of the first draw.
+        tell: Told how many regions of how many are done.
+        cancel: Asked now and then.
+
+    Returns:
+        Evidence of every region; where one of them differs, first the one that showed it first.
+    """
+    runner = _Runner(found, tries, seed, cancel)
+    known: dict[tuple[object, ...], Settled] = {}
+    failed: dict[str, Settled] = {}
+    dropped: set[str] = set()
+    ends = {p.before for p in found.outputs}
+    step = 1
+    while True:
+        regions = found.regions(dropped, {})
+        runner.expose(regions)
+        for at, region in enumerate(regions):
+            tell(at, len(regions))
+            if region.key not in known:
+                known[region.key] = runner.widened(region, dropped)
+            if known[region.key].lasting:
+                failed.setdefault(region.pair.before, known[region.key])
+        bad = [r for r in regions if not known[r.key].passed]
+        growing = [r.pair.before for r in bad if r.pair.before not in ends]
+        # behind the last one all is the same by construction: nothing makes up for it
+        if not growing or (bad == regions[-1:] and known[bad[0].key].lasting):
+            break
+        for name in growing:
+            dropped |= _following(found, name, step) - ends
+        step *= 2
+    cut_off = [_cut_off(runner, pair) for pair in found.cut_off]
+    shown = [*(known[region.key] for region in regions), *cut_off]
+    for region in regions:
+        made = runner.one.producer
+        within = [n for n in failed if made[n] in region.before.nodes and n != region.pair.before]
+        first = None
+        if known[region.key].evidence.kind == "different":
+            first = next((failed[n] for n in within if failed[n].evidence.kind == "different"), None)
+        elif within:
+            first = _hidden(runner, region, sorted(within, key=made.__getitem__, reverse=True), dropped)
+        if first is not None:
+            return (first, *(one for one in shown if one is not first))
+    return tuple(shown)
+
+
+def _cut_off(runner: _Runner, pair: Pair) -> Settled:
+    op = printable(runner.one.nodes[runner.one.producer[pair.before]].op)
+    reason = "it is made of values that it cannot be given alone"
+    return Settled(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
+
+
+def _hidden(runner: _Runner, region: Changed, within: Sequence[str], dropped: set[str]) -> Settled | None:
+    """A value in a region that differs, where the region does not show it and does not make up for it.
+
+    What makes up for a difference is another operator behind it. Where there are the same ones, with the same
+    numbers in them, the difference is lost: in an ArgMax, behind a head of zeros, in a sum with numbers that
+    are far larger.
+    """
+    differing: set[str] = set()
+    for name in within[:_INSIDE]:
+        # what was tried before it grew may have been given what is another value in the other graph
+        again = runner.found.regions(dropped - {name}, {})
+        alone = next((r for r in again if r.pair.before == name), None)
+        if alone is None:
+            continue
+        runner.expose([alone])
+        settled = runner.widened(alone, dropped - {name})
+        if not settled.lasting:
+            continue
+        differing.add(name)
+        if runner.found.follows(region.pair, differing, dropped):
+            return settled
+    return None
+
+
+def _following(found: Correspondence, name: str, count: int) -> set[str]:
+    """A value and the next ones behind it that are matched, `count` in all."""
+    reached, chosen = {name}, {name}
+    nodes = found.before.graph.nodes
+    matched = found.matched
+    begin = next(i for i, node in enumerate(nodes) if name in node.outputs)
+    for node in nodes[begin + 1 :]:
+        if len(chosen) >= count:
+            break
+        if reached.intersection(node.inputs):
+            reached.update(filter(None, node.outputs))
+            chosen.update(matched.intersection(node.outputs))
+    return chosen
+
+
+class _Seen:
+    """What tries of a region showed."""
+
+    def __init__(self) -> None:
+        self.results: list[OutputEvidence] = []
+        self.first: list[Array] = []
+        self.draws = 0
+        self.moved = False
+        self.varied: set[str] = set()
+        """What steers branches and loops and was tried in all ways."""
+
+
+class _Runner:
+    def __init__(
+        self,
+        found: Correspondence,
+        tries: Sequence[tuple[Drawn, ...]],
+        seed: int,
+        cancel: Callable[[], bool] | None,
+    ) -> None:
+        self.found, self.tries, self.seed, self.cancel = found, tries, seed, cancel
+        self.one, self.other = Wiring(found.before), Wiring(found.after)
+        self._session: Session | None = None
+        self._exposed: set[str] = set()
+        live = self.one.live, self.other.live
+        self.contents = Contents(found.before, found.after, found.same_content, live)
+
+    def expose(self, regions: Sequence[Changed]) -> None:
+        """Loads the original with what regions are given as outputs."""
+        wanted = {name for r in regions for name in r.reads} & self.one.producer.keys()
+        if wanted - self._exposed:
+            self._exposed |= wanted
+            model = expose(self.found.before, sorted(self._exposed))
+            self._session = Session(model, what="the original", optimise=False)
+
+    def own(self, names: Sequence[str], one: tuple[Drawn, ...], seed: int) -> Feeds:
+        """The original's own values."""
+        feeds = draw(one, seed)
+        wanted = [name for name in names if name not in feeds]
+        if wanted:
+            assert self._session is not None
+            feeds |= self._session.run(feeds, wanted)
+        return {name: feeds[name] for name in names}
+
+    def widened(self, region: Changed, dropped: set[str]) -> Settled:
+        """Evidence of a region, alone or together with what makes its inputs."""
+        alone = found = self.test(region)
+        past: set[str] = set()
+        for _ in range(_UPSTREAM):
+            if found.passed or found.evidence.own or (found.lasting and found.evidence.kind == "unproven"):
+                break
+            past |= {name for name in region.reads if name in self.one.producer}
+            regions = self.found.regions(set(dropped), {region.pair.before: past})
+            wider = next((r for r in regions if r.pair == region.pair), region)
+            if wider.key == region.key:
+                break
+            region = wider
+            self.expose([region])
+            found = self.test(region)
+        return found if found.passed else alone
+
+    def test(self, region: Changed) -> Settled:
+        """Runs a region at all sizes."""
+        nodes = self._nodes(region)
+        evidence = RegionEvidence(
+            value=region.pair.before,
+            before=_named([node.op for node in nodes[0]]),
+            after=_named([node.op for node in nodes[1]]),
+            draws=0,
+            kind="unproven",
+            reason="",
+        )
+        seen = _Seen()
+        try:
+            run = self._both(region)
+            for at, one in enumerate(self.tries):
+                try:
+                    own = self.own(region.reads, one, self.seed)
+                except BadModel:
+                    if at == 0:
+                        raise
+                    continue
+                for kind, feeds in self._sets(region, nodes, own, one, first=at == 0):
+                    found = self._tried(region, run, kind, feeds, seen)
+                    if found is not None:
+                        where = f" on {kind} values" if kind in (_DENSE, _MEETING) else ""
+                        certain = kind != _MEETING
+                        made = replace(
+                            evidence,
+                            draws=seen.draws,
+                            kind="different" if certain else "unproven",
+                            own=not where,
+                            reason=f"{found.reason}{where}",
+                            max_abs=found.max_abs,
+                        )
+                        return Settled(made, region.before.nodes, lasting=True)
+        except BadModel as error:
+            reason = f"it could not be run alone: {printable(str(error))}"
+            return Settled(replace(evidence, reason=reason, own=True), region.before.nodes)
+        return self._judged(region, nodes, evidence, seen)
+
+    def _judged(
+        self, region: Changed, nodes: tuple[list[Node], list[Node]], evidence: RegionEvidence, seen: _Seen
+    ) -> Settled:
+        """What follows from a region that gave the same wherever it was tried."""
+        here = region.before.nodes
+        if not seen.results:
+            return Settled(replace(evidence, reason="not one finite number came out of it"), here)
+        worst = max(seen.results, key=lambda r: r.max_abs or 0.0)
+        equal = all(r.equal for r in seen.results)
+        figures = replace(evidence, draws=seen.draws, max_abs=worst.max_abs, equal=equal)
+        if not region.reads and equal:
+            return Settled(replace(figures, kind="equal", reason="constants: bit for bit the same"), here)
+        if self.contents.draws(nodes):
+            reason = "it draws random numbers, which no two runs share"
+            return Settled(replace(figures, reason=reason), here, lasting=True)
+        twins = {name: twin or name for name, twin in region.given.items()}
+        varied = seen.varied, {name for name, twin in twins.items() if twin in seen.varied}
+        if self.contents.undecided(nodes, varied):
+            return Settled(replace(figures, reason="not every branch in it was taken"), here, lasting=True)
+        if not seen.moved and region.reads:
+            return Settled(replace(figures, reason="its output does not depend on what was varied"), here)
+        differing = self.contents.differences(nodes)
+        # two may make up for each other: a factor that was moved from one weight into the next
+        if differing and (equal or (len(differing) == 1 and differing[0][1])):
+            reason = f"{differing[0][0]} differs, and nothing that was tried shows it"
+            return Settled(replace(figures, reason=reason), here, lasting=True)
+        return Settled(replace(figures, kind="evidence", reason=worst.reason), here)
+
+    def _sets(
+        self,
+        region: Changed,
+        nodes: tuple[list[Node], list[Node]],
+        own: Feeds,
+        one: tuple[Drawn, ...],
+        *,
+        first: bool,
+    ) -> Iterator[tuple[str, list[Feeds]]]:
+        """Sets of values to try, by what they are."""
+        steering = [name for name in controls(nodes[0]) if name in region.before.given]
+        floats = [n for n, v in own.items() if v.dtype.name in _FLOATS and v.size]
+        feeds = [own]
+        if not floats:
+            feeds += [self.own(region.reads, one, self.seed + i) for i in range(1, _DRAWS)]
+        yield "", feeds
+        if steering:
+            yield _STEERED, [_steered(own, steering, way) for way in (True, False)]
+        if not floats:
+            return
+        count = max(1, min(_MANY, _ENOUGH // sum(own[name].size for name in floats)))
+        for spread in _SPREADS if first else _SPREADS[:1]:
+            yield _DENSE, [_dense(own, spread, self.seed + i) for i in range(count)]
+        yield _MEETING, [_meeting(own, self.contents.numbers(nodes), self.seed + i) for i in range(count)]
+
+    def _tried(
+        self,
+        region: Changed,
+        run: Callable[[Feeds], tuple[Array, Array]],
+        kind: str,
+        feeds: Sequence[Feeds],
+        seen: _Seen,
+    ) -> OutputEvidence | None:
+        """Runs a region on sets of values; what showed a difference, None if nothing did."""
+        if kind == _MEETING and not all(r.equal for r in seen.results):
+            return None  # where it rounds otherwise, it may fall to another side of such a number
+        pairs = []
+        for given in feeds:
+            try:
+                pairs.append((*run(given), given))
+            except BadModel:
+                if not kind:
+                    raise
+        if not pairs:
+            return None
+        found = self._compared(region, pairs, run)
+        seen.draws += len(pairs)
+        if not found.passed:
+            # NaN against NaN shows nothing
+            return None if found.equal else found
+        seen.results.append(found)
+        shown = [old for old, _, _ in pairs]
+        seen.moved = seen.moved or _varies([*seen.first, *shown])
+        seen.first = seen.first or shown[:1]
+        names = (n for n, v in feeds[0].items() if v.dtype.kind in "bi" and v.size == 1)
+        if kind == _STEERED:
+            seen.varied.update(names if len(pairs) == len(feeds) else ())
+        return None
+
+    def _nodes(self, region: Changed) -> tuple[list[Node], list[Node]]:
+        return (
+            [self.one.nodes[at] for at in region.before.nodes],
+            [self.other.nodes[at] for at in region.after.nodes],
+        )
+
+    def _both(self, region: Changed) -> Callable[[Feeds], tuple[Array, Array]]:
+        """What runs a region in both graphs on the same values."""
+        types = {name: str(v.dtype) for name, v in self.own(region.reads, self.tries[0], self.seed).items()}
+        before = _alone(self.one, region.before, types)
+        names = {name: twin or name for name, twin in region.given.items()}
+        after = _alone(self.other, region.after, {n: types[twin] for n, twin in names.items()})
+
+        def run(values: Feeds) -> tuple[Array, Array]:
+            old = before({n: values[n] for n in region.before.given})
+            return old, after({n: values[twin] for n, twin in names.items()})
+
+        return run
+
+    def _compared(
+        self,
+        region: Changed,
+        pairs: Sequence[tuple[Array, Array, Feeds]],
+        run: Callable[[Feeds], tuple[Array, Array]],
+    ) -> OutputEvidence:
+        name = (region.pair.before,)
+        old, new = Run(name, tuple((a,) for a, _, _ in pairs)), Run(name, tuple((b,) for _, b, _ in pairs))
+        depth = outputs.depth_of(_part(self.one, region.before, {}))
+        noise = Noise(NOT_NEEDED, depth)
+        (found,) = outputs.compare(old, new, [], noise)
+        if found.equal or not found.dtype.startswith("float"):
+            return found
+        exact = partial(in_float64, self.one, region.before, cancel=self.cancel)
+        truths = [exact({n: given[n] for n in region.before.given}) for _, _, given in pairs]
+        known = [{name[0]: true} for true in truths if true is not None]
+        text = "float64" if len(known) == len(pairs) else "none: the region cannot be run in float64"
+        change = outputs.change(pairs[0][0], run(dict(by_one_ulp(pairs[0][2])))[0])
+        old = replace(old, sensitivity=(change,))
+        truth = known if text == "float64" else []
+        noise = replace(noise, reference=text)
+        (found,) = outputs.compare(old, new, truth, noise)
+        if found.passed:
+            return found
+        given = {n: pairs[0][2][n] for n in region.before.given}
+        part = _part(self.one, region.before, {n: str(v.dtype) for n, v in given.items()})
+        few = independent(part, [Drawn(n, str(v.dtype), v.shape) for n, v in given.items()])
+        noise = replace(
+            noise, independent=dict.fromkeys(name, min(few.values(), default=old.draws[0][0].size))
+        )
+        return outputs.compare(old, new, truth, noise)[0]
+
+
+def _alone(wiring: Wiring, region: Region, types: Mapping[str, str]) -> Callable[[Feeds], Array]:
+    model, names = cut_out(wiring, [region], {name: types[name] for name in region.given})
+    session = Session(model, what="a changed region alone", optimise=False)
+    return lambda values: session.run(values)[names[region.value]]
+
+
+def _part(wiring: Wiring, region: Region, types: Mapping[str, str]) -> Model:
+    return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.given})[0]
+
+
+def _dense(own: Feeds, spread: float, seed: int) -> Feeds:
+    """Values in place of floats: normal, so none is zero, as wide as the original's own times `spread`."""
+    made: Feeds = {}
+    for name, value in own.items():
+        if value.dtype.name not in _FLOATS:
+            made[name] = value
+            continue
+        finite = value[np.isfinite(value)].astype(np.float64)
+        own_spread = float(np.std(finite)) if finite.size else 0.0
+        own_spread = own_spread or (float(np.abs(finite).max(initial=0.0)) or 1.0)
+        generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        with np.errstate(over="ignore"):
+            made[name] = np.asarray(generator.standard_normal(value.shape) * own_spread * spread).astype(
+                value.dtype
+            )
+    return made
+
+
+def _meeting(own: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
+    """Values that decisions turn at: zeros, halves, the same ones again, the region's own numbers."""
+    made: Feeds = {}
+    limits = [v * by for v in numbers for by in (1, 0.5, 1.5)]
+    for name, value in own.items():
+        if value.dtype.name not in _FLOATS:
+            made[name] = value
+            continue
+        generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        chosen = generator.choice([0.0, -0.5, 0.5, -1.0, 1.0, 2.0, *limits], value.shape)
+        kept = generator.random(value.shape) < 0.25
+        with np.errstate(over="ignore"):
+            few = np.asarray(np.where(kept, generator.standard_normal(value.shape), chosen)).astype(
+                value.dtype
+            )
+        made[name] = np.where(np.isfinite(few), few, np.zeros_like(few))
+    return made
+
+
+def _steered(own: Feeds, names: Sequence[str], way: bool) -> Feeds:
+    """The values with every condition true and every loop run a few times, or false and once."""
+    ways = {n: way if own[n].dtype.kind == "b" else (3 if way else 1) for n in names}
+    return {**own, **{n: np.full_like(own[n], value) for n, value in ways.items()}}
+
+
+def _varies(shown: Sequence[Array]) -> bool:
+    """Whether not all of some values are the same."""
+    return any(not outputs.identical(a, shown[0]) for a in shown[1:])
+
+
+def _named(ops: Sequence[str]) -> str:
+    """'Conv, BatchNormalization and 3 more'."""
+    head = ", ".join(printable(op) for op in ops[:_NAMED])
+    return head if len(ops) <= _NAMED else f"{head} and {len(ops) - _NAMED} more"

@@ -1,0 +1,165 @@
+"""Two arrays of one value, compared; and the values on which a layer is tried.
+
+Behind a ReLU half of a weight is multiplied by zero, and in a sum of thousands of terms rounding hides a
+weight that is off by a thousandth: a layer is tried on values without zeros, and on a part of them at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import numpy as np
+from msgspec import Struct, field
+
+from explorer.base.units import shape_text
+from explorer.engine.proof.outputs.compare import Comparison
+from explorer.engine.proof.structure.probes import Pair, Region
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = [
+    "FLOATS",
+    "Place",
+    "Trial",
+    "add",
+    "as_given",
+    "one_part",
+    "rms_between",
+    "same",
+    "seed_of",
+    "undecided",
+    "without_zeros",
+]
+
+FLOATS = ("float16", "float32", "float64")
+
+_PLAIN = 16.0
+"""How many times the original's noise is no matter of rounding."""
+
+_LARGEST_FILL = 10.0
+"""Masks hold numbers near the largest float, with which nothing should be filled."""
+
+
+class Trial(Struct):
+    """The values of one place from both models, compared.
+
+    Attributes:
+        figures: The comparison, over all draws.
+        fault: What is wrong beyond figures: another shape, or the layer cannot be run.
+        differing: Elements that are not equal; only counted for what is no float.
+    """
+
+    figures: Comparison
+    fault: str = ""
+    differing: int = 0
+    elements: int = 0
+
+    @property
+    def equal(self) -> bool:
+        """Bit for bit the same, as far as seen."""
+        return self.figures.equal and not self.fault
+
+
+class Place(Struct):
+    """A value that both models have, and what was seen of it.
+
+    Attributes:
+        pair: Its names.
+        before, after: What makes it in either model out of other such values.
+        dtypes: Its type in either model.
+        nbytes: Of one array of it, as inferred; a guess where nothing is known.
+        whole: As the models run.
+        alone: Its layer alone on the first model's values: as they are, and with their zeros filled.
+    """
+
+    pair: Pair
+    before: Region
+    after: Region
+    dtypes: tuple[str, str]
+    nbytes: int
+    whole: Trial
+    alone: list[Trial] = field(default_factory=list)
+    shape: tuple[int, ...] = ()
+
+    @property
+    def float(self) -> bool:
+        """Whether errors of it have a size."""
+        return self.dtypes[0] in FLOATS
+
+
+def same(a: Array, b: Array) -> bool:
+    """Whether two arrays are equal in type, shape and every bit."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
+    """Takes two arrays into a comparison."""
+    if a.shape != b.shape:
+        trial.fault = f"{shape_text(b.shape)} instead of {shape_text(a.shape)}"
+        trial.figures.equal = False
+        return
+    trial.elements += a.size
+    if a.dtype.kind != "f":
+        trial.differing += int(np.count_nonzero(a != b))
+    if true is not None and np.shape(true) != a.shape:
+        true = None
+    if same(a, b):
+        trial.figures.add_equal(a)
+    else:
+        trial.figures.add(a, b, true)
+
+
+def rms_between(a: Array, b: Array) -> float:
+    """RMS difference of what is finite in both."""
+    if a.shape != b.shape:
+        return 0.0
+    figures = Comparison(0.0)
+    trial = Trial(figures)
+    add(trial, a, b, None)
+    return math.sqrt(figures.mse or 0.0)
+
+
+def as_given(value: Array, dtype: str | None) -> Array:
+    """The value as far as the other model's type can hold it, so that both layers are given the same."""
+    if dtype is None or value.dtype == dtype or np.can_cast(value.dtype, dtype):
+        return value
+    with np.errstate(over="ignore"):
+        return value.astype(dtype).astype(value.dtype)
+
+
+def seed_of(name: str) -> int:
+    """Of what is drawn for a value: the same whatever it is looked at together with."""
+    return zlib.crc32(name.encode())
+
+
+def undecided(trial: Trial) -> bool:
+    """Whether two layers differ by so little that rounding could hide a fault."""
+    if trial.equal or trial.fault:
+        return False
+    before, after = trial.figures.rms_before, trial.figures.rms_after
+    return before is None or after is None or after <= _PLAIN * before
+
+
+def without_zeros(value: Array, seed: int) -> Array:
+    """The value with something of its own size in place of zeros; the value itself if it has none."""
+    zeros = value == 0
+    if value.dtype.kind != "f" or not zeros.any():
+        return value
+    present = np.abs(value[~zeros & np.isfinite(value)])
+    scale = min(float(np.median(present)) if present.size else 1.0, _LARGEST_FILL)
+    drawn = np.random.default_rng(seed).standard_normal(int(np.count_nonzero(zeros))) * scale
+    made = value.copy()
+    # what is never negative may be what a root is taken of
+    made[zeros] = (drawn if (value < 0).any() or not present.size else np.abs(drawn)).astype(value.dtype)
+    return made
+
+
+def one_part(value: Array, part: int, parts: int, seed: int) -> Array:
+    """Of the value one part of `parts` at random places, of one magnitude; the rest zero."""
+    if value.dtype.kind != "f":
+        return value
+    finite = value[np.isfinite(value)]
+    scale = min(float(np.median(np.abs(finite))) if finite.size else 1.0, _LARGEST_FILL)
+    chosen = np.random.default_rng(seed).integers(0, parts, value.shape) == part
+    signs = np.where(value < 0, -scale, scale)
+    return np.where(chosen, signs, 0).astype(value.dtype)

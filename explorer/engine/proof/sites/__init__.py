@@ -1,0 +1,1 @@
+"""Tiled matmuls, run alone."""

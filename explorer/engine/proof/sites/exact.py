@@ -1,0 +1,115 @@
+"""Layer 2 of the proof for products of integers: not within a limit, but bit for bit.
+
+Beside the original's own output stands one of exact integer arithmetic. onnxruntime adds up pairs of products
+of unsigned with signed bytes in 16 bits where the processor has no VNNI, and saturates: where its own output
+is not exact for that reason, the tiled graph has to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.engine.proof.meanings import Meaning
+from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = ["SATURATES", "Exact", "compare_exact", "dense_integers"]
+
+SATURATES = "onnxruntime saturates products of unsigned with signed bytes on this processor"
+
+_FLOAT_LIMIT = 8.0
+"""What |error| / (u |x| |W|) of an original in floats may be against the exact sum."""
+
+
+class Exact(Struct, frozen=True):
+    """What was found.
+
+    Attributes:
+        comparison: With the original's own output.
+        reason: '' if every element is the same.
+        note: What is to be said of the original.
+    """
+
+    comparison: Comparison
+    reason: str
+    note: str
+
+
+def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
+    """Numbers of the whole range of the type."""
+    limits = np.iinfo(x.dtype)
+    made = np.random.default_rng(seed).integers(limits.min, limits.max, x.shape, np.int64, endpoint=True)
+    return np.asarray(made).astype(x.dtype)
+
+
+def compare_exact(
+    meaning: Meaning, draws: Sequence[Sequence[Array]], outputs: Sequence[Array], y: Array
+) -> Exact:
+    """Compares what a tiled site gave with what its integers give.
+
+    Args:
+        meaning: What the site means.
+        draws: Its inputs; for the first of them the original gave `y`.
+        outputs: What the tiled site gave.
+        y: The original's output.
+    """
+    assert meaning.integers is not None
+    floats = np.issubdtype(y.dtype, np.floating)
+    comparison = Comparison(unit_roundoff(str(y.dtype)) if floats else 1.0)
+    reason = note = ""
+    for at, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
+        exact, bound = meaning.integers.exact(inputs)
+        mine = meaning.out(got)
+        shown = np.ones(exact.shape, bool) if meaning.shown is None else meaning.shown
+        wrong = (mine != exact) & shown
+        if wrong.any() and not reason:
+            place = np.argwhere(wrong)[0]
+            here = tuple(place)
+            reason = (
+                f"{int(wrong.sum()):,} of {int(shown.sum()):,} elements are not those of exact integer"
+                f" arithmetic: {mine[here]} instead of {exact[here]} at {_place(place)}"
+            )
+        if at == 0:
+            theirs = meaning.out(y)
+            comparison.add(theirs, mine, exact.astype(np.float64))
+            note = _of_original(meaning, inputs, theirs, exact, bound, shown, floats)
+            if note and not meaning.integers.saturates(inputs):
+                reason = reason or note
+    return Exact(comparison, reason, note)
+
+
+def _of_original(
+    meaning: Meaning,
+    inputs: Sequence[Array],
+    theirs: Array,
+    exact: Array,
+    bound: Array | None,
+    shown: Array,
+    floats: bool,
+) -> str:
+    """In which way the original's own output is not the exact one."""
+    assert meaning.integers is not None
+    if floats and meaning.integers.scale is not None and bound is not None:
+        allowed = (
+            _FLOAT_LIMIT
+            * unit_roundoff(str(theirs.dtype))
+            * (bound * meaning.integers.scale(meaning.added) + np.abs(exact))
+        )
+        gap = np.abs(theirs.astype(np.float64) - exact)
+        wrong = shown & ~(gap <= allowed)
+        return (
+            f"{int(wrong.sum()):,} elements of the original are not near its integers'" if wrong.any() else ""
+        )
+    wrong = shown & (theirs != exact)
+    if not wrong.any():
+        return ""
+    why = f"; {SATURATES}" if meaning.integers.saturates(inputs) else ""
+    return f"{int(wrong.sum()):,} elements of the original are not those of exact integer arithmetic{why}"
+
+
+def _place(place: Any) -> str:
+    return "(" + ", ".join(str(int(i)) for i in place) + ")"

@@ -1,0 +1,270 @@
+"""Planned sites, proved: every product of a plan is walked, and run by itself (layers 1 and 2 of the proof).
+
+The walk (`structure`) is exact and sees everything but a wrong operator body; the run (`sites`) sees the
+bodies, on the original's own activations and on dense random ones. Where sizes are open, both are done at
+several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.model import DTYPES, Model, sources
+from explorer.engine.proof.meanings import Meaning, Original
+from explorer.engine.proof.regions.segments import run_in_pieces
+from explorer.engine.proof.sites.evidence import both, site_evidence
+from explorer.engine.proof.sites.original import find_original
+from explorer.engine.proof.sites.run import Sessions, SiteRun, run_part, run_site
+from explorer.engine.proof.structure.walk import walk
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.runtime.batching import portions
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.runtime.parallel import Share, side_by_side
+from explorer.engine.runtime.random_inputs import Drawn, any_values, draw
+from explorer.engine.shapes import Inference
+from explorer.engine.shapes.subgraphs import Place, places, view
+from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
+
+__all__ = ["SiteProof", "exposed", "key_of"]
+
+_EXPOSED = 1 << 27
+"""Bytes of activations that the original hands out at a time."""
+
+_TOGETHER = 1 << 26
+"""Bytes of activations of the sites that are proved side by side."""
+
+
+class SiteProof:
+    """The sites of one plan.
+
+    Args:
+        before: The original with what the plan takes apart taken apart: in it stand the sites.
+        after: The tiled model.
+        tried: How the inputs are drawn, for each of the sizes that are tried; those that the original does
+            not take are removed.
+        seed: Of the draws.
+        tell: Told how far it is: phase, done, total.
+        cancel: Asked now and then.
+
+    Attributes:
+        unresolved: Planned products whose weight the original does not give, and why.
+        outputs: Of the original on the first draw; None where no site stands in the main graph.
+        seen: Shapes of what goes into the sites of the main graph and comes out of them.
+    """
+
+    def __init__(
+        self,
+        before: Model,
+        after: Model,
+        tried: list[tuple[Drawn, ...]],
+        seed: int,
+        tell: Callable[[str, int, int], None],
+        cancel: Callable[[], bool] | None,
+    ) -> None:
+        self.before, self.after, self.tried, self.seed = before, after, tried, seed
+        self.drawn = tried[0]
+        self.tell, self.cancel = tell, cancel
+        self.unresolved: dict[str, str] = {}
+        self.outputs: dict[str, Array] | None = None
+        self.seen: dict[str, TensorInfo] = {}
+        self._known_names: dict[tuple[str, ...], set[str]] = {}
+        self._known_places: dict[int, list[Place]] = {}
+        self._sessions: dict[str, Sessions] = {}
+        """Of sites of open sizes, which are run at several."""
+        self._files = sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
+
+    def forget(self) -> None:
+        """Lets the kernel take back the weights that were read, which count as memory; runs map them anew."""
+        for file in self._files:
+            file.forget()
+
+    def originals(self, plan: Plan | None) -> dict[str, Original]:
+        """The planned products as the original has them, by output name.
+
+        A site that the original does not have as a product is no subject of layers 1 and 2: the plan was
+        made for another model, such as the one before an earlier tiling.
+        """
+        if plan is None:
+            return {}
+        found = {}
+        wiring = Wiring.of(self.before.graph)
+        for site in plan.sites:
+            try:
+                seen = view(self.before, site.place)
+                known = None if site.place else wiring
+                original = find_original(seen, site.output, site, known) if seen is not None else None
+            except NotTiled as why:
+                self.unresolved[key_of(site)] = printable(str(why))
+                continue
+            if original is not None and self._names(site) >= {site.output, *original.inputs}:
+                found[key_of(site)] = original
+        return found
+
+    def _names(self, site: SitePlan) -> set[str]:
+        """What the other model calls its values where a site stands: another tool may have renamed them."""
+        if site.place not in self._known_names:
+            seen = view(self.after, site.place)
+            nodes = seen.graph.nodes if seen is not None else ()
+            self._known_names[site.place] = {n for node in nodes for n in (*node.outputs, *reads(node))}
+        return self._known_names[site.place]
+
+    def sites(self, plan: Plan, found: Mapping[str, Original]) -> tuple[SiteEvidence, ...]:
+        """Layers 1 and 2 for every site of the plan that the original has."""
+        planned = [s for s in plan.sites if key_of(s) in found]
+        made: dict[str, SiteEvidence] = {}
+        done, total = 0, len(planned) * len(self.tried)
+        wiring = Wiring.of(self.after.graph)
+
+        def tick(more: int) -> None:
+            self.tell("proving sites", done + more, total)
+
+        for drawn in list(self.tried):
+            moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
+            groups = list(portions(moved, exposed, _EXPOSED))
+            runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
+            for group in groups:
+                try:
+                    values = next(runs)
+                except BadModel:
+                    if drawn is self.drawn:
+                        raise
+                    # longer than a table of positions, say: the original does not take this size
+                    self.tried.remove(drawn)
+                    break
+                if drawn is self.drawn:
+                    self._note(values)
+                if any(site.place for site in group):
+                    self._places(drawn)  # once for all of them
+                proved = side_by_side(
+                    [partial(self._site, site, found[key_of(site)], values, drawn, wiring) for site in group],
+                    [exposed(site) for site in group],
+                    _TOGETHER,
+                    tick=tick,
+                    cancel=self.cancel,
+                )
+                for site, evidence in zip(group, proved, strict=True):
+                    known = made.get(key_of(site))
+                    made[key_of(site)] = evidence if known is None else both(known, evidence)
+                done += len(group)
+            if drawn is self.drawn and self.seen:
+                last = next(runs)
+                self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
+        failed = (s for s in plan.sites if key_of(s) in self.unresolved)
+        return (
+            *made.values(),
+            *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
+        )
+
+    def _observed(
+        self, shown: Sequence[Sequence[Original]], drawn: tuple[Drawn, ...]
+    ) -> Iterator[dict[str, Array]]:
+        """What goes into and comes out of the sites in one run of the original, portion by portion."""
+        wanted = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in shown]
+        if drawn is self.drawn and any(wanted):
+            wanted.append([v.name for v in self.before.graph.outputs])
+        return run_in_pieces(self.before, draw(drawn, self.seed), wanted, "the original")
+
+    def _note(self, values: Mapping[str, Array]) -> None:
+        for name, value in values.items():
+            self.seen[name] = TensorInfo(name, str(value.dtype), tuple(value.shape), "observed")
+
+    def _site(
+        self,
+        site: SitePlan,
+        original: Original,
+        values: Mapping[str, Array],
+        drawn: tuple[Drawn, ...],
+        wiring: Wiring,
+        share: Share,
+    ) -> SiteEvidence:
+        after: Model | None = self.after
+        try:
+            if site.place:
+                after = view(self.after, site.place)
+                values = self._within(site, original, drawn, share.threads)
+            if after is None:
+                raise NotTiled("there is no such place in the other model")
+            if site.place:
+                wiring = Wiring.of(after.graph)
+        except (BadModel, NotTiled) as why:
+            return site_evidence(site, 0, printable(str(why)), None, "")
+        inputs, y = [values[name] for name in original.inputs], values[original.output]
+        shapes = [x.shape for x in inputs]
+        meaning = original.at(shapes, y.shape)
+        site = _sized(site, meaning)
+        structure, tiles = "", 0
+        try:
+            dtype = original.dtype or str(inputs[0].dtype)
+            tiles = walk(after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=share.stopped)
+        except NotTiled as fault:
+            structure = printable(str(fault))
+        ran: SiteRun | None = None
+        unrunnable = ""
+        sessions = self._sessions.setdefault(key_of(site), {}) if site.dynamic else None
+        try:
+            ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
+        except BadModel as error:
+            unrunnable = str(error)
+        self.forget()
+        return site_evidence(site, tiles, structure, ran, unrunnable)
+
+    def _within(
+        self, site: SitePlan, original: Original, drawn: tuple[Drawn, ...], threads: int
+    ) -> dict[str, Array]:
+        """Drawn inputs of a site in a body or a function, which no run shows, and its own output for them."""
+        known = next((p.example for p in self._places(drawn) if p.path == site.place), {})
+        generator = np.random.default_rng((self.seed, 3))
+        values: dict[str, Array] = {}
+        for name in original.inputs:
+            info = known.get(name)
+            if info is None or info.shape is None or info.dtype is None:
+                raise NotTiled(f"the shape of '{name}' is not known before a run")
+            # a size that the data decides may be any
+            shape = tuple(d if isinstance(d, int) else 3 for d in info.shape)
+            values[name] = any_values(generator, info.dtype, shape)
+        seen = view(self.before, site.place)
+        assert seen is not None
+        what = f"'{site.name}' of the original"
+        values.update(run_part(seen, [original.output], values, what, threads))
+        return values
+
+    def _places(self, drawn: tuple[Drawn, ...]) -> list[Place]:
+        """Every graph of the original, with shapes at the sizes of these inputs."""
+        if id(drawn) not in self._known_places:
+            shapes = {d.name: (d.dtype, d.shape) for d in drawn}
+            inference = Inference(self.before, {}, shapes)
+            self._known_places[id(drawn)] = list(places(self.before, inference))
+        return self._known_places[id(drawn)]
+
+
+def key_of(site: SitePlan) -> str:
+    """What tells a site from others: value names are unique in one graph only."""
+    return "/".join((*site.place, site.output))
+
+
+def _sized(site: SitePlan, meaning: Meaning) -> SitePlan:
+    """The site at the sizes of a run: those that are open are what they are, the others stay as planned."""
+    axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
+    sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}
+    if not sizes:
+        return site
+    site = replace(site, **sizes)
+    grid = tuple(-(-s // t) for s, t in zip((site.M, site.K, site.N), site.tile, strict=True))
+    return replace(site, grid=grid, products=site.batch * math.prod(grid))
+
+
+_WIDTHS = {d.name: d.bits for d in DTYPES.values()}
+
+
+def exposed(site: SitePlan) -> int:
+    """Bytes of the activations of a site that a run hands out."""
+    elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
+    return elements * _WIDTHS.get(site.dtype, 64) // 8

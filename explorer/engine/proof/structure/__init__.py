@@ -1,0 +1,1 @@
+"""Equal by construction: what meets what, told without a run."""

@@ -1,0 +1,218 @@
+"""Where two graphs can be probed: which value of one is which of the other, and the nodes in between.
+
+Values that both graphs have cut each of them into regions. A region can be run alone, on whatever values it
+is given: that is what tells the layer that makes an error from those that hand it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.diff.forms import Forms
+from explorer.engine.diff.match import match
+from explorer.engine.diff.side import Side, is_counted
+from explorer.engine.diff.sites import pair_sites
+from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.model import Model, Node, Value
+from explorer.engine.tiling.emit.builder import SITE_KEY
+
+__all__ = ["Pair", "Region", "Wiring", "cut_out", "pair_values"]
+
+
+class Pair(Struct, frozen=True):
+    """A value of one graph, and the same value of the other."""
+
+    before: str
+    after: str
+
+
+class Region(Struct, frozen=True):
+    """What makes one value out of the values that it is cut off from.
+
+    Attributes:
+        value: What it makes.
+        nodes: Positions in the graph, ascending.
+        given: The probed values and graph inputs that it reads.
+        stored: The initializers that it reads.
+    """
+
+    value: str
+    nodes: tuple[int, ...]
+    given: frozenset[str]
+    stored: frozenset[str]
+
+
+class Wiring:
+    """A graph by what makes a value.
+
+    Attributes:
+        producer: Value name to the position of its node.
+        live: Values that depend on the graph's inputs.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.nodes = model.graph.nodes
+        self.producer: dict[str, int] = {}
+        self.reads: list[tuple[str, ...]] = []
+        self.live = {v.name for v in model.graph.feeds}
+        for at, node in enumerate(self.nodes):
+            read = tuple(reads(node))
+            self.reads.append(read)
+            made = [name for name in node.outputs if name]
+            self.producer.update((name, at) for name in made)
+            if not self.live.isdisjoint(read):
+                self.live.update(made)
+
+    def region(self, value: str, stops: Container[str]) -> Region:
+        """The nodes behind `value`, back to the values in `stops`, the inputs and the initializers."""
+        chosen, queue = {self.producer[value]}, [self.producer[value]]
+        ends: set[str] = set()
+        while queue:
+            for name in self.reads[queue.pop()]:
+                at = self.producer.get(name)
+                if at is None or name in stops:
+                    ends.add(name)
+                elif at not in chosen:
+                    chosen.add(at)
+                    queue.append(at)
+        stored = ends & self.model.graph.initializers.keys()
+        return Region(value, tuple(sorted(chosen)), frozenset(ends - stored), frozenset(stored))
+
+
+def cut_out(
+    wiring: Wiring, regions: Iterable[Region], dtypes: Mapping[str, str]
+) -> tuple[Model, dict[str, str]]:
+    """A model of some regions side by side, each on given values and none on what another one makes.
+
+    Args:
+        wiring: The graph.
+        regions: Which.
+        dtypes: Of every value that they are given.
+
+    Returns:
+        (the model, whose inputs are what the regions are given; the name of its output for each value).
+    """
+    chosen = list(regions)
+    given = sorted({name for region in chosen for name in region.given})
+    stored = {name for region in chosen for name in region.stored}
+    taken = set(given) | {region.value for region in chosen}
+    names = {name: _unused(f"{name}/alone", wiring.producer) for name in taken if name in wiring.producer}
+    nodes = [
+        _making(wiring.nodes[at], names) for at in sorted({at for region in chosen for at in region.nodes})
+    ]
+    graph = replace(
+        wiring.model.graph,
+        nodes=tuple(nodes),
+        inputs=tuple(Value(name, dtypes[name], None) for name in given),
+        outputs=tuple(Value(names[region.value], None, None) for region in chosen),
+        initializers={k: t for k, t in wiring.model.graph.initializers.items() if k in stored},
+        values=(),
+        extra=(),
+    )
+    return replace(wiring.model, graph=graph), {region.value: names[region.value] for region in chosen}
+
+
+def _unused(name: str, names: Collection[str]) -> str:
+    while name in names:
+        name += "'"
+    return name
+
+
+def _making(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other names for what it makes: who reads the old ones reads a given value."""
+    if names.keys().isdisjoint(node.outputs):
+        return node
+    return Node(
+        node.op,
+        node.inputs,
+        [names.get(name, name) for name in node.outputs],
+        name=node.name,
+        domain=node.domain,
+        overload=node.overload,
+        attributes=node.attributes,
+        metadata=node.metadata,
+    )
+
+
+def pair_values(
+    before: Wiring,
+    after: Wiring,
+    inputs: Mapping[str, str],
+    outputs: Sequence[Pair],
+    known: Mapping[str, str] | None = None,
+) -> list[Pair]:
+    """Values of two graphs that are the same, in the order in which the first makes them.
+
+    A name is believed where it is made by the same operator, or by a tiled site. Where one is not, the two
+    graphs number their values apart, and what a diff finds is believed instead.
+
+    Args:
+        before: The first graph.
+        after: The second graph.
+        inputs: Input of the first graph to input of the second.
+        outputs: Outputs of the graphs, which correspond whatever they are called.
+        known: More values that do.
+    """
+    ends = {pair.before: pair.after for pair in outputs}
+    shared = [name for name in before.producer if name in after.producer and name in before.live]
+    doubted = [name for name in shared if not _believed(before, after, name)]
+    pairs: dict[str, str] = {}
+    if not doubted:
+        pairs = {name: name for name in shared}
+    rest = before.live - pairs.keys()
+    if doubted or (any(name in before.producer for name in rest) and _has_more(after, pairs)):
+        for one, other in _matched(before.model, after.model, inputs, ends):
+            if one in before.live and other in after.live:
+                pairs.setdefault(one, other)
+    pairs.update(known or {})
+    pairs.update((a, b) for a, b in ends.items() if a in before.producer and b in after.producer)
+    seen: set[str] = set()
+    taken = set(ends.values())
+    found = []
+    for name in before.producer:
+        twin = pairs.get(name)
+        # an output is what the user sees: nothing else may take its partner away
+        if twin is None or twin in seen or (twin in taken and name not in ends):
+            continue
+        seen.add(twin)
+        found.append(Pair(name, twin))
+    return found
+
+
+def _believed(before: Wiring, after: Wiring, name: str) -> bool:
+    one, other = before.nodes[before.producer[name]], after.nodes[after.producer[name]]
+    if one.key == other.key or SITE_KEY in one.metadata or SITE_KEY in other.metadata:
+        return True
+    return not is_counted(name, one.op)
+
+
+def _has_more(after: Wiring, pairs: Mapping[str, str]) -> bool:
+    """Whether the second graph has values outside of tiled sites that are not paired yet."""
+    paired = set(pairs.values())
+    return any(
+        name in after.live and name not in paired and SITE_KEY not in after.nodes[at].metadata
+        for name, at in after.producer.items()
+    )
+
+
+def _matched(
+    before: Model, after: Model, inputs: Mapping[str, str], ends: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Values that a diff finds to be the same."""
+    one, other = Side(before), Side(after)
+    forms = Forms()
+    sites = pair_sites(one, other, forms)
+    closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
+    ties = [*inputs.items(), *(tie for site in sites for tie in site.ties), *ends.items()]
+    found = match(one, other, forms, closed=closed, ties=ties)
+    pairs = [tie for site in sites for tie in site.ties]
+    for a, b in enumerate(found.before):
+        if b is not None and one.nodes[a].key == other.nodes[b].key:
+            pairs += [
+                (x, y) for x, y in zip(one.nodes[a].outputs, other.nodes[b].outputs, strict=False) if x and y
+            ]
+    return pairs

@@ -1,0 +1,359 @@
+"""Global value numbering: values of two graphs that are equal by construction get the same number.
+
+A value is what its operator, its attributes, its constants (every bit of them, whatever they are called) and
+the numbers of what it reads make of it. That needs no run, and holds for every input. Names mean nothing
+here: an inlined function, a renamed value, a Constant in place of an initializer, an Identity in between
+change no number. What a compiler does inside one graph to find a value that it has already (Alpern, Wegman
+and Zadeck, "Detecting equality of variables in programs", POPL 1988) is done across two.
+
+A tiled site is numbered by the product that it is proved to be and by what it multiplies, on both sides.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.diff.forms import Form, Forms
+from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.model import (
+    AttributeRef,
+    Function,
+    Graph,
+    Model,
+    Node,
+    Span,
+    Tensor,
+    tensor_from_array,
+)
+from explorer.engine.proof.meanings import Original
+from explorer.engine.shapes.subgraphs import body_name, call_name
+
+__all__ = ["RANDOM", "GraphNumbers", "ValueNumbers", "held"]
+
+_ABSENT = 0
+"""Number of an input that is left out."""
+
+_NODES = 4_000_000
+"""Nodes, those of inlined functions included, that are followed: functions that call each other twice each
+stand for more than anybody can."""
+
+_DEEPEST = 64
+"""Calls and bodies inside each other."""
+
+RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+"""Operators of which two with the same inputs give two values; so does Dropout when it trains."""
+
+_SCALARS: Mapping[str, Callable[[Any], Any]] = {
+    "value_float": np.float32,
+    "value_floats": lambda values: np.asarray(values, np.float32),
+    "value_int": np.int64,
+    "value_ints": lambda values: np.asarray(values, np.int64),
+}
+"""Attributes in which a Constant can hold numbers without a tensor."""
+
+
+class ValueNumbers:
+    """The table that graphs share: equal numbers are equal values.
+
+    Args:
+        models: All whose values are to be numbered.
+        cancel: Asked between slabs of weights; True stops.
+    """
+
+    def __init__(self, models: Iterable[Model], cancel: Callable[[], bool] | None = None) -> None:
+        self._forms = Forms(cancel)
+        self._table: dict[Form, int] = {("absent",): _ABSENT}
+        self._stored: dict[Form, list[tuple[Tensor, int]]] = {}
+        versions: dict[str, set[int]] = {}
+        for model in models:
+            for opsets in (model.opsets, *(f.opsets for f in model.functions.values())):
+                for domain, version in opsets.items():
+                    versions.setdefault(domain, set()).add(version)
+        self._mixed = {domain for domain, found in versions.items() if len(found) > 1}
+        self._since: dict[tuple[str, str, int], int] = {}
+
+    def number(self, *form: Any) -> int:
+        """The number of whatever is described so."""
+        return self._table.setdefault(form, len(self._table))
+
+    def content(self, tensor: Tensor) -> int:
+        """The number of a stored tensor: the same for the same type, shape and bits."""
+        bucket = self._stored.setdefault(self._forms.sample(tensor), [])
+        for known, number in bucket:
+            if known is tensor or (_has_bytes(tensor) and self._forms.equal_content(known, tensor)):
+                return number
+        bucket.append((tensor, self.number("stored", len(self._table))))
+        return bucket[-1][1]
+
+    def operator(self, node: Node, opsets: Mapping[str, int]) -> Form:
+        """What a node computes, its attributes aside: the operator in the version that the model means."""
+        if node.domain not in self._mixed:
+            return node.key
+        key = node.domain, node.op, opsets.get(node.domain, 0)
+        if key not in self._since:
+            import onnx.defs  # 200 ms, and only models of different operator sets need it
+
+            try:
+                self._since[key] = onnx.defs.get_schema(node.op, key[2], node.domain).since_version
+            except onnx.defs.SchemaError:
+                self._since[key] = key[2]
+        return (*node.key, self._since[key])
+
+
+def held(node: Node) -> Tensor | None:
+    """What a Constant holds; None for any other node, and for what is no tensor of its own."""
+    if node.op != "Constant" or node.domain:
+        return None
+    for name, value in node.attributes.items():
+        if isinstance(value, Tensor):
+            return value
+        if name in _SCALARS and not isinstance(value, AttributeRef):
+            return tensor_from_array(name, np.asarray(_SCALARS[name](value)))
+    return None
+
+
+def _has_bytes(tensor: Tensor) -> bool:
+    return tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
+
+
+class _Scope:
+    """One graph or body, with what its names stand for."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        stored: Mapping[str, Tensor],
+        known: dict[str, int],
+        opsets: Mapping[str, int],
+        *,
+        parent: _Scope | None = None,
+        path: tuple[str, ...] = (),
+        bindings: Mapping[str, Form] | None = None,
+        depth: int = 0,
+        bodies: int = 0,
+    ) -> None:
+        self.makers = {name: node for node in nodes for name in node.outputs if name}
+        self.stored = stored
+        self.known = known
+        self.opsets = opsets
+        self.parent = parent
+        self.path = path
+        self.bindings = bindings
+        self.depth = depth
+        self.bodies = bodies
+        """Bodies around it: calls change nothing in what a body is, as an inlined one is the same."""
+
+
+class GraphNumbers:
+    """The values of one model, numbered as far as its outputs depend on them.
+
+    Args:
+        table: Shared with the other models.
+        model: The model.
+        inputs: Numbers of its inputs by name.
+        site: The product behind a value, by the path of its graph, its name and the node that makes it, where
+            one is proved; None for any other.
+        assumed: Values of the main graph with numbers that they are to have, though nothing shows it.
+
+    Attributes:
+        values: Numbers by name, of the main graph.
+        derived: What `assumed` values would be numbered without the assumption.
+        nodes: How many nodes of the main graph were followed.
+        sites: Keys of the sites that were met.
+    """
+
+    def __init__(
+        self,
+        table: ValueNumbers,
+        model: Model,
+        inputs: Mapping[str, int],
+        *,
+        site: Callable[[tuple[str, ...], str, Node], Original | None] = lambda path, name, node: None,
+        assumed: Mapping[str, int] | None = None,
+    ) -> None:
+        self.table = table
+        self.model = model
+        self.site = site
+        self.assumed = assumed or {}
+        self.derived: dict[str, int] = {}
+        self.sites: set[str] = set()
+        self._drawn: dict[Form, int] = {}
+        self._draws = 0
+        self._called: dict[Form, list[int]] = {}
+        self._left = _NODES
+        graph = model.graph
+        replaceable = {
+            name: table.number("default", name, table.content(graph.initializers[name]))
+            for name in model.defaults
+        }
+        self._main = _Scope(graph.nodes, graph.initializers, {**replaceable, **inputs}, model.opsets)
+        followed: set[int] = set()
+        self._followed = followed
+        self._of([value.name for value in graph.outputs], self._main)
+        self.values = self._main.known
+        self.nodes = len(followed)
+
+    def _of(self, names: Sequence[str], scope: _Scope) -> list[int]:
+        """Numbers of values, and on the way of all that they depend on; without recursion along a graph."""
+        pending = list(reversed(names))
+        begun: set[str] = set()
+        known, makers = scope.known, scope.makers
+        while pending:
+            name = pending[-1]
+            if name in known or name not in makers:
+                pending.pop()
+                if name not in known:
+                    known[name] = self._outside(name, scope)
+                continue
+            node = makers[name]
+            product = self.site(scope.path, name, node)
+            needed = product.inputs if product is not None else tuple(reads(node))
+            waiting = [n for n in needed if n not in known]
+            if waiting and name not in begun:
+                begun.add(name)
+                pending += reversed(waiting)
+                continue
+            pending.pop()
+            if waiting:
+                self._unknown(name, scope)  # it depends on itself
+            elif product is not None:
+                self._place(product, name, scope)
+            else:
+                self._node(node, scope)
+        return [known[name] for name in names]
+
+    def _outside(self, name: str, scope: _Scope) -> int:
+        """A value that no node of the graph makes: stored, or of a graph around."""
+        if not name:
+            return _ABSENT
+        if name in scope.stored:
+            return self.table.content(scope.stored[name])
+        if scope.parent is not None:
+            return self._of([name], scope.parent)[0]
+        self._unknown(name, scope)
+        return scope.known[name]
+
+    def _unknown(self, name: str, scope: _Scope) -> None:
+        """Gives a value a number that no other one has."""
+        scope.known[name] = self.table.number("unknown", id(self), scope.path, name)
+
+    def _place(self, product: Original, name: str, scope: _Scope) -> None:
+        key = "/".join((*scope.path, name))
+        self.sites.add(key)
+        if scope is self._main:
+            self._followed.add(id(scope.makers[name]))
+        given = tuple(scope.known[n] for n in product.inputs)
+        self._set(name, self.table.number("site", key, given), scope)
+
+    def _set(self, name: str, number: int, scope: _Scope) -> None:
+        assumed = self.assumed.get(name) if scope is self._main else None
+        if assumed is not None:
+            self.derived[name] = number
+        scope.known[name] = number if assumed is None else assumed
+
+    def _node(self, node: Node, scope: _Scope) -> None:
+        self._left -= 1
+        if scope is self._main:
+            self._followed.add(id(node))
+        given = [scope.known.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
+        while given and given[-1] == _ABSENT:
+            given.pop()
+        made = self._made(node, given, scope)
+        for name, number in zip(node.outputs, made, strict=False):
+            if name:
+                self._set(name, number, scope)
+
+    def _made(self, node: Node, given: list[int], scope: _Scope) -> list[int]:
+        """Numbers of the outputs of a node."""
+        function = self.model.functions.get(node.key)
+        if self._left < 0 or scope.depth > _DEEPEST:
+            return [self.table.number("unknown", id(self), id(node), at) for at in range(len(node.outputs))]
+        if function is not None:
+            return self._call(function, node, given, scope)
+        if not node.domain and node.op == "Identity" and len(given) == 1:
+            return given
+        if (tensor := held(node)) is not None:
+            return [self.table.content(tensor)]
+        attributes = tuple(
+            (name, value)
+            for name in sorted(node.attributes)
+            if (value := self._attribute(node, name, node.attributes[name], scope)) is not None
+        )
+        form: Form = (self.table.operator(node, scope.opsets), tuple(given), attributes, len(node.outputs))
+        if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(given) > 2):
+            # two draws are two values; the first of one graph is the first of the other
+            self._draws += 1
+            self._drawn[form] = self._drawn.get(form, 0) + 1
+            form = (*form, "draw", self._drawn[form])
+        number = self.table.number("node", form)
+        return [self.table.number("output", number, at) for at in range(len(node.outputs))]
+
+    def _call(self, function: Function, node: Node, given: list[int], scope: _Scope) -> list[int]:
+        """A function's outputs: those of its body, in place of the call."""
+        own = {**function.defaults, **node.attributes}
+        bindings = {
+            name: item
+            for name, value in own.items()
+            if (item := self._attribute(node, name, value, scope)) is not None
+        }
+        # functions that call each other twice each are followed once for each set of inputs
+        form: Form = id(function), scope.bodies, tuple(given), tuple(sorted(bindings.items()))
+        if form in self._called:
+            return self._called[form]
+        draws = self._draws
+        padded = [*given, *[_ABSENT] * (len(function.inputs) - len(given))]
+        inner = _Scope(
+            function.nodes,
+            {},
+            dict(zip(function.inputs, padded, strict=False)),
+            {**scope.opsets, **function.opsets},
+            path=(call_name(self.model, function),),
+            bindings=bindings,
+            depth=scope.depth + 1,
+            bodies=scope.bodies,
+        )
+        made = self._of(function.outputs, inner)
+        if draws == self._draws:
+            self._called[form] = made
+        return made
+
+    def _body(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
+        """A body as a function of its inputs and of what it takes from around."""
+        bodies = scope.bodies + 1
+        inner = _Scope(
+            graph.nodes,
+            graph.initializers,
+            {v.name: self.table.number("parameter", bodies, at) for at, v in enumerate(graph.inputs)},
+            scope.opsets,
+            parent=scope,
+            path=(*scope.path, body_name(node, attribute)),
+            bindings=scope.bindings,
+            depth=scope.depth + 1,
+            bodies=bodies,
+        )
+        return len(graph.inputs), tuple(self._of([v.name for v in graph.outputs], inner))
+
+    def _attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
+        """An attribute's value; None for a reference to one that the caller does not give."""
+        if isinstance(value, float):
+            return "f", struct.pack("<d", value)  # NaN equals itself, and -0.0 is not 0.0
+        if isinstance(value, (int, str, bytes)):
+            return type(value).__name__, value
+        if isinstance(value, Tensor):
+            return "tensor", self.table.content(value)
+        if isinstance(value, AttributeRef):
+            return (scope.bindings or {}).get(value.name)
+        if isinstance(value, Graph):
+            return "graph", self._body(node, name, value, scope)
+        if isinstance(value, (tuple, list)):
+            many = enumerate(value)
+            return "many", tuple(self._attribute(node, f"{name}[{i}]", item, scope) for i, item in many)
+        if isinstance(value, Span):
+            return "span", bytes(value.view())
+        return "opaque", id(value)

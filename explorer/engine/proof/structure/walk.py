@@ -1,0 +1,531 @@
+"""Layer 1 of the proof: the tiled graph is the same product, shown without running it.
+
+The site is followed with symbols (`symbols`); its output says which tile products were summed into
+which element. For every (m, n) the products must come in the order of k, every k once, each with the
+right block of the activation and with a tile that is bit for bit the slice of the original weight; the
+bias once; nothing else. What this cannot see is an operator that does not do what it says: layer 2.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.base.errors import Cancelled
+from explorer.base.units import printable
+from explorer.engine.graph.interpreter import Interpreter, Wiring
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.meanings import Meaning, Original
+from explorer.engine.proof.symbolic.blocks import Given, Ledger, NotTiled, Product, Symbol, Total
+from explorer.engine.proof.symbolic.integers import IntegerRules, sums_behind
+from explorer.engine.proof.symbolic.symbols import Symbols
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.facts import SitePlan
+
+__all__ = ["walk"]
+
+
+def walk(
+    after: Model,
+    site: SitePlan,
+    original: Original,
+    meaning: Meaning,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
+    *,
+    wiring: Wiring | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> int:
+    """Walks one site of the tiled graph and compares every tile.
+
+    Args:
+        after: The tiled model.
+        site: What the plan says of the site.
+        original: The product as it was.
+        meaning: What it means at these sizes.
+        shapes: Of the original's inputs as they arrive.
+        dtype: Element type of the operands.
+        wiring: Of the tiled graph, if it is known.
+        cancel: Asked at every tile of the output.
+
+    Returns:
+        How many tiles were compared bit for bit.
+
+    Raises:
+        NotTiled: The first thing that is wrong, in words.
+        Cancelled: `cancel` said so.
+    """
+    said = site.batch, site.M, site.K, site.N
+    true = meaning.batch, meaning.M, meaning.K, meaning.N
+    if said != true:
+        raise NotTiled(f"the plan says {_size(said)}, the original multiplies {_size(true)}")
+    symbols = Symbols(dtype)
+    ledger = symbols.ledger
+    given = [ledger.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
+    if meaning.integers is not None:
+        symbols.override = IntegerRules(meaning.integers, given, ledger.next).apply
+    values: dict[str, Any] = dict(zip(original.inputs, given, strict=True))
+    graph = after.graph
+    nodes, ends = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
+    strange = sorted(ends - set(values))
+    if strange:
+        raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")
+    interpreter = Interpreter(symbols, after.functions)
+    symbols.interpreter = interpreter
+    scope = interpreter.scope(graph.initializers, values)
+    try:
+        interpreter.run(nodes, scope)
+        result = scope[site.output]
+    except (LookupError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
+        # a graph that contradicts itself is found by whatever it trips over first
+        detail = " ".join(str(error).split())[:120] or type(error).__name__
+        raise NotTiled(f"its graph cannot be followed: {detail}") from None
+    finally:
+        symbols.interpreter = None  # no circle: what was made goes when nobody needs it
+    if not isinstance(result, Symbol):
+        raise NotTiled("its output does not depend on its input")
+    elements = math.prod(meaning.shape)
+    if math.prod(result.shape) != elements:
+        raise NotTiled(f"its output has shape {list(result.shape)} for {elements:,} elements")
+    check = _Check(given, meaning, site)
+    codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
+    codes = meaning.out(codes.reshape(meaning.shape))
+    for area in check.grid():
+        if cancel is not None and cancel():
+            raise Cancelled
+        here = codes[area.cut].reshape(-1)
+        if meaning.shown is None:
+            seen = np.arange(here.size)
+        else:
+            seen = np.flatnonzero(meaning.shown[area.cut])
+            here = here[seen]
+        if here.size:
+            for positions, terms in _resolve(ledger, here, 1.0):
+                check.piece(area, seen if positions is None else seen[positions], terms, here.size)
+    due = site.products - check.unseen()
+    if check.tiles != due:
+        raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
+    return check.tiles
+
+
+def _size(sizes: tuple[int, int, int, int]) -> str:
+    batch, *matrix = sizes
+    product = " x ".join(map(str, matrix))
+    return product if batch == 1 else f"{batch:,} times {product}"
+
+
+class _Term(Struct, frozen=True):
+    """What is added into some elements: elements `local` of a block, or numbers, times `factor`."""
+
+    source: Product | Given | Array
+    local: Array
+    factor: float
+
+
+Pieces = list[tuple[Array | None, list[_Term]]]
+
+
+def _resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
+    """Opens sums until only products, given values and numbers are left.
+
+    Returns:
+        (positions in `codes`, None for all; the terms of those elements in order of addition).
+    """
+    pieces: Pieces = []
+    for block, positions in ledger.groups(codes):
+        chosen = codes if positions is None else codes[positions]
+        if block is None:
+            pieces.append((positions, []))
+        elif isinstance(block, Total):
+            for inner, terms in _opened(ledger, block, chosen - block.base, factor):
+                if inner is None:
+                    pieces.append((positions, terms))
+                else:
+                    pieces.append((inner if positions is None else positions[inner], terms))
+        else:
+            assert isinstance(block, (Product, Given))
+            pieces.append((positions, [_Term(block, chosen - block.base, factor)]))
+    return pieces
+
+
+def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces:
+    """The elements `local` of a sum, term by term; split where a term splits."""
+    pieces: Pieces = [(None, [])]
+    for value, times in total.terms:
+        scale = factor * times
+        refined: Pieces = []
+        for positions, terms in pieces:
+            here = local if positions is None else local[positions]
+            added = _term(ledger, value, total.shape, here, scale)
+            if len(added) == 1 and added[0][0] is None:
+                terms += added[0][1]
+                refined.append((positions, terms))
+                continue
+            for inner, more in added:
+                assert inner is not None
+                refined.append((inner if positions is None else positions[inner], terms + more))
+        pieces = refined
+    return pieces
+
+
+def _term(
+    ledger: Ledger, value: Symbol | Array, shape: tuple[int, ...], local: Array, factor: float
+) -> Pieces:
+    if isinstance(value, Symbol) and value.shape == shape:
+        if isinstance(value.whole, Product):
+            return [(None, [_Term(value.whole, local, factor)])]
+        return _resolve(ledger, value.codes.reshape(-1)[local], factor)
+    index = np.unravel_index(local, shape)
+    if isinstance(value, Symbol):
+        return _resolve(ledger, np.broadcast_to(value.codes, shape)[index], factor)
+    return [(None, [_Term(np.broadcast_to(value, shape)[index], local, factor)])]
+
+
+class _Rectangle(Struct, frozen=True):
+    """A tile of the output: which matrix; where it begins; how many rows and columns of it there are."""
+
+    b: int
+    m: int
+    n: int
+    rows: int
+    columns: int
+
+    @property
+    def cut(self) -> tuple[int, slice, slice]:
+        """What cuts it out of (batch, M, N)."""
+        return self.b, slice(self.m, self.m + self.rows), slice(self.n, self.n + self.columns)
+
+
+class _Check:
+    """Compares pieces of the output with what the original computes there."""
+
+    def __init__(self, given: Sequence[Symbol], meaning: Meaning, site: SitePlan) -> None:
+        self.meaning = meaning
+        self.sizes = meaning.M, meaning.K, meaning.N
+        self.site = site
+        self.tile = site.tile
+        self.tiles = 0
+        self.whole = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
+        """Whether tiles at an end are whole: edges are padded, or the size is open."""
+        self.labels: dict[str, list[tuple[int, str]]] = {}
+        """What a label claims of which axis."""
+        self.places: dict[tuple[int, int, int], Array] = {}
+        """Where the elements of a tile stand in the product that makes it, by the size of both."""
+        codes = [value.codes for value in given]
+        self.left = meaning.left(codes)
+        self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
+        """Rows of X that were looked at last: whose matrix, which block, and their codes."""
+        self.weight = meaning.weight(codes)
+        self.stored: Array | None = None
+        """The weight's bits; None where the right operand comes from the data, and `weight` holds codes."""
+        if isinstance(meaning.right, np.ndarray):
+            self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
+            self.stored = _bits(self.weight, self.bits)
+        self.compared: set[tuple[Any, ...]] = set()
+        self.bias = given[meaning.bias] if isinstance(meaning.bias, int) else None
+        self.expected_bias: Array | None = None
+        """The bias C, or its codes, for every element of the output as it is arranged."""
+        bias = self.bias.codes if self.bias is not None else meaning.bias
+        if bias is not None:
+            assert isinstance(bias, np.ndarray)
+            self.expected_bias = meaning.added(bias)
+
+    def grid(self) -> Iterator[_Rectangle]:
+        """The tiles of the output."""
+        M, _, N = self.sizes
+        tm, _, tn = self.tile
+        for b, m, n in itertools.product(range(self.meaning.batch), range(0, M, tm), range(0, N, tn)):
+            yield _Rectangle(b, m, n, min(tm, M - m), min(tn, N - n))
+
+    def piece(self, area: _Rectangle, positions: Array, terms: Sequence[_Term], due: int) -> None:
+        """Checks elements of one tile that are sums of the same products.
+
+        Args:
+            area: The tile.
+            positions: Of the elements in it, flat.
+            terms: What is added up there.
+            due: How many elements of the tile the output shows.
+        """
+        _, K, _ = self.sizes
+        row, column = divmod(int(positions[0]), area.columns)
+        at = f"{area.b}, " if self.meaning.batch > 1 else ""
+        place = f"at ({at}{area.m + row}, {area.n + column}) of the output"
+        products = [t for t in terms if isinstance(t.source, Product)]
+        if not products:
+            raise NotTiled(f"nothing is multiplied {place}")
+        first = products[0]
+        assert isinstance(first.source, Product)
+        self._stands(area, positions, first, due, place)
+        done = 0
+        for index, term in enumerate(products):
+            product = term.source
+            assert isinstance(product, Product)
+            if term.local is not first.local and not np.array_equal(term.local, first.local):
+                raise NotTiled(f"products are shifted against each other {place}")
+            done = self._product(product, area, index, done, term.factor)
+        if done != K:
+            raise NotTiled(f"terms are missing {place}: products cover {done:,} of {K:,} along the depth")
+        self.tiles += len(products)
+        if len(products) < len(terms) or self.expected_bias is not None:
+            others = [t for t in terms if not isinstance(t.source, Product)]
+            self._others(others, area, positions, place)
+
+    def _stands(self, area: _Rectangle, positions: Array, first: _Term, due: int, place: str) -> None:
+        """Checks that a product makes the whole tile, the right way up."""
+        tm, _, tn = self.tile
+        shape = first.source.shape
+        size = self._full("M", tm, area.rows), self._full("N", tn, area.columns)
+        if shape != size:
+            raise NotTiled(
+                f"a tile of {shape[0]}x{shape[1]} stands {place}, the plan has {size[0]}x{size[1]} tiles"
+                f" on a grid of {tm}x{tn}"
+            )
+        key = area.rows, area.columns, size[1]
+        if key not in self.places:
+            self.places[key] = (np.arange(area.rows)[:, None] * size[1] + np.arange(area.columns)).reshape(-1)
+        if not np.array_equal(first.local, self.places[key][positions]):
+            raise NotTiled(f"elements of a tile are not where they belong, {place}")
+        if positions.size != due:
+            raise NotTiled(f"a part of the tile {place} comes from elsewhere")
+
+    def unseen(self) -> int:
+        """Products of tiles of which the output shows nothing."""
+        shown = self.meaning.shown
+        if shown is None:
+            return 0
+        tm, tk, tn = self.tile
+        M, K, N = self.sizes
+        tiles = np.add.reduceat(np.add.reduceat(shown, range(0, M, tm), 1, np.intp), range(0, N, tn), 2)
+        return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
+
+    def _full(self, axis: str, tile: int, extent: int) -> int:
+        """How long a tile is along an axis."""
+        return tile if self.whole[axis] else extent
+
+    def _product(self, product: Product, area: _Rectangle, index: int, done: int, factor: float) -> int:
+        """Checks one product; returns how far the depth is covered with it."""
+        _, K, _ = self.sizes
+        tm, tk, tn = self.tile
+        where = area.m // tm, area.n // tn, index
+        want = min(tk, K - index * tk)
+        self._block(product.left, area, done, where)
+        if want <= 0:
+            raise NotTiled(f"product {where} is one more than the depth holds: a term comes twice")
+        if product.left.shape[1] != self._full("K", tk, want):
+            raise NotTiled(
+                f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
+            )
+        right = product.right
+        if isinstance(right, Symbol):
+            self._flowing(right, area, done, want, where, factor)
+        else:
+            # blocks of rows meet the same tiles: once is enough for the same bytes, read in the same order
+            key = (
+                right.__array_interface__["data"][0],
+                right.dtype,
+                right.strides,
+                right.shape,
+                area.b,
+                done,
+                area.n,
+            )
+            if key not in self.compared or factor != 1.0:
+                self._tile(right, where, done, want, area, factor)
+                self.compared.add(key)
+        self._label(product.label, where)
+        return done + want
+
+    def _block(self, left: Symbol, area: _Rectangle, done: int, where: tuple[int, int, int]) -> None:
+        """Checks that `left` is the block of the activation that is due, with zeros behind the last row."""
+        if left.decoded is None:
+            left.decoded = set()
+        key = area.b, area.m, done
+        if key in left.decoded:
+            return
+        if self.band[0] != (area.b, area.m):
+            self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
+        if not _same_block(left.codes, self.band[1], 0, done):
+            raise NotTiled(self._misplaced(left.codes, area, done, where))
+        left.decoded.add(key)
+
+    def _flowing(
+        self,
+        right: Symbol,
+        area: _Rectangle,
+        done: int,
+        want: int,
+        where: tuple[int, int, int],
+        factor: float,
+    ) -> None:
+        """Checks that `right` is the tile of the second activation that is due."""
+        if self.stored is not None:
+            raise NotTiled(f"product {where} multiplies by something else than the weight")
+        if factor not in _either(self.meaning.alpha):
+            raise NotTiled(f"product {where} is scaled by {factor:g} instead of {self.meaning.alpha:g}")
+        if right.decoded is None:
+            right.decoded = set()
+        key = area.b, done, area.n
+        if key in right.decoded:
+            return
+        if not _same_block(right.codes, self.weight[area.b], done, area.n):
+            raise NotTiled(f"the tile of product {where} is not its block of the second operand")
+        right.decoded.add(key)
+
+    def _misplaced(self, codes: Array, area: _Rectangle, done: int, where: tuple[int, int, int]) -> str:
+        """What block a product takes instead of the one that is due, in words."""
+        x = np.stack([self.left(b, slice(None)) for b in range(self.meaning.batch)])
+        due = x[area.b, area.m : area.m + codes.shape[0], done : done + codes.shape[1]]
+        if np.any((codes[: due.shape[0], : due.shape[1]] < 0) & (due == 0)):
+            return f"product {where} takes the number 0 where the zero point is due"
+        if codes.size == 0 or codes[0, 0] == 0 != x[area.b, area.m, min(done, self.sizes[1] - 1)]:
+            return "a product takes a block that begins with zeros instead of the input"
+        found = np.argwhere(x == codes[0, 0])
+        for b, row, depth in found.tolist():
+            if not _same_block(codes, x[b], row, depth):
+                continue
+            if b != area.b:
+                return f"product {where} takes matrix {b} of the input instead of {area.b}"
+            if row != area.m:
+                return f"product {where} takes rows {row} of the input instead of {area.m}"
+            kind = "twice or out of order" if depth < done else "too late, or one is missing"
+            return f"product {where} takes depth {depth:,} where {done:,} is due: a term comes {kind}"
+        if not len(found):
+            return "a product takes something that is not the input"
+        _, row, depth = found[0].tolist()
+        return f"a product takes a block that is not a block of the input at ({row}, {depth})"
+
+    def _label(self, label: str, where: tuple[int, int, int]) -> None:
+        """The (m, n, k) written on a node must be true; inside a Scan only k is a place in the whole."""
+        if label not in self.labels:
+            looped = self.site.form == "scan"
+            said = enumerate(label.split(",")[:3])
+            self.labels[label] = [(i, t) for i, t in said if t not in ("", "*") and (i == 2 or not looped)]
+        for axis, text in self.labels[label]:
+            if text != str(where[axis]):
+                raise NotTiled(f"product {where} is labelled ({printable(label)})")
+
+    def _tile(
+        self,
+        right: Array,
+        where: tuple[int, int, int],
+        depth: int,
+        width: int,
+        area: _Rectangle,
+        factor: float,
+    ) -> None:
+        """Compares a tile bit for bit with its slice of the weight."""
+        if self.stored is None:
+            raise NotTiled(f"product {where} multiplies by numbers instead of the second operand")
+        columns = slice(area.n, area.n + area.columns)
+        alpha = self.meaning.alpha
+        weight = self.weight[area.b]
+        part = right[:width, : area.columns]
+        if right.shape[1] != self._full("N", self.tile[2], area.columns):
+            raise NotTiled(f"the tile of product {where} is {right.shape[1]} wide")
+        same_type = part.dtype == weight.dtype
+        if factor == 1.0 != alpha:
+            # alpha may have been multiplied into the weight instead
+            want = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
+            equal = np.array_equal(_bits(part, self.bits), _bits(want, self.bits)) if same_type else False
+        else:
+            if factor not in (alpha, float(np.asarray(alpha, weight.dtype))):
+                raise NotTiled(f"product {where} is scaled by {factor:g} instead of {alpha:g}")
+            slice_ = self.stored[area.b][depth : depth + width, columns]
+            if same_type:
+                # along the stored order: the weight is the one that comes from far
+                mine = _bits(part, self.bits)
+                turned = slice_.strides[0] < slice_.strides[1]
+                equal = bool((mine.T == slice_.T).all() if turned else (mine == slice_).all())
+            else:
+                wide = weight[depth : depth + width, columns].astype(part.dtype)
+                kind = np.dtype(f"u{part.dtype.itemsize}")
+                equal = np.array_equal(_bits(part, kind), _bits(wide, kind))
+        if not equal:
+            raise NotTiled(
+                f"the tile of product {where} is not its slice of the weight{self._hint(part, where, area.b)}"
+            )
+        if width < right.shape[0] and np.any(right[width:, : area.columns]):
+            raise NotTiled(f"the padding of the tile of product {where} is not zero")
+
+    def _hint(self, part: Array, where: tuple[int, int, int], b: int) -> str:
+        """How a wrong tile differs, for the message."""
+        _, tk, tn = self.tile
+        want = self.weight[b, where[2] * tk :, where[1] * tn :][: part.shape[0], : part.shape[1]]
+        if want.shape != part.shape:
+            return ""
+        if part.shape[0] == part.shape[1] and np.array_equal(part, want.T):
+            return ": it is transposed"
+        differing = int(np.count_nonzero(~((part == want) | ((part != part) & (want != want)))))
+        with np.errstate(all="ignore"):
+            gap = float(np.nanmax(np.abs(part.astype(np.float64) - want.astype(np.float64))))
+        return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
+
+    def _others(self, terms: Sequence[_Term], area: _Rectangle, positions: Array, place: str) -> None:
+        """Checks what is added beside the products: the bias, once."""
+        found = 0
+        expected = None
+        if self.expected_bias is not None:
+            expected = self.expected_bias[area.cut].reshape(-1)[positions]
+        for term in terms:
+            if isinstance(term.source, Given):
+                if self.bias is None or term.source is not self.bias.whole:
+                    raise NotTiled(f"the input itself is added {place}")
+                assert expected is not None
+                if not np.array_equal(term.local + term.source.base, expected):
+                    raise NotTiled(f"the bias is not the original's {place}")
+                self._beta(term.factor, place)
+                found += 1
+                continue
+            assert isinstance(term.source, np.ndarray)
+            if not np.any(term.source):
+                # nothing is added; an all-zero bias counts as one that is there
+                continue
+            if self.bias is not None or expected is None:
+                raise NotTiled(f"numbers are added that the original does not have, {place}")
+            if found:
+                raise NotTiled(f"the bias is added twice {place}")
+            want = expected
+            if term.factor != 1.0:
+                self._beta(term.factor, place)
+            elif self.meaning.beta != 1.0:
+                want = want.astype(term.source.dtype) * term.source.dtype.type(self.meaning.beta)
+            wide = np.result_type(want, term.source)
+            kind = np.dtype(f"u{wide.itemsize}")
+            if not np.array_equal(want.astype(wide).view(kind), term.source.astype(wide).view(kind)):
+                raise NotTiled(f"the bias is not the original's {place}")
+            found += 1
+        missing = expected is not None and not found and self.meaning.beta != 0.0
+        if missing and (self.bias is not None or np.any(expected)):
+            raise NotTiled(f"the bias is missing {place}")
+        if found > 1:
+            raise NotTiled(f"the bias is added {found} times {place}")
+
+    def _beta(self, factor: float, place: str) -> None:
+        beta = self.meaning.beta
+        if factor not in _either(beta):
+            raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
+
+
+def _either(factor: float) -> tuple[float, float]:
+    """A factor as it is written, and as it is after rounding to float32."""
+    return factor, float(np.float32(factor))
+
+
+def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
+    """Whether `codes` is the block of `matrix` that begins there, with zeros where it reaches beyond."""
+    part = matrix[row : row + codes.shape[0], column : column + codes.shape[1]]
+    height, width = part.shape
+    if not height or not width or not np.array_equal(codes[:height, :width], part):
+        return False
+    # where numbers are integers, code -1 is a zero that is not the zero point
+    return bool((codes[height:] <= 0).all() and (codes[:, width:] <= 0).all())
+
+
+def _bits(array: Array, kind: np.dtype[Any]) -> Array:
+    """The same memory as unsigned integers: -0.0 and NaN payloads count."""
+    return array.view(kind)

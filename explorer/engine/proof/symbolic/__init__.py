@@ -1,0 +1,1 @@
+"""Elements as symbols: what a block of a tensor is made of."""

@@ -1,0 +1,173 @@
+"""What symbols stand for: elements of the activation, of products, of sums, each with a code of its own.
+
+Every element that is made gets the next free code, block by block, so that a code alone says what it
+is: the block in whose range it lies, and the place in it. A zero is code 0.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = ["Batch", "Block", "Given", "Ledger", "NotTiled", "Product", "Symbol", "Total", "Value", "numbered"]
+
+
+class NotTiled(Exception):
+    """The graph is not the tiled product that it is said to be; the text says where it is not."""
+
+
+class Block:
+    """Elements that were made together: codes base ... base + size - 1, in C order of `shape`."""
+
+    __slots__ = ("base", "shape", "size")
+
+    def __init__(self, base: int, shape: tuple[int, ...]) -> None:
+        self.base = base
+        self.shape = shape
+        self.size = math.prod(shape)
+
+
+class Given(Block):
+    """The elements of a value that comes from outside: the activation, or a bias that is one."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, base: int, shape: tuple[int, ...], name: str) -> None:
+        super().__init__(base, shape)
+        self.name = name
+
+
+class Product(Block):
+    """One matrix product of symbols (tm, tk) and numbers or symbols (tk, tn).
+
+    Attributes:
+        label: What the graph says about it: 'm,n,k'.
+    """
+
+    __slots__ = ("label", "left", "right")
+
+    def __init__(self, base: int, left: Symbol, right: Symbol | Array, label: str) -> None:
+        super().__init__(base, (left.shape[0], right.shape[1]))
+        self.left = left
+        self.right = right
+        self.label = label
+
+
+class Batch(Block):
+    """The products of one batched MatMul, in C order of its batch: consecutive blocks seen as one."""
+
+    __slots__ = ("batch", "products")
+
+    def __init__(self, batch: tuple[int, ...], products: Sequence[Product]) -> None:
+        super().__init__(products[0].base, (*batch, *products[0].shape))
+        self.batch = batch
+        self.products = products
+
+
+class Total(Block):
+    """Elementwise sums: `terms` are (symbols or numbers, factor), each broadcast to `shape`."""
+
+    __slots__ = ("terms",)
+
+    def __init__(
+        self, base: int, shape: tuple[int, ...], terms: Sequence[tuple[Symbol | Array, float]]
+    ) -> None:
+        super().__init__(base, shape)
+        self.terms = terms
+
+
+class Symbol:
+    """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so."""
+
+    __slots__ = ("_codes", "decoded", "shape", "whole")
+
+    def __init__(self, codes: Array | None, whole: Block | None = None) -> None:
+        self._codes = codes
+        self.whole = whole
+        if whole is not None:
+            self.shape: tuple[int, ...] = whole.shape
+        else:
+            assert codes is not None
+            self.shape = codes.shape
+        self.decoded: Any = None
+        """What the structural check found out about it: blocks of the activation serve many products."""
+
+    @property
+    def codes(self) -> Array:
+        """The codes, of `shape`."""
+        if self._codes is None:
+            assert self.whole is not None
+            self._codes = numbered(self.whole.base, self.whole.size).reshape(self.shape)
+        return self._codes
+
+
+Value = Symbol | Array
+
+
+def numbered(first: int, size: int) -> Array:
+    """Codes in order; 32 bits where they fit: the unfolded image of a convolution has 29 million."""
+    return np.arange(first, first + size, dtype=np.int32 if first + size < 1 << 31 else np.int64)
+
+
+class Ledger:
+    """Every block that was made, in the order of its codes."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.bases: list[int] = []
+        self.next = 1
+
+    def given(self, name: str, shape: tuple[int, ...]) -> Symbol:
+        """Symbols for a value that comes from outside."""
+        return Symbol(None, self._register(Given(self.next, shape, name)))
+
+    def groups(self, codes: Array) -> Iterator[tuple[Block | None, Array | None]]:
+        """Splits a 1-D array of codes by block.
+
+        Yields:
+            (block, positions): positions of its codes, None for all; block None is the literal zero.
+        """
+        first, last = int(codes.min()), int(codes.max())
+        if last == 0:
+            yield None, None
+            return
+        if first > 0:
+            block = self.blocks[bisect_right(self.bases, first) - 1]
+            if last < block.base + block.size:
+                yield block, None
+                return
+        owners = np.searchsorted(np.asarray(self.bases, np.int64), codes, side="right") - 1
+        order = np.argsort(owners, kind="stable")
+        cuts = np.flatnonzero(np.diff(owners[order])) + 1
+        for positions in np.split(order, cuts):
+            owner = int(owners[positions[0]])
+            yield (self.blocks[owner] if owner >= 0 else None), positions
+
+    def _register(self, block: Block) -> Block:
+        self.blocks.append(block)
+        self.bases.append(block.base)
+        self.next = block.base + block.size
+        return block
+
+    def product(self, left: Symbol, right: Symbol | Array, label: str) -> Product:
+        """A new product block."""
+        block = Product(self.next, left, right, label)
+        self._register(block)
+        return block
+
+    def total(self, shape: tuple[int, ...], terms: Sequence[tuple[Value, float]]) -> Symbol:
+        """A new block of sums; a term that is itself such a block of this shape is opened."""
+        flat: list[tuple[Value, float]] = []
+        for value, factor in terms:
+            whole = value.whole if isinstance(value, Symbol) else None
+            if isinstance(whole, Total) and whole.shape == shape:
+                flat += [(v, f * factor) for v, f in whole.terms]
+            else:
+                flat.append((value, factor))
+        return Symbol(None, self._register(Total(self.next, shape, flat)))

@@ -1,0 +1,191 @@
+"""What a walk with symbols does with integers: zero points, products of bytes, and what comes behind a sum.
+
+Code 0 stands for a true zero: the number that the zero point is. What is padded with the number 0 behind the
+last row or column is no element of anything, and has code -1.
+
+Requantising, and taking off what zero points are worth, cannot be followed with symbols. Such operators go
+element by element, and so the walk goes on with the sum that an element was made of, marked as one that was
+changed; that it was changed rightly is shown by running it, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph.model import DTYPES, Node
+from explorer.engine.proof.meanings.meaning import Integers
+from explorer.engine.proof.symbolic.blocks import NotTiled, Symbol, Value
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = ["IntegerRules", "sums_behind"]
+
+_NOTHING, _BESIDE, _CHANGED = -1, -2, -16
+"""Codes of the number 0, of what was reckoned from the inputs beside the products, and of the sum 0 when it
+was changed; the code c of a sum is -16 - c then."""
+
+Product = Callable[[Value, Value], Sequence[Value]]
+
+
+class _Shifted(Symbol):
+    """An operand with a number added to every element."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self, codes: Array, offset: int) -> None:
+        super().__init__(codes)
+        self.offset = offset
+
+
+def sums_behind(codes: Array) -> Array:
+    """The codes of the sums that an output was made of.
+
+    Raises:
+        NotTiled: Only a part of it was changed behind the sum.
+    """
+    changed = codes <= _CHANGED
+    if not changed.any():
+        return codes
+    if not changed.all():
+        raise NotTiled("a part of its output is requantised, and a part is not")
+    return _CHANGED - codes
+
+
+class IntegerRules:
+    """Rules for the operators that mean something else where a site is one of integers.
+
+    Args:
+        integers: What the original says of zero points.
+        given: Symbols of the site's inputs.
+        first: The first code that is none of theirs.
+    """
+
+    def __init__(self, integers: Integers, given: Sequence[Symbol], first: int) -> None:
+        self.zero = integers.zero
+        self.point = given[integers.given] if integers.given >= 0 else None
+        self.first = first
+
+    def apply(
+        self,
+        node: Node,
+        attributes: Mapping[str, Any],
+        args: Sequence[Any],
+        product: Product,
+    ) -> Sequence[Value] | None:
+        """The outputs of a node; None where it is as for any other site."""
+        if node.domain:
+            return None
+        if node.op == "MatMulInteger":
+            return self._product(args, product)
+        if node.op == "Pad":
+            return self._pad(attributes, args)
+        if node.op == "Cast":
+            if isinstance(args[0], Symbol):
+                wide = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _Shifted)
+                if self._is_sum(args[0]) or not wide:
+                    return [self._changed(args, args[0].shape)]
+                return [args[0]]
+            return [args[0].astype(DTYPES[int(attributes["to"])].name)]
+        if node.op in ("Add", "Sub", "Mul", "Div", "Round", "Clip", "QuantizeLinear", "ReduceSum"):
+            return self._reckoned(node, attributes, args)
+        return None
+
+    def _is_sum(self, value: Any) -> bool:
+        """Whether it holds sums of products, changed or not."""
+        if not isinstance(value, Symbol):
+            return False
+        if value.whole is not None:
+            return value.whole.base >= self.first
+        codes = value.codes
+        return bool(codes.size) and bool(codes.max() >= self.first or codes.min() <= _CHANGED)
+
+    def _reckoned(
+        self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+    ) -> Sequence[Value] | None:
+        symbols = [a for a in args if isinstance(a, Symbol)]
+        if not symbols:
+            return None
+        sums = [a for a in symbols if self._is_sum(a)]
+        if node.op == "ReduceSum":
+            if sums:
+                return None
+            return [Symbol(np.full(_reduced(attributes, args), _BESIDE))]
+        shape = np.broadcast_shapes(*(a.shape for a in args if a is not None))
+        if not sums:
+            number = next((a for a in args if not isinstance(a, Symbol)), None)
+            if node.op == "Add" and number is not None and number.size == 1:
+                return [_Shifted(symbols[0].codes, int(number.reshape(())))]
+            return [Symbol(np.full(shape, _BESIDE))]
+        plain = all(a.whole is not None or (a.codes > _BESIDE).all() for a in symbols)
+        if node.op == "Add" and plain:
+            return None  # partial sums, or a bias
+        return [self._changed(args, shape)]
+
+    def _changed(self, args: Sequence[Any], shape: tuple[int, ...]) -> Symbol:
+        """Elements made of those of the one argument that holds sums."""
+        sums = [a for a in args if self._is_sum(a)]
+        if len(sums) != 1:
+            raise ValueError("it joins two sums" if sums else "it rounds what is multiplied")
+        codes = np.broadcast_to(sums[0].codes, shape)
+        return Symbol(np.where(codes <= _CHANGED, codes, _CHANGED - codes))
+
+    def _pad(self, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value] | None:
+        if not isinstance(args[0], Symbol):
+            return None
+        fill = args[2] if len(args) > 2 and args[2] is not None else np.zeros((), np.int8)
+        code = _NOTHING
+        if isinstance(fill, Symbol):
+            if (
+                self.point is None
+                or fill.shape not in ((), (1,))
+                or fill.codes.item() != self.point.codes.item()
+            ):
+                raise ValueError("it pads with something else than the zero point")
+            code = 0
+        elif self.zero is not None and int(fill.reshape(())) == self.zero:
+            code = 0
+        elif np.any(fill):
+            raise ValueError(f"it pads with {fill.item()}, which is not the zero point")
+        if attributes.get("mode", "constant") != "constant" or len(args) > 3:
+            raise ValueError("it pads with something else than the zero point")
+        pads = np.asarray(args[1]).reshape(2, -1)
+        if pads.min() < 0:
+            raise ValueError("it crops by a negative pad")
+        codes = args[0].codes
+        return [
+            Symbol(
+                np.pad(codes.astype(np.int64), list(zip(*pads.tolist(), strict=True)), constant_values=code)
+            )
+        ]
+
+    def _product(self, args: Sequence[Any], product: Product) -> Sequence[Value]:
+        left, right = args[0], args[1]
+        zeros = [args[i] if len(args) > i and args[i] is not None else np.zeros((), np.int64) for i in (2, 3)]
+        if any(isinstance(zero, Symbol) for zero in zeros) or np.any(zeros[0]) or zeros[1].size != 1:
+            raise ValueError("its operands have zero points of their own")
+        offset = int(zeros[1].reshape(()))
+        if isinstance(left, _Shifted):
+            raise ValueError("a number is added to its left operand")
+        if isinstance(right, Symbol):
+            if (right.offset if isinstance(right, _Shifted) else 0) != offset:
+                raise ValueError("its right operand has a zero point of its own")
+            right = Symbol(right.codes)
+        elif offset:
+            moved = right.astype(np.int16) - offset
+            right = moved.astype(np.int8)
+            if np.any(right != moved):
+                raise ValueError("its right operand has a zero point of its own")
+        return product(left, right)
+
+
+def _reduced(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
+    """The shape of a sum over some axes."""
+    axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
+    rank = len(args[0].shape)
+    gone = {int(axis) % rank for axis in np.asarray(axes).reshape(-1)}
+    keep = bool(attributes.get("keepdims", 1))
+    return tuple(
+        1 if axis in gone else size for axis, size in enumerate(args[0].shape) if keep or axis not in gone
+    )

@@ -1,0 +1,476 @@
+"""A tiled product followed with symbols instead of numbers.
+
+Reshape, Split, Pad, Concat, Scan and their like merely move codes (`blocks`), so that whatever form a
+tiled graph takes, its output comes out as codes that say exactly which products were summed into which
+element. Weights stay what they are: mapped numbers, cut into views.
+
+An operator that is not in the table is no part of a tiled product, and the walk says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph.interpreter import Interpreter
+from explorer.engine.graph.model import DTYPES, Node, Tensor
+from explorer.engine.proof.symbolic.blocks import Batch, Ledger, NotTiled, Symbol, Value, numbered
+from explorer.engine.runtime.onnxruntime import Array
+
+__all__ = ["Symbols", "moved"]
+
+
+Override = Callable[
+    [Node, Mapping[str, Any], Sequence[Any], Callable[[Value, Value], Sequence[Value]]],
+    Sequence[Value] | None,
+]
+"""The outputs of a node, or None where the rules here say them; it is handed the rule of a product."""
+
+
+class Symbols:
+    """The domain of symbols.
+
+    Args:
+        dtype: Element type of the site: casts to a narrower one are no part of a tiled product.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.bits = _bits(dtype)
+        self.interpreter: Interpreter | None = None
+        self.override: Override | None = None
+        """What understands some operators otherwise, where the site is one of integers."""
+        self.ledger = Ledger()
+
+    # the domain's side of the interpreter
+
+    def constant(self, tensor: Tensor) -> Array:
+        """The numbers, mapped."""
+        return tensor.array()
+
+    def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
+        """Moves codes and numbers; makes blocks of products and sums.
+
+        Raises:
+            NotTiled: The operator is no part of a tiled product, or is used in a way that is none.
+        """
+        rule = None if node.domain else _RULES.get(node.op)
+        if rule is None and self.override is None:
+            kind = f"{node.domain}.{node.op}" if node.domain else node.op
+            raise NotTiled(f"{self.place(node)} ({kind}) is no part of a tiled product")
+        try:
+            if self.override is not None:
+                made = self.override(node, attributes, args, lambda a, b: _matmul(self, node, {}, (a, b)))
+                if made is not None:
+                    return made
+            if rule is None:
+                raise ValueError("it is no part of a tiled product")
+            return rule(self, node, attributes, args)
+        except (ValueError, IndexError, TypeError, KeyError) as error:
+            detail = " ".join(str(error).split())
+            raise NotTiled(f"{self.place(node)} ({node.op}) does not fit its inputs: {detail}") from None
+
+    def take(self, value: Value, axis: int, index: int) -> Value:
+        """One slice of what a Scan runs over."""
+        return _moved(value, lambda a: a[(slice(None),) * axis + (index,)])
+
+    def stack(self, values: Sequence[Value], axis: int) -> Value:
+        """What a Scan has collected."""
+        return _joined(values, lambda arrays: np.stack(arrays, axis))
+
+    def number(self, value: Value) -> Any:
+        """A number that steers a loop; a symbol cannot."""
+        if isinstance(value, Symbol):
+            raise NotTiled("the data decides how often a loop runs or which branch is taken")
+        return value.item()
+
+    def place(self, node: Node) -> str:
+        """Where a node is, for messages: its name, or that of the call whose body it is in."""
+        calls = self.interpreter.calls if self.interpreter is not None else []
+        name = f"'{node.label}'"
+        return f"{name} in '{calls[-1].label}'" if calls else name
+
+    def label(self, node: Node) -> str:
+        """The (m, n, k) that the graph claims for a product."""
+        calls = self.interpreter.calls if self.interpreter is not None else []
+        for holder in (node, *reversed(calls)):
+            label = holder.metadata.get("tile_hw.mnk")
+            if label:
+                return label
+        return ""
+
+
+def _moved(value: Value, move: Callable[[Array], Array]) -> Value:
+    return Symbol(move(value.codes)) if isinstance(value, Symbol) else move(value)
+
+
+def _joined(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Value:
+    """Concatenation of codes, or of numbers; among codes the only number is zero."""
+    if not any(isinstance(v, Symbol) for v in values):
+        return join([v for v in values if not isinstance(v, Symbol)])
+    parts = []
+    for value in values:
+        if isinstance(value, Symbol):
+            parts.append(value.codes)
+        elif np.any(value):
+            raise ValueError("numbers other than zero stand beside the activation")
+        else:
+            parts.append(np.zeros(value.shape, np.int8))  # as wide as what it stands beside
+    return Symbol(join(parts))
+
+
+def _bits(dtype: str) -> int:
+    return next(d.bits for d in DTYPES.values() if d.name == dtype)
+
+
+Rule = Callable[[Symbols, Node, Mapping[str, Any], Sequence[Any]], Sequence[Value]]
+
+
+def _integers(
+    args: Sequence[Any], at: int, attributes: Mapping[str, Any], name: str
+) -> tuple[int, ...] | None:
+    """A list of integers that is an input in newer operator sets and an attribute in older ones."""
+    if len(args) > at and args[at] is not None:
+        if isinstance(args[at], Symbol):
+            raise ValueError(f"its {name} depends on the data")
+        return tuple(int(v) for v in np.asarray(args[at]).reshape(-1))
+    value = attributes.get(name)
+    return None if value is None else tuple(int(v) for v in value)
+
+
+def _constant(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    (name, value), *_ = attributes.items()
+    if isinstance(value, Tensor):
+        return [symbols.constant(value)]
+    return [np.asarray(value, {"value_int": np.int64, "value_ints": np.int64}.get(name, np.float32))]
+
+
+def _identity(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    return [args[0]]
+
+
+def _cast(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    target = DTYPES[int(attributes["to"])]
+    if not isinstance(args[0], Symbol) and "int" in target.name:
+        whole = args[0].astype(target.name)
+        if np.array_equal(whole, args[0]):  # sizes, in operator sets whose constants are floats
+            return [whole]
+    if "float" not in target.name or target.bits < symbols.bits:
+        raise ValueError(f"it rounds to {target.name}")
+    value = args[0]
+    if isinstance(value, Symbol) or value.dtype.itemsize * 8 <= target.bits:
+        # a wider type holds the same number: nothing to convert, and no copy of the weight
+        return [value]
+    return [value.astype(target.name)]
+
+
+def _reshape(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    shape = list(_integers(args, 1, attributes, "shape") or ())
+    if not attributes.get("allowzero", 0):
+        shape = [args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
+    return [_moved(args[0], lambda a: a.reshape(shape))]
+
+
+def _flatten(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    axis = int(attributes.get("axis", 1))
+    head = math.prod(args[0].shape[:axis])
+    return [_moved(args[0], lambda a: a.reshape(head, -1))]
+
+
+def _transpose(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    return [_moved(args[0], lambda a: a.transpose(attributes.get("perm")))]
+
+
+def _squeeze(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    return [_moved(args[0], lambda a: np.squeeze(a, _integers(args, 1, attributes, "axes")))]
+
+
+def _unsqueeze(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    return [_moved(args[0], lambda a: np.expand_dims(a, _integers(args, 1, attributes, "axes") or ()))]
+
+
+def _slice(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    starts = _integers(args, 1, attributes, "starts") or ()
+    ends = _integers(args, 2, attributes, "ends") or ()
+    axes = _integers(args, 3, attributes, "axes") or tuple(range(len(starts)))
+    steps = _integers(args, 4, attributes, "steps") or (1,) * len(starts)
+    cut = [slice(None)] * len(args[0].shape)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step <= 0:
+            raise ValueError("it runs backwards")
+        cut[axis] = slice(start, end, step)
+    return [_moved(args[0], lambda a: a[tuple(cut)])]
+
+
+def _split(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    axis = int(attributes.get("axis", 0))
+    length = args[0].shape[axis]
+    axis %= len(args[0].shape)
+    sizes = _integers(args, 1, attributes, "split")
+    if sizes is None:
+        each = -(-length // len(node.outputs))
+        sizes = tuple(min(each, length - each * i) for i in range(len(node.outputs)))
+    if sum(sizes) != length or min(sizes) < 0 or len(sizes) != len(node.outputs):
+        raise ValueError(f"parts of {sizes[:4]} do not make up {length}")
+    source = args[0].codes if isinstance(args[0], Symbol) else args[0]
+    parts = []
+    at = 0
+    before = (slice(None),) * axis
+    for size in sizes:
+        parts.append(source[(*before, slice(at, at + size))])
+        at += size
+    return [Symbol(p) for p in parts] if isinstance(args[0], Symbol) else parts
+
+
+def _concat(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    axis = int(attributes["axis"])
+    return [_joined(args, lambda arrays: np.concatenate(arrays, axis))]
+
+
+def _pad(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
+    pads = _integers(args, 1, attributes, "pads") or ()
+    fill = args[2] if len(args) > 2 and args[2] is not None else attributes.get("value", 0.0)
+    mode = attributes.get("mode", "constant")
+    if mode != "constant" or np.any(fill):
+        raise ValueError("it pads with something else than zero")
+    rank = len(args[0].shape)
+    axes = _integers(args, 3, {}, "axes") or tuple(range(rank))
+    width = [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        width[axis] = pads[i], pads[i + len(axes)]
+    # ONNX allows negative pads: they crop
+    crop = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(width, args[0].shape, strict=True))
+    grow = [(max(a, 0), max(b, 0)) for a, b in width]
+    return [_moved(args[0], lambda a: np.pad(a[crop], grow))]
+
+
+def _gather(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    if isinstance(args[1], Symbol):
+        raise ValueError("its indices depend on the data")
+    return [_moved(args[0], lambda a: np.take(a, args[1], int(attributes.get("axis", 0))))]
+
+
+def _expand(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    shape = _integers(args, 1, attributes, "shape") or ()
+    return [_moved(args[0], lambda a: np.broadcast_to(a, np.broadcast_shapes(a.shape, shape)))]
+
+
+def _shape(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    cut = slice(attributes.get("start", 0), attributes.get("end"))
+    return [np.asarray(args[0].shape[cut], np.int64)]
+
+
+def _sum(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
+    if not any(isinstance(v, Symbol) for v in args):
+        total = args[0]
+        for value in args[1:]:
+            total = total + value
+        return [total]
+    shape = np.broadcast_shapes(*{v.shape for v in args})
+    return [symbols.ledger.total(shape, [(v, 1.0) for v in args])]
+
+
+def _mul(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
+    left, right = args
+    if not isinstance(left, Symbol) and not isinstance(right, Symbol):
+        return [left * right]
+    if isinstance(left, Symbol) and isinstance(right, Symbol):
+        raise ValueError("two values that depend on the data are multiplied elementwise")
+    value, factor = (left, right) if isinstance(left, Symbol) else (right, left)
+    if factor.size != 1:
+        raise ValueError("it scales elements differently")
+    shape = np.broadcast_shapes(value.shape, factor.shape)
+    return [symbols.ledger.total(shape, [(value, float(factor.reshape(())))])]
+
+
+def _reckoned(reckon: Callable[[Array, Array], Array]) -> Rule:
+    """Arithmetic on sizes, which are numbers in every run."""
+
+    def rule(
+        symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+    ) -> Sequence[Value]:
+        if any(isinstance(value, Symbol) for value in args):
+            raise ValueError("it reckons with what depends on the data")
+        return [reckon(*args)]
+
+    return rule
+
+
+def _matmul(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    left, right = args
+    if not isinstance(left, Symbol) and not isinstance(right, Symbol):
+        raise ValueError("both operands are constant")
+    if not isinstance(left, Symbol):
+        raise ValueError("its operands are not an activation and a weight, in this order")
+    if len(left.shape) < 2 or len(right.shape) < 2:
+        raise ValueError("its operands are no matrices")
+    if left.shape[-1] != right.shape[-2]:
+        raise ValueError(f"{left.shape} against {right.shape}")
+    label = symbols.label(node)
+    if len(left.shape) == 2 and len(right.shape) == 2:
+        return [Symbol(None, symbols.ledger.product(left, right, label))]
+    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    lefts = _matrices(left.codes, batch)
+    rights = [*_matrices(right.codes, batch)] if isinstance(right, Symbol) else _numbers(right, batch)
+    pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
+    products = [symbols.ledger.product(a, b, label) for a, b in pairs]
+    if not products:
+        raise ValueError("it is empty")
+    return [Symbol(None, Batch(batch, products))]
+
+
+def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
+    """The matrices of a stack, repeated as `batch` says.
+
+    A block of the activation meets many weights: one symbol for all of them, to be looked at once.
+    """
+    codes = np.broadcast_to(codes, (*batch, *codes.shape[-2:]))
+    seen: dict[int, Symbol] = {}
+    for index in np.ndindex(*batch):
+        part = codes[index]
+        yield seen.setdefault(part.__array_interface__["data"][0], Symbol(part))
+
+
+def _numbers(weights: Array, batch: tuple[int, ...]) -> list[Array]:
+    weights = np.broadcast_to(weights, (*batch, *weights.shape[-2:]))
+    return [weights[index] for index in np.ndindex(*batch)]
+
+
+def _gemm(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    left = _moved(args[0], lambda a: a.T) if attributes.get("transA", 0) else args[0]
+    right = _moved(args[1], lambda a: a.T) if attributes.get("transB", 0) else args[1]
+    (product,) = _matmul(symbols, node, {}, (left, right))
+    terms: list[tuple[Value, float]] = [(product, float(attributes.get("alpha", 1.0)))]
+    if len(args) > 2 and args[2] is not None:
+        # an accumulator comes first: it holds the products before this one
+        terms.insert(0, (args[2], float(attributes.get("beta", 1.0))))
+    return [symbols.ledger.total(product.shape, terms)]
+
+
+def _reduce_sum(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    axes = _integers(args, 1, attributes, "axes")
+    keep = bool(attributes.get("keepdims", 1))
+    if not isinstance(args[0], Symbol) or axes is None or len(axes) != 1:
+        raise ValueError("only a sum over one axis of products is part of a tiled product")
+    axis = axes[0] % len(args[0].shape)
+    whole = args[0].whole
+    if isinstance(whole, Batch) and axis < len(whole.batch):
+        return [_summed(symbols, whole, axis, keep)]
+    before = (slice(None),) * axis
+    steps = [slice(k, k + 1) if keep else k for k in range(args[0].shape[axis])]
+    parts = [args[0].codes[(*before, step)] for step in steps]
+    return [symbols.ledger.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
+
+
+def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
+    """A batch of products summed over one of its axes: a block of sums for every other index.
+
+    Without this every element of every product would get its code written down: 300 MB for a layer.
+    """
+    places = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
+    shape = list(batch.shape)
+    shape[axis : axis + 1] = [1] if keep else []
+    first = symbols.ledger.next
+    for row in places.reshape(-1, places.shape[-1]).tolist():
+        terms = [(Symbol(None, batch.products[at]), 1.0) for at in row]
+        symbols.ledger.total(batch.shape[-2:], terms)
+    return Symbol(numbered(first, symbols.ledger.next - first).reshape(shape))
+
+
+def _dequantize(
+    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
+) -> Sequence[Value]:
+    """Stored integers as the floats that they stand for."""
+    x, scale = args[0], args[1]
+    zero = args[2] if len(args) > 2 and args[2] is not None else np.zeros((), np.int8)
+    if any(isinstance(value, Symbol) for value in (x, scale, zero)):
+        raise ValueError("it depends on the data")
+    if scale.ndim == x.ndim and attributes.get("block_size"):
+        axis = int(attributes.get("axis", 1))
+        block = int(attributes["block_size"])
+        each = [
+            np.repeat(v, block, axis).take(range(x.shape[axis]), axis) if v.ndim else v for v in (scale, zero)
+        ]
+    elif scale.ndim == 1 and scale.size > 1:
+        shape = [1] * x.ndim
+        shape[int(attributes.get("axis", 1))] = -1
+        each = [v.reshape(shape) if v.size > 1 else v.reshape(()) for v in (scale, zero)]
+    else:
+        each = [scale.reshape(()), zero.reshape(())]
+    return [
+        ((x.astype(np.int32) - each[1].astype(np.int32)).astype(scale.dtype) * each[0]).astype(scale.dtype)
+    ]
+
+
+_RULES: Mapping[str, Rule] = {
+    "Add": _sum,
+    "Cast": _cast,
+    "Concat": _concat,
+    "Constant": _constant,
+    "Div": _reckoned(np.floor_divide),
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "Gemm": _gemm,
+    "Identity": _identity,
+    "DequantizeLinear": _dequantize,
+    "MatMul": _matmul,
+    "Mod": _reckoned(np.mod),
+    "Mul": _mul,
+    "Pad": _pad,
+    "ReduceSum": _reduce_sum,
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Sub": _reckoned(np.subtract),
+    "Sum": _sum,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
+
+
+def moved(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """What an operator that moves elements makes of arrays of anything.
+
+    Raises:
+        ValueError: It is used in a way that is no part of a tiled product.
+    """
+    return _RULES[op](Symbols("float64"), Node(op, (), ()), attributes, args)[0]

@@ -1,0 +1,213 @@
+"""Evidence that a tiled layer computes what its original does: the torch side of `verify.sites`.
+
+Each layer is tried where it stands: the original runs once, and as soon as a layer of it has run, its tiled
+twin gets the same input, and dense random numbers of the same shape (behind a ReLU half the weights are
+multiplied by zero, and a fault there is invisible). Nothing is kept for later, so one layer's activations are
+in memory at a time. Every product that torch then does is seen in its dispatcher and held against the tile.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from explorer.engine.convert.running import as_array
+from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.proof.sites.run import LIMIT, chain_length, fault_of
+from explorer.engine.tiling.torch.replace import TILED, rows_of
+from explorer.facts import Plan, SiteEvidence, SitePlan
+
+__all__ = ["site_evidence"]
+
+_SAME_SIGN = 1.5
+"""As in `verify.sites`."""
+
+_PRODUCTS = frozenset({"mm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "einsum"})
+"""Operators of torch's that multiply matrices otherwise than by tiles."""
+
+
+def site_evidence(
+    original: nn.Module,
+    tiled: nn.Module,
+    plan: Plan,
+    run: Callable[[nn.Module], None],
+    seed: int,
+    step: Callable[[], None],
+) -> tuple[SiteEvidence, ...]:
+    """Holds every site of a plan against the layer that it stands for.
+
+    Args:
+        original: The module as it was, with its weights; hooks are put on it while it runs.
+        tiled: Its tiled twin.
+        plan: What was tiled.
+        run: Runs a module on one draw of inputs.
+        seed: Of the dense numbers.
+        step: Called before each site; may raise to stop.
+    """
+    layers, twins = (dict(m.named_modules(remove_duplicate=False)) for m in (original, tiled))
+    waiting = {(site.name, site.M): site for site in plan.sites}
+    found: dict[tuple[str, int], SiteEvidence] = {}
+
+    def hook(name: str) -> Any:
+        def look(layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor) -> None:
+            site = waiting.pop((name, rows_of(layer, output)), None)
+            if site is not None:
+                step()
+                x = args[0] if args else next(iter(kwargs.values()))
+                found[name, site.M] = _examined(site, layer, twins[name], x, output, seed)
+
+        return look
+
+    handles = [
+        layers[name].register_forward_hook(hook(name), with_kwargs=True)
+        for name in dict.fromkeys(site.name for site in plan.sites)
+    ]
+    try:
+        run(original)
+    finally:
+        for handle in handles:
+            handle.remove()
+    found.update((key, _missed(site)) for key, site in waiting.items())
+    return tuple(found[site.name, site.M] for site in plan.sites)
+
+
+def _missed(site: SitePlan) -> SiteEvidence:
+    comparison = Comparison(unit_roundoff(site.dtype))
+    return _evidence(site, comparison, None, LIMIT, "", "it did not run with these inputs")
+
+
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the products of tiles, and notes what is none."""
+
+    def __init__(self, site: SitePlan) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.site = site
+        self.count = self.volume = 0
+        self.wrong = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "bmm":
+            (batch, rows, depth), columns = args[0].shape, args[1].shape[2]
+            self.count += batch
+            self.volume += batch * rows * depth * columns
+            sizes = rows, depth, columns
+            fits = all(size <= limit for size, limit in zip(sizes, self.site.tile, strict=True))
+            if not fits or (self.site.edges == "padded" and sizes != self.site.tile):
+                self.wrong = f"a product of {'x'.join(map(str, sizes))}"
+        elif name in _PRODUCTS:
+            self.wrong = f"a product by {name}"
+        return func(*args, **(kwargs or {}))
+
+    def fault(self) -> str:
+        """What is not as planned; '' if nothing."""
+        site = self.site
+        whole = site.products * math.prod(site.tile) if site.edges == "padded" else site.M * site.K * site.N
+        if self.wrong:
+            return f"{self.wrong} where tiles are {'x'.join(map(str, site.tile))}"
+        if (self.count, self.volume) != (site.products, whole):
+            return f"{self.count:,} products of {self.volume:,} MACs, planned {site.products:,} of {whole:,}"
+        return ""
+
+
+def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: int) -> SiteEvidence:
+    """One layer on its own input and on dense numbers."""
+    same = torch.equal(layer.weight, twin.weight)
+    same &= layer.bias is twin.bias if layer.bias is None else torch.equal(layer.bias, twin.bias)
+    counting = _Products(site)
+    dense = _dense(x, seed)
+    with torch.no_grad():
+        with counting:
+            got = twin(x)
+        outputs = [got, twin(dense)]
+        references = _references(layer, (x, dense))
+    structure = "" if same else "its weight is not the original's"
+    structure = structure or counting.fault()
+    comparison = Comparison(unit_roundoff(site.dtype))
+    if got.shape != y.shape or got.dtype != y.dtype:
+        reason = f"it gives {got.dtype} {list(got.shape)}, the original {y.dtype} {list(y.shape)}"
+        return _evidence(site, comparison, None, LIMIT, structure, reason)
+    comparison.add(as_array(y), as_array(got), as_array(references[0][0]))
+    ratio, limit = 0.0, LIMIT
+    for result, reference in zip(outputs, references, strict=True):
+        here = _ratio(result, reference, site)
+        if here[0] / here[1] >= ratio / limit:
+            ratio, limit = here
+    reason = fault_of(comparison, ratio, limit)
+    return _evidence(site, comparison, ratio, limit, structure, reason)
+
+
+def _evidence(
+    site: SitePlan, comparison: Comparison, ratio: float | None, limit: float, structure: str, reason: str
+) -> SiteEvidence:
+    return SiteEvidence(
+        name=site.name,
+        M=site.M,
+        K=site.K,
+        N=site.N,
+        tiles=0 if structure or ratio is None else site.products,
+        structure=structure,
+        bound_ratio=ratio,
+        limit=limit,
+        rows=2 * site.M if ratio is not None else 0,
+        **comparison.figures(),
+        passed=not structure and not reason,
+        reason=structure or reason,
+    )
+
+
+def _references(layer: Any, inputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """For each input the result, the same with absolute values throughout, and the product by itself.
+
+    In float64, by the forward of torch's own layer.
+    """
+    kind: Any = next(base for base in TILED if isinstance(layer, base))
+    wide = copy.copy(layer)
+    bias = None if layer.bias is None else layer.bias.double()
+    if bias is not None and kind is not nn.Linear:
+        bias = bias.reshape(-1, *(1,) * len(layer.kernel_size))
+    wide._parameters = {"weight": layer.weight.double(), "bias": None}
+    products = [kind.forward(wide, x.double()) for x in inputs]
+    wide._parameters = {
+        "weight": wide.weight.abs_() if wide.weight is not layer.weight else wide.weight.abs()
+    }
+    wide._parameters["bias"] = None
+    bounds = [kind.forward(wide, x.double().abs()) for x in inputs]
+    if bias is None:
+        return [(p, b, p) for p, b in zip(products, bounds, strict=True)]
+    return [(p + bias, b + bias.abs(), p) for p, b in zip(products, bounds, strict=True)]
+
+
+def _ratio(got: Tensor, reference: tuple[Tensor, Tensor, Tensor], site: SitePlan) -> tuple[float, float]:
+    """|error| / (u bound), and what it may be, of the element that comes closest to its limit."""
+    exact, bound, product = (t.reshape(-1) for t in reference)
+    flat = got.reshape(-1)
+    # a sum that is too large for the type is Inf by right
+    finite = exact.isfinite() & bound.isfinite() & exact.to(got.dtype).isfinite()
+    if not finite.any():
+        return 0.0, LIMIT
+    error = (flat.double() - exact).abs()[finite]
+    if not error.isfinite().all():
+        return float("inf"), LIMIT
+    roundoff = unit_roundoff(site.dtype)
+    scale = roundoff * bound[finite] + torch.finfo(got.dtype).smallest_normal * roundoff
+    coherence = product.abs()[finite] * roundoff / scale
+    limits = (_SAME_SIGN * math.sqrt(chain_length(site)) * coherence).clamp(min=LIMIT)
+    worst = int((error / scale / limits).argmax())
+    return float(error[worst] / scale[worst]), float(limits[worst])
+
+
+def _dense(x: Tensor, seed: int) -> Tensor:
+    """Values of both signs, none near zero, as large as the activation's."""
+    chance = torch.Generator().manual_seed(seed + 2)
+    finite = x.double().abs()
+    scale = float(finite[finite.isfinite()].max()) if finite.isfinite().any() else 1.0
+    values = 0.5 + 0.5 * torch.rand(x.shape, generator=chance, dtype=torch.float64)
+    signs = torch.randint(0, 2, x.shape, generator=chance) * 2 - 1
+    return (values * signs * (scale or 1.0)).to(device=x.device, dtype=x.dtype)

@@ -1,0 +1,1 @@
+"""Models run: onnxruntime sessions, the reference evaluator, random inputs, work in parallel."""

@@ -1,0 +1,181 @@
+"""Models run in stock onnxruntime, with their weights left where they lie.
+
+A session gets the skeleton of a model: structure as bytes, weights as references into the .onnx file
+itself, which onnxruntime maps. A sub-model of one site therefore costs no copy of its weights. This is
+also the one place where onnxruntime's errors become one-line `ExplorerError`s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it writes into the user's home as it is imported
+import onnxruntime
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.graph.model import Model, Value
+from explorer.engine.runtime.reference import Evaluator, has_bfloat16
+
+__all__ = ["Array", "Session", "expose", "one_line"]
+
+Array = np.ndarray[Any, Any]
+
+_MESSAGE = 300
+
+_MOST_OPTIMISED = 4096
+"""Nodes up to which a graph is optimised. Every pass sorts the graph again, in time quadratic in the nodes
+that are ready at once: 14,336 tile products take minutes with it and ten seconds without."""
+
+_TYPES = {
+    f"tensor({theirs})": ours
+    for theirs, ours in (
+        *((n, n) for n in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")),
+        *((n, n) for n in ("float16", "bfloat16", "int4", "uint4", "string")),
+        ("float", "float32"),
+        ("double", "float64"),
+    )
+}
+"""Element types by onnxruntime's name of the tensor type."""
+
+_SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"
+"""What 'x64quantprecision' switches on. It leaves a product of signed bytes that gives signed bytes without a
+kernel, and fails where two nodes share a zero point; these have exact kernels anyway."""
+
+_Level = onnxruntime.GraphOptimizationLevel
+
+_LEVELS = (
+    ("", _Level.ORT_ENABLE_ALL),
+    ("extended", _Level.ORT_ENABLE_EXTENDED),
+    ("basic", _Level.ORT_ENABLE_BASIC),
+    ("disabled", _Level.ORT_DISABLE_ALL),
+)
+"""Graph optimisation, the highest first: a pass may make of a sound graph one that the runtime refuses."""
+
+_ITS_FAULTS = ("Failed to find kernel", "Attempt to replace the existing tensor")
+
+_PREFIX = re.compile(r"^\s*\[ONNXRuntimeError\]\s*:\s*\d+\s*:\s*([A-Z_]+)\s*:\s*")
+_SOURCE_PLACE = re.compile(r"(/[\w./-]+\.(cc|h|cpp):\d+\s*)|(\bonnxruntime::\S+\s*)")
+
+
+def expose(model: Model, names: Sequence[str]) -> Model:
+    """The model with `names` as its outputs (types left to the runtime)."""
+    declared = {v.name: v for v in model.graph.outputs}
+    outputs = tuple(declared.get(name, Value(name, None, None)) for name in names)
+    return replace(model, graph=replace(model.graph, outputs=outputs))
+
+
+class Session:
+    """A model loaded in onnxruntime on the CPU.
+
+    Args:
+        model: What to run.
+        what: How messages call it ('the original', "site 'fc1'").
+        optimise: False switches graph optimisation off: for sub-models that run once, loading is most of the
+            time.
+        threads: For its operators; None: as onnxruntime likes.
+        sparing: Memory is given back as soon as a value is read no more; it is otherwise kept, in blocks each
+            twice as large as the one before. Where activations are large that is most of the memory, where
+            they are small a tenth of the time.
+
+    Attributes:
+        outputs: Names of the outputs.
+        level: The graph optimisation with which the model loaded, 'extended', 'basic' or 'disabled', where
+            it does not load with more; '' if it loads as was asked.
+
+    Raises:
+        BadModel: onnxruntime refuses the model at every level of optimisation; the message is its own at the
+            highest, in one line.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        what: str,
+        optimise: bool = True,
+        threads: int | None = None,
+        sparing: bool = False,
+    ) -> None:
+        self.what = what
+        folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads or 0
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = not sparing
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        # threads that spin while they wait take the processor from whoever else works on the machine
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # without it sums of two 8-bit products saturate at 16 bits on a processor without VNNI
+        options.add_session_config_entry("session.x64quantprecision", "1")
+        # without it the activation that meets a weight behind a DequantizeLinear is rounded to 8 bits
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+        # no session here runs often enough to win back the time that packing its weights takes
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        self.outputs = tuple(v.name for v in model.graph.outputs)
+        self.level = ""
+        self._session: Any
+        if has_bfloat16(model):
+            self._session = Evaluator(model, folder)
+            self._declared = {v.name: v.dtype for v in model.graph.outputs}
+            return
+        made = skeleton(model, folder=folder)
+        reasons: list[str] = []
+        optimised = optimise and len(model.graph.nodes) <= _MOST_OPTIMISED
+        for name, level in _LEVELS if optimised else _LEVELS[-1:]:
+            options.graph_optimization_level = level
+            self.level = name if optimised else ""
+            for left_out in ([], [_SIGNED_TO_UNSIGNED]):
+                try:
+                    self._session = onnxruntime.InferenceSession(
+                        made, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+                    )
+                    return
+                except Exception as error:  # onnxruntime's own classes share no base below Exception
+                    reasons.append(one_line(error))
+                    if not any(said in str(error) for said in _ITS_FAULTS):
+                        break
+        raise BadModel(f"onnxruntime cannot load {what}: {reasons[0]}")
+
+    def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Outputs by name.
+
+        Args:
+            feeds: Inputs by name.
+            names: Of the outputs wanted; None: all. What only others need is not run.
+
+        Raises:
+            BadModel: onnxruntime fails while running.
+        """
+        wanted = list(self.outputs if names is None else names)
+        options = onnxruntime.RunOptions()
+        options.only_execute_path_to_fetches = names is not None
+        try:
+            if isinstance(self._session, Evaluator):
+                results = self._session.run(wanted, feeds)
+            else:
+                results = self._session.run(wanted, dict(feeds), options)
+        except Exception as error:
+            raise BadModel(f"onnxruntime cannot run {self.what}: {one_line(error)}") from None
+        return dict(zip(wanted, results, strict=True))
+
+    def types(self) -> dict[str, str | None]:
+        """Element type of every output in numpy's spelling; None for what is no tensor of numbers."""
+        if isinstance(self._session, Evaluator):
+            return dict(self._declared)
+        return {o.name: _TYPES.get(o.type) for o in self._session.get_outputs()}
+
+
+def one_line(error: BaseException) -> str:
+    """An onnxruntime error without its prefix, source places and line breaks."""
+    text = _PREFIX.sub("", str(error))
+    text = _SOURCE_PLACE.sub("", text)
+    text = printable(" ".join(text.split())).rstrip(". ")
+    return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

@@ -1,0 +1,146 @@
+"""Independent pieces of work side by side, on as many threads as there are processors.
+
+Threads, not processes: a model and its activations are large and already here, and what takes the time
+(onnxruntime, BLAS, numpy) leaves Python's lock. The libraries' own threads would get in each other's way:
+OpenBLAS's spin while they wait and take the processor from whoever works. So while works run side by side
+every work has its share of threads, and BLAS is held to it (threadpoolctl, which knows them all).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TypeVar
+
+from msgspec import Struct
+from threadpoolctl import threadpool_limits
+
+from explorer.base.errors import Cancelled
+from explorer.host import memory_limit
+
+__all__ = ["Share", "awaited", "beside", "processors", "side_by_side", "within_limit"]
+
+_T = TypeVar("_T")
+
+_MOST = 8
+"""Works at a time: they share Python's lock, and more of them only hold more memory."""
+
+_TICK = 0.1
+"""Seconds after which the caller hears of what goes on."""
+
+
+class Share(Struct, frozen=True):
+    """What a work gets.
+
+    Attributes:
+        threads: How many threads its libraries may use.
+        stopped: Whether it is to end with `Cancelled`, asked now and then.
+    """
+
+    threads: int
+    stopped: Callable[[], bool]
+
+
+def processors() -> int:
+    """Processors that this process may use; fewer where OMP_NUM_THREADS, the usual wish, says so."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wish = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(here, int(wish)) if wish.isdigit() else here)
+
+
+def within_limit(most: int) -> int:
+    """Bytes that works at a time may take: `most`, less under a limit of memory."""
+    limit = memory_limit.in_force()
+    return most if limit is None else min(most, limit // 8)
+
+
+@contextmanager
+def beside(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
+    """A work that goes on in a thread of its own; None for none, and where there is but one processor."""
+    if work is None or processors() < 2:
+        yield None
+        return
+    pool = ThreadPoolExecutor(1, thread_name_prefix="beside")
+    try:
+        yield pool.submit(work)
+    finally:
+        pool.shutdown(wait=False)  # who gives up does not wait for it
+
+
+def awaited(work: Future[_T], stopped: Callable[[], bool]) -> _T:
+    """What a work gives; `Cancelled` if it is no longer wanted."""
+    while not wait([work], timeout=_TICK).done:
+        if stopped():
+            raise Cancelled
+    return work.result()
+
+
+def side_by_side(
+    works: Sequence[Callable[[Share], _T]],
+    sizes: Sequence[int],
+    most: int,
+    *,
+    tick: Callable[[int], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> list[_T]:
+    """Runs works, each begun in the order given, on all processors.
+
+    Args:
+        works: What is to be done.
+        sizes: Bytes that each takes, roughly.
+        most: What the sizes of works at a time may add up to, less under a limit of memory; a work above it
+            runs alone.
+        tick: Told in this thread how many works are done: at each, and now and then. What it raises ends
+            the works and is raised here.
+        cancel: Asked by the works.
+
+    Returns:
+        The results in the order of the works.
+
+    Raises:
+        Exception: What a work raised; of several that failed, the first in order.
+    """
+    told = tick if tick is not None else lambda done: None
+    count = processors()
+    width = min(count, _MOST, len(works))
+    if width < 2:
+        alone = Share(count, cancel if cancel is not None else lambda: False)
+        results = []
+        for done, work in enumerate(works):
+            told(done)
+            results.append(work(alone))
+        return results
+    most = within_limit(most)
+    stop = threading.Event()
+    share = Share(count // width, lambda: stop.is_set() or (cancel is not None and cancel()))
+    running: dict[Future[_T], int] = {}
+    begun: list[Future[_T]] = []
+    with (
+        threadpool_limits(share.threads, user_api="blas"),
+        ThreadPoolExecutor(width, thread_name_prefix="work") as pool,
+    ):
+        try:
+            while running or len(begun) < len(works):
+                while len(begun) < len(works) and len(running) < width:
+                    size = sizes[len(begun)]
+                    if running and size + sum(running.values()) > most:
+                        break
+                    future = pool.submit(works[len(begun)], share)
+                    begun.append(future)
+                    running[future] = size
+                told(len(begun) - len(running))
+                ended = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
+                for future in ended:
+                    del running[future]
+                if any(future.exception() is not None for future in ended):
+                    break
+        finally:
+            stop.set()
+    failed = [error for error in (future.exception() for future in begun) if error is not None]
+    # the others were told to stop
+    for error in (*(e for e in failed if not isinstance(e, Cancelled)), *failed):
+        raise error
+    return [future.result() for future in begun]

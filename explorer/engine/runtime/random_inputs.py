@@ -1,0 +1,284 @@
+"""Inputs to try a model on: seeded, of the declared type and shape, in a range that means something.
+
+An embedding fed with random 64-bit numbers fails, and one fed with zeros proves nothing: an integer
+input is followed to the table that it indexes and drawn below its height.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.base.errors import Misuse, nearest
+from explorer.base.units import printable, shape_text
+from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.values.activations import Given, Wanted
+from explorer.facts import Shape
+
+__all__ = [
+    "Drawn",
+    "InputShapes",
+    "any_values",
+    "check_names",
+    "draw",
+    "fixed_shapes",
+    "given_inputs",
+    "plan_inputs",
+    "sizes_of",
+]
+
+InputShapes = Mapping[str, tuple[str | None, Shape]]
+
+_PASSING = frozenset(
+    (
+        "Cast",
+        "Clip",
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    )
+)
+"""Operators behind which an index is still the same index."""
+
+_TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
+
+
+class Drawn(Struct, frozen=True):
+    """How one input is drawn: `low` and `high` bound integers (high excluded). `values` are given."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    low: int = 0
+    high: int = 0
+    why: str = ""
+    values: Array | None = None
+
+    def text(self) -> str:
+        """For the report: 'ids: int64 [1, 128], 0 to 30521, rows of the table it indexes'."""
+        head = f"{printable(self.name)}: {self.dtype} {shape_text(self.shape)}, "
+        if self.high:
+            span = str(self.low) if self.high - self.low == 1 else f"{self.low} to {self.high - 1}"
+            return f"{head}{span}{', ' + self.why if self.why else ''}"
+        return head + self.why
+
+
+def plan_inputs(
+    model: Model, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
+) -> tuple[Drawn, ...]:
+    """How each input of the model is drawn.
+
+    Args:
+        model: The model.
+        dims: Sizes of symbolic dimensions; one that is not given is 1.
+        input_shapes: Shapes, and types if not None, that replace what the model declares.
+
+    Raises:
+        Misuse: A shape contradicts the declared one, or an input is of a kind that cannot be drawn
+            (sequences, strings).
+    """
+    dims, input_shapes = dims or {}, input_shapes or {}
+    return tuple(_planned(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
+
+
+def given_inputs(model: Model, given: Given, input_shapes: InputShapes | None = None) -> tuple[Drawn, ...]:
+    """The inputs of the model as a file has them.
+
+    Args:
+        model: The model.
+        given: What the file has.
+        input_shapes: Shapes, and types if not None, in place of the declared ones.
+
+    Raises:
+        Misuse: One is missing or unknown, or has another type or shape.
+    """
+    known = input_shapes or {}
+    arrays = given.fit(
+        [
+            Wanted(v.name, dtype or v.dtype, shape)
+            for v in model.graph.feeds
+            for dtype, shape in (known.get(v.name, (None, v.shape)),)
+        ]
+    )
+    return tuple(
+        Drawn(v.name, str(a.dtype), a.shape, why=f"from {given.path}", values=a)
+        for v in model.graph.feeds
+        for a in (arrays[v.name],)
+    )
+
+
+def sizes_of(model: Model, drawn: tuple[Drawn, ...]) -> dict[str, int]:
+    """The sizes that symbolic dimensions of the model have with these inputs."""
+    shapes = {d.name: d.shape for d in drawn}
+    return {
+        dim: size
+        for v in model.graph.feeds
+        for dim, size in zip(v.shape or (), shapes[v.name], strict=False)
+        if isinstance(dim, str)
+    }
+
+
+def fixed_shapes(
+    before: Model, after: Model, names: Mapping[str, str], given: InputShapes
+) -> dict[str, tuple[str | None, Shape]]:
+    """Shapes of the inputs: as given, else as declared, with sizes that only another model has fixed.
+
+    Args:
+        before: The model whose inputs they are.
+        after: The other one.
+        names: Its inputs by the names that the first one has for them.
+        given: See `plan_inputs`.
+    """
+    other = {v.name: v for v in after.graph.feeds}
+    shapes = dict(given)
+    for value in before.graph.feeds:
+        twin = other[names[value.name]]
+        if value.name in shapes or value.shape is None or twin.shape is None:
+            continue
+        if len(value.shape) == len(twin.shape):
+            merged = tuple(
+                b if isinstance(b, int) and not isinstance(a, int) else a
+                for a, b in zip(value.shape, twin.shape, strict=True)
+            )
+            shapes[value.name] = (None, merged)
+    return shapes
+
+
+def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) -> None:
+    """Refuses sizes for what the model does not have.
+
+    Raises:
+        Misuse: A name in `dims` is no dimension, or one in `input_shapes` no input, of the model.
+    """
+    names = [v.name for v in model.graph.feeds]
+    symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]
+    for name in input_shapes:
+        if name not in names:
+            raise Misuse(f"there is no input '{name}'", hint=nearest(name, names))
+    for symbol in dims:
+        if symbol not in symbols:
+            raise Misuse(f"there is no dimension '{symbol}'", hint=nearest(symbol, symbols))
+
+
+def _planned(
+    model: Model, value: Value, dims: Mapping[str, int], given: tuple[str | None, Shape] | None
+) -> Drawn:
+    dtype = (given[0] if given else None) or value.dtype
+    if dtype is None or dtype == "string":
+        raise Misuse(f"input '{value.name}' is no tensor of numbers, so no value can be drawn for it")
+    if given is not None:
+        shape = _bound(given[1], dims)
+        declared = value.shape
+        if declared is not None and (
+            len(declared) != len(shape)
+            or any(isinstance(d, int) and d != s for d, s in zip(declared, shape, strict=True))
+        ):
+            raise Misuse(f"input '{value.name}' is declared {shape_text(declared)}, not {shape_text(shape)}")
+    elif value.shape is None:
+        raise Misuse(
+            f"input '{value.name}' has no declared shape", hint=f"give it: --input-shape {value.name}:1,16"
+        )
+    else:
+        shape = _bound(value.shape, dims)
+    kind = np.dtype(dtype).kind if dtype in np.sctypeDict else "V"
+    if dtype == "bfloat16" or kind in "fc":
+        return Drawn(value.name, dtype, shape, why="standard normal")
+    if kind == "b":
+        return Drawn(value.name, dtype, shape, 0, 2, "at random")
+    if kind not in "iu":
+        raise Misuse(f"input '{value.name}' is of type {dtype}, for which no value can be drawn")
+    height = _table_height(model, value.name)
+    if height:
+        return Drawn(value.name, dtype, shape, 0, height, "rows of the table it indexes")
+    if np.dtype(dtype).itemsize == 1:
+        info = np.iinfo(dtype)
+        return Drawn(value.name, dtype, shape, int(info.min), int(info.max) + 1, "the whole range")
+    if int(np.prod(shape)) <= 1:
+        return Drawn(value.name, dtype, shape, 1, 2)
+    return Drawn(value.name, dtype, shape, 0, 2, "as a mask")
+
+
+def _bound(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(d if isinstance(d, int) else dims.get(d or "", 1) for d in shape)
+
+
+def draw(inputs: tuple[Drawn, ...], seed: int) -> dict[str, Array]:
+    """One set of input values; the same seed gives the same values, where they are not given."""
+    generator = np.random.default_rng(seed)
+    values: dict[str, Array] = {}
+    for item in inputs:
+        if item.values is not None:
+            values[item.name] = item.values
+        elif item.high:
+            drawn = generator.integers(item.low, item.high, item.shape, dtype=np.int64)
+            values[item.name] = np.asarray(drawn, dtype=item.dtype)
+        else:
+            values[item.name] = np.asarray(generator.standard_normal(item.shape)).astype(_numpy(item.dtype))
+    return values
+
+
+def any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Values of a type of which nothing else is known: normal, or over the whole range of small integers."""
+    kind = _numpy(dtype)
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        low, high = (int(info.min), int(info.max) + 1) if kind.itemsize == 1 else (0, 2)
+        return generator.integers(low, high, shape, dtype=np.int64).astype(kind)
+    if kind.kind == "b":
+        return generator.integers(0, 2, shape).astype(bool)
+    return np.asarray(generator.standard_normal(shape)).astype(kind)
+
+
+def _numpy(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
+    return np.dtype(name)
+
+
+def _table_height(model: Model, name: str) -> int:
+    """The smallest number of rows over all tables that the value indexes; 0 if it indexes none."""
+    heights: list[int] = []
+    shapes = {v.name: v.shape for v in (*model.graph.values, *model.graph.inputs)}
+    for graph in _graphs(model.graph):
+        aliases = {name}
+        constants = {o: t for n in graph.nodes if (t := _constant(n)) is not None for o in n.outputs}
+        for node in graph.nodes:
+            if node.op in _TABLE_AXIS and len(node.inputs) > 1 and node.inputs[1] in aliases:
+                table = graph.initializers.get(node.inputs[0]) or model.graph.initializers.get(node.inputs[0])
+                table = table or constants.get(node.inputs[0])
+                shape = table.shape if table is not None else shapes.get(node.inputs[0])
+                axis = int(node.attributes.get("axis", _TABLE_AXIS[node.op]))
+                if shape is not None and -len(shape) <= axis < len(shape):
+                    height = shape[axis]
+                    if isinstance(height, int) and height > 0:
+                        heights.append(height)
+            elif node.op in _PASSING and aliases.intersection(node.inputs[:1]):
+                aliases.update(node.outputs)
+    return min(heights, default=0)
+
+
+def _constant(node: Node) -> Tensor | None:
+    value = node.attributes.get("value") if node.op == "Constant" else None
+    return value if isinstance(value, Tensor) else None
+
+
+def _graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.nodes:
+        if node.op in ("If", "Loop", "Scan"):
+            for value in node.attributes.values():
+                if isinstance(value, Graph):
+                    yield from _graphs(value)

@@ -1,0 +1,73 @@
+"""Models of bfloat16, which onnxruntime has no kernels for on a CPU, run by onnx's reference evaluator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.graph.model import Model
+
+__all__ = ["NOTE", "Evaluator", "has_bfloat16"]
+
+NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfloat16"
+
+
+def has_bfloat16(model: Model) -> bool:
+    """Whether a model multiplies, or takes, or gives bfloat16, as far as the main graph says."""
+    graph = model.graph
+    kinds = {value.dtype for value in (*graph.inputs, *graph.outputs)}
+    return "bfloat16" in kinds or any(t.dtype == "bfloat16" for t in graph.initializers.values())
+
+
+def _scan() -> Any:
+    """Scan as the evaluator has it, which stacks what it collects along the first axis only, along any."""
+    import numpy as np
+    from onnx.reference.ops import op_scan
+
+    untyped: Any = op_scan
+    first_axis: Any = untyped.Scan
+
+    class Scan(first_axis):  # type: ignore[misc]
+        op_domain = ""
+
+        def __init__(self, node: Any, params: Any) -> None:
+            super().__init__(node, params)
+            here: Any = self
+            self.along = tuple(here.scan_output_axes or ())
+            here.scan_output_axes = None
+
+        def _run(self, *args: Any, **options: Any) -> Any:
+            options.pop("scan_output_axes", None)
+            made = list(super()._run(*args, **options))
+            first = len(made) - len(self.along)
+            for at, axis in enumerate(self.along, first):
+                made[at] = np.moveaxis(made[at], 0, axis)
+            return tuple(made)
+
+    return Scan
+
+
+class Evaluator:
+    """What `onnxruntime.InferenceSession` is for other models.
+
+    Args:
+        model: What to run.
+        folder: That its weights are referred to in.
+    """
+
+    def __init__(self, model: Model, folder: str) -> None:
+        import onnx
+        from onnx.external_data_helper import load_external_data_for_model
+        from onnx.reference import ReferenceEvaluator
+
+        proto = onnx.load_model_from_string(skeleton(model, folder=folder))
+        load_external_data_for_model(proto, folder)
+        self._evaluator = ReferenceEvaluator(proto, new_ops=[_scan()])
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """The outputs that are asked for."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return list(self._evaluator.run(list(names), dict(feeds)))

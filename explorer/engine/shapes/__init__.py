@@ -1,0 +1,22 @@
+"""Shapes of every value of an ONNX model: declared, inferred, observed, and which of them is believed.
+
+`inference` goes through a model with the rules of `rules`, `movement` and `products`, follows the
+contents of small values (`contents`), and hands what is left to onnx (`onnx_pass`). Dimensions that are
+not numbers are expressions (`expressions`, their text in `notation`). `observed` runs the model. What is
+known meanwhile is a `table`, and becomes facts in `told`.
+"""
+
+from explorer.engine.shapes.binding import InputShapes, bind_inputs
+from explorer.engine.shapes.bodies import captured_names, substituted
+from explorer.engine.shapes.inference import Answer, Inference, Shapes, infer
+
+__all__ = [
+    "Answer",
+    "Inference",
+    "InputShapes",
+    "Shapes",
+    "bind_inputs",
+    "captured_names",
+    "infer",
+    "substituted",
+]

@@ -1,0 +1,98 @@
+"""The inputs of a graph as the user wants them: symbolic dimensions bound, shapes overruled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.graph.model import Model, Value
+from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape
+
+__all__ = ["InputShapes", "bind_inputs", "bound_shape"]
+
+InputShapes = Mapping[str, tuple[str | None, Shape]]
+
+
+def bind_inputs(
+    model: Model, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
+) -> tuple[tuple[Value, ...], dict[str, int], bool]:
+    """The graph's inputs as the user wants them.
+
+    Returns:
+        The inputs, all symbolic dimensions bound, and whether a size in the file was overruled.
+
+    Raises:
+        Misuse: No such dimension or input, a size below 1, or a shape of another rank than the input's.
+    """
+    graph = model.graph
+    wanted = dict(input_shapes or {})
+    bound = dict(sizes or {})
+    known = {v.name: v for v in graph.feeds}
+    if bound:
+        _check_names(model, bound)
+    overruled = False
+    for name, (_, shape) in wanted.items():
+        if name not in known:
+            hint = nearest(name, known)
+            raise Misuse("the model has no such input", where=f"--input-shape {name}", hint=hint)
+        declared = known[name].shape
+        if declared is None:
+            continue
+        if len(declared) != len(shape):
+            raise Misuse(
+                f"the input has {len(declared)} dimensions, not {len(shape)}",
+                where=f"--input-shape {name}",
+                hint=f"it is declared as {list(declared)}",
+            )
+        for old, new in zip(declared, shape, strict=True):
+            if isinstance(old, str) and isinstance(new, int):
+                if bound.setdefault(old, new) != new:
+                    raise Misuse(
+                        f"dimension '{old}' would be {bound[old]} and {new} at once",
+                        where=f"--input-shape {name}",
+                    )
+            elif isinstance(old, int) and old != new:
+                overruled = True
+    inputs = []
+    for value in graph.inputs:
+        if value.name in wanted:
+            dtype, shape = wanted[value.name]
+            value = Value(value.name, dtype or value.dtype, shape)
+        elif bound and value.shape is not None and any(isinstance(d, str) for d in value.shape):
+            shape = bound_shape(value.shape, bound)
+            if shape != value.shape:
+                value = Value(value.name, value.dtype, shape)
+        inputs.append(value)
+    return tuple(inputs), bound, overruled
+
+
+def _check_names(model: Model, bound: Mapping[str, int]) -> None:
+    values = (*model.graph.feeds, *model.graph.values, *model.graph.outputs)
+    shapes = {v.shape for v in values if v.shape}
+    names = {d for shape in shapes for d in shape if isinstance(d, str)}
+    if not names.issuperset(bound):
+        # the sizes in 'past + 1' may be given one by one
+        names |= {n for d in list(names) if (text := dims.canonical(d)) for n in dims.names((text,))}
+    for name, size in bound.items():
+        if name not in names:
+            hint = nearest(name, sorted(names)) or "all of its dimensions are fixed"
+            raise Misuse("the model has no such dimension", where=f"--dim {name}", hint=hint)
+        if size < 1:
+            raise Misuse(f"a dimension cannot be {size}", where=f"--dim {name}")
+
+
+def bound_shape(shape: Shape, sizes: Mapping[str, int]) -> Shape:
+    """A declared shape with names, and expressions of names, replaced by their sizes."""
+    return tuple(_bound(d, sizes) if isinstance(d, str) else d for d in shape)
+
+
+def _bound(name: str, sizes: Mapping[str, int]) -> Dim:
+    if name in sizes:
+        return sizes[name]
+    if not sizes:
+        return name
+    text = dims.canonical(name)
+    if text is None or text == name or not dims.names((text,)).intersection(sizes):
+        return name
+    return dims.substituted(text, sizes)

@@ -1,0 +1,99 @@
+"""Bodies of functions, branches and loops: what they take from around them, what a call puts into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import AttributeRef, Graph, Node, subgraphs
+from explorer.engine.shapes import constant_folding
+from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.symbolic import dimensions
+from explorer.facts import Dim
+
+__all__ = ["captured_names", "iterations", "substituted"]
+
+FOREVER = 1 << 31
+"""Trip counts from here on mean "until the condition says stop": exporters write the largest integer."""
+
+
+def captured_names(body: Graph) -> frozenset[str]:
+    """Names that a body uses and does not define: they come from the graphs around it."""
+    own = {v.name for v in body.inputs} | set(body.initializers)
+    used = {v.name for v in body.outputs}
+    for node in body.nodes:
+        own.update(node.outputs)
+        used.update(node.inputs)
+        for _, inner in subgraphs(node):
+            used |= captured_names(inner)
+    return frozenset(used - own - {""})
+
+
+def substituted(node: Node, values: Mapping[str, Any]) -> Node:
+    """`node` with references to its function's attributes replaced by `values`; unset ones left out."""
+    attributes: dict[str, Any] = {}
+    changed = False
+    for name, value in node.attributes.items():
+        if isinstance(value, AttributeRef):
+            changed = True
+            if value.name in values:
+                attributes[name] = values[value.name]
+        elif isinstance(value, Graph):
+            inner = tuple(substituted(n, values) for n in value.nodes)
+            different = any(a is not b for a, b in zip(inner, value.nodes, strict=True))
+            changed = changed or different
+            attributes[name] = replace(value, nodes=inner) if different else value
+        else:
+            attributes[name] = value
+    if not changed:
+        return node
+    return node.with_attributes(attributes)
+
+
+def iterations(node: Node, contents: Contents) -> tuple[Dim, bool]:
+    """How often the body of a Loop runs: a number, or a canonical expression of the sizes of inputs.
+
+    Returns:
+        The most iterations, None if that depends on the data; and whether they are all done, since no
+        condition can end the loop earlier.
+    """
+    trips = _limit(contents, node.inputs[0]) if node.inputs and node.inputs[0] else None
+    start = node.inputs[1] if len(node.inputs) > 1 else ""
+    condition = contents.get(start) if start else None
+    if condition is not None and not condition.any():
+        return 0, True
+    always = (not start or (condition is not None and bool(condition.all()))) and _keeps_going(
+        node.attributes["body"]
+    )
+    if isinstance(trips, int) and trips >= FOREVER and not always:
+        trips = None
+    return trips, always
+
+
+def _limit(contents: Contents, name: str) -> Dim:
+    flat = contents.flat(name)
+    if flat is None or len(flat) != 1:
+        return None
+    value = flat[0]
+    if isinstance(value, dimensions.Expression):
+        return dimensions.dim(value)
+    return max(int(value), 0) if isinstance(value, (int, float)) else None
+
+
+def _keeps_going(body: Graph) -> bool:
+    """Whether the body's condition can only be what it was: true."""
+    if len(body.inputs) < 2 or not body.outputs:
+        return False
+    name = body.outputs[0].name
+    makers = {o: n for n in body.nodes for o in n.outputs}
+    for _ in range(len(body.nodes) + 1):
+        if name == body.inputs[1].name:
+            return True
+        maker = makers.get(name)
+        if maker is None or maker.op != "Identity":
+            content = constant_folding.known(body).get(name)
+            return content is not None and bool(content.all())
+        name = maker.inputs[0]
+    return False

@@ -1,0 +1,217 @@
+"""Small values that are known without running the model: shapes, axes, and arithmetic on them.
+
+Exporters compute target shapes from input shapes with a dozen operators, of which onnx's inference
+follows some. Once the shapes are numbers, all of it is constant; it is computed here, and what was data
+dependent to inference (Reshape, Expand, Range) becomes static. Nothing large is ever computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.model import DTYPES, Graph, Node, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+__all__ = ["FOLDABLE", "LARGEST", "constant", "content", "known"]
+
+LARGEST = 1024
+"""Elements of a value that is still worth computing."""
+
+LARGEST_FLOATS = 16
+
+
+def known(graph: Graph) -> dict[str, Array]:
+    """Small initializers, and constants that nodes carry, by name."""
+    found = {tensor.name: content(tensor) for tensor in graph.initializers.values()}
+    for node in graph.nodes:
+        if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
+            found[node.outputs[0]] = constant(node)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def content(tensor: Tensor) -> Array | None:
+    """The values of a small tensor; None if it is large, has no data, or no numbers."""
+    # weights are not shapes: of floats only what may be a scale or a limit is kept
+    largest = LARGEST_FLOATS if "float" in tensor.dtype else LARGEST
+    if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY:
+        return None
+    try:
+        return tensor.array()
+    except BadModel:
+        return None  # without its data the tensor is merely not known
+
+
+_NUMPY = frozenset(
+    d.name for d in DTYPES.values() if d.bits >= 8 and not d.name.startswith(("bfloat", "float8"))
+)
+
+
+def constant(node: Node) -> Array | None:
+    """The value of a Constant node; None if it is large, sparse, or no number."""
+    import numpy as np
+
+    for name, value in node.attributes.items():
+        if name == "value" and isinstance(value, Tensor):
+            return content(value)
+        dtype = {"value_int": np.int64, "value_float": np.float32}.get(name.removesuffix("s"))
+        if dtype is not None and np.size(value) <= LARGEST:
+            try:
+                return np.array(value, dtype)
+            except (TypeError, ValueError, OverflowError):
+                return None
+    return None
+
+
+def _np() -> Any:
+    import numpy
+
+    return numpy
+
+
+def _shape(attributes: Mapping[str, Any], shape: Array) -> Array:
+    return shape[attributes.get("start", 0) : attributes.get("end", len(shape))]
+
+
+def _cast(attributes: Mapping[str, Any], x: Array) -> Array | None:
+    name = DTYPES[attributes["to"]].name
+    return x.astype(name) if name in _NUMPY else None
+
+
+def _axes(attributes: Mapping[str, Any], axes: Array | None) -> tuple[int, ...] | None:
+    given = attributes.get("axes") if axes is None else axes
+    return None if given is None else tuple(int(a) for a in given)
+
+
+def _unsqueeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
+    at = _axes(attributes, axes) or ()
+    rank = x.ndim + len(at)
+    for axis in sorted(a % rank for a in at):
+        x = _np().expand_dims(x, axis)
+    return x
+
+
+def _squeeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
+    squeezed: Array = x.squeeze(_axes(attributes, axes))
+    return squeezed
+
+
+def _slice(
+    attributes: Mapping[str, Any],
+    x: Array,
+    starts: Array | None = None,
+    ends: Array | None = None,
+    axes: Array | None = None,
+    steps: Array | None = None,
+) -> Array:
+    begin = attributes["starts"] if starts is None else starts.tolist()
+    end = attributes["ends"] if ends is None else ends.tolist()
+    along = _axes(attributes, axes) or range(len(begin))
+    by = [1] * len(begin) if steps is None else steps.tolist()
+    index = [slice(None)] * x.ndim
+    for a, b, e, s in zip(along, begin, end, by, strict=True):
+        # the smallest integer as an end means "to the very start" when going backwards
+        index[a] = slice(b, None if s < 0 and e < -x.shape[a] else e, s)
+    return x[tuple(index)]
+
+
+def _div(_: Mapping[str, Any], a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu":
+        # ONNX truncates towards zero
+        quotient: Array = _np().trunc(_np().true_divide(a, b)).astype(a.dtype)
+        return quotient
+    exact: Array = a / b
+    return exact
+
+
+def _range(_: Mapping[str, Any], start: Array, limit: Array, delta: Array) -> Array | None:
+    if (limit.item() - start.item()) / delta.item() > LARGEST:
+        return None
+    steps: Array = _np().arange(start.item(), limit.item(), delta.item(), start.dtype)
+    return steps
+
+
+def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Array | None:
+    sizes = [int(d) for d in shape.tolist()]
+    elements = 1
+    for size in sizes:
+        elements *= size
+    if elements > LARGEST:
+        return None
+    value = attributes.get("value")
+    fill = value.array().reshape(()) if isinstance(value, Tensor) else _np().float32(0)
+    full: Array = _np().full(sizes, fill)
+    return full
+
+
+def _expand(_: Mapping[str, Any], x: Array, shape: Array) -> Array | None:
+    np = _np()
+    full = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
+    return None if np.prod(full) > LARGEST else np.broadcast_to(x, full)
+
+
+def _reshape(_: Mapping[str, Any], x: Array, shape: Array) -> Array:
+    return x.reshape([x.shape[i] if d == 0 else int(d) for i, d in enumerate(shape)])
+
+
+def _reduce(name: str) -> Callable[..., Array]:
+    def reduce(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
+        keep = bool(attributes.get("keepdims", 1))
+        value = getattr(_np(), name)(x, axis=_axes(attributes, axes), keepdims=keep)
+        reduced: Array = _np().asarray(value, x.dtype)
+        return reduced
+
+    return reduce
+
+
+def _binary(name: str) -> Callable[..., Array]:
+    return lambda _, *xs: _np().asarray(getattr(_np(), name)(*xs))
+
+
+FOLDABLE: Mapping[str, Callable[..., Array | None]] = {
+    "Shape": _shape,
+    "Size": lambda _, shape: _np().asarray(shape.prod(dtype="int64")),
+    "Identity": lambda _, x: x,
+    "Cast": _cast,
+    "Gather": lambda at, x, i: _np().asarray(_np().take(x, i, axis=at.get("axis", 0))),
+    "Concat": lambda at, *xs: _np().concatenate(xs, axis=at["axis"]),
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Slice": _slice,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Transpose": lambda at, x: x.transpose(at.get("perm")),
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "Add": _binary("add"),
+    "Sub": _binary("subtract"),
+    "Mul": _binary("multiply"),
+    "Div": _div,
+    "Mod": lambda at, a, b: _np().asarray((_np().fmod if at.get("fmod") else _np().mod)(a, b)),
+    "Neg": _binary("negative"),
+    "Abs": _binary("abs"),
+    "Floor": _binary("floor"),
+    "Ceil": _binary("ceil"),
+    "Sqrt": _binary("sqrt"),
+    "Min": lambda _, *xs: _np().minimum.reduce(_np().broadcast_arrays(*xs)),
+    "Max": lambda _, *xs: _np().maximum.reduce(_np().broadcast_arrays(*xs)),
+    "Equal": _binary("equal"),
+    "Less": _binary("less"),
+    "LessOrEqual": _binary("less_equal"),
+    "Greater": _binary("greater"),
+    "GreaterOrEqual": _binary("greater_equal"),
+    "Not": _binary("logical_not"),
+    "And": _binary("logical_and"),
+    "Or": _binary("logical_or"),
+    "Where": _binary("where"),
+    "ReduceProd": _reduce("prod"),
+    "ReduceSum": _reduce("sum"),
+    "ReduceMax": _reduce("max"),
+    "ReduceMin": _reduce("min"),
+}
+"""Operators that are computed, by type: attributes and arguments to the value; None if it is too large."""

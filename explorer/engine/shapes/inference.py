@@ -1,0 +1,749 @@
+"""Shapes of one model: the main graph at once, bodies when asked for, each once.
+
+The rules go first, node by node, with a memo on (operator, attributes, types): a graph of twenty
+thousand nodes has a few dozen distinct ones. What they leave open goes to onnx's inference; what that
+leaves open too is taken from a run, if there was one, or from what the file declares, and the rules go on
+from there, so that one unknown operator does not blank all that follows. A declaration is never believed
+where something can be inferred, nor what was inferred where a run gave something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.engine.formats.onnx import tensors
+from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, subgraphs
+from explorer.engine.shapes import constant_folding
+from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
+from explorer.engine.shapes.bodies import captured_names, iterations, substituted
+from explorer.engine.shapes.constants import Contents, follow
+from explorer.engine.shapes.known import Table, better, common, complete_all, merge, possible, take
+from explorer.engine.shapes.onnx_pass import OnnxPass
+from explorer.engine.shapes.provenance import Told, contradicts, entered, shown_shape, symbols_of
+from explorer.engine.shapes.rules import microsoft, movement, products, registry
+from explorer.engine.shapes.rules.registry import Call, Misfit, Type
+from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Constants = Mapping[str, np.ndarray[Any, Any]]
+
+__all__ = ["Answer", "Inference", "Shapes", "forget", "infer"]
+
+ROUNDS = 24
+"""How often the open nodes are gone through with what the last round made known."""
+
+MAX_DEPTH = 96
+"""Bodies within bodies that are followed."""
+
+MAX_BODIES = 20_000
+"""Bodies that are inferred, each once per kinds of arguments: loops in loops can ask for billions."""
+
+MAX_REMEMBERED = 8_192
+"""Answers of rules that are kept from one model to the next, about 1 KB each."""
+
+_REMEMBERED: dict[Hashable, Answer] = {}
+"""Answers by operator, attributes, types and contents, which is all that a rule is told."""
+
+_RULES = {**registry.RULES, **movement.RULES, **products.RULES, **microsoft.RULES}
+_STANDARD = {op: rule for (domain, op), rule in _RULES.items() if not domain}
+_DOMAINS = frozenset(domain for domain, _ in _RULES)
+_KNOWN_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
+
+
+class Answer(Struct, frozen=True, eq=False):
+    """What a rule says of nodes of one kind; `types` is None if it cannot say, or the misfit it found.
+
+    `whole` tells whether every type and shape is known.
+    """
+
+    types: Sequence[Type] | Misfit | None
+    whole: bool
+
+
+class Shapes(Struct, frozen=True):
+    """What is known of the values of one graph or body.
+
+    Attributes:
+        values: By name. A value of which nothing is known is missing.
+        constants: Values whose contents are known and small: shapes, axes, scalars.
+        dims: Symbolic dimensions that were bound, by the user or through an input's shape.
+        notes: What went wrong or was assumed, in words.
+        kinds: Types by name, where values of the same type mostly have the same object; empty if values of
+            the same type may differ in what is known of them.
+    """
+
+    values: Mapping[str, TensorInfo]
+    constants: Constants
+    dims: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    kinds: Mapping[str, Type] = field(default_factory=dict)
+    disputed: frozenset[str] = frozenset()
+    alike: dict[int, Answer] = field(default_factory=dict)
+
+
+def forget() -> None:
+    """Drops the answers that were kept from earlier models."""
+    _REMEMBERED.clear()
+
+
+def infer(
+    model: Model, sizes: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
+) -> Shapes:
+    """The shapes of the main graph's values.
+
+    Args:
+        model: The model.
+        sizes: Of symbolic dimensions by name.
+        input_shapes: Type (None: as declared) and shape of inputs by name.
+
+    Raises:
+        Misuse: No such dimension or input, or a shape of another rank than the input's.
+    """
+    return Inference(model, sizes, input_shapes).main
+
+
+class Inference:
+    """Shapes of one model.
+
+    Args:
+        model: The model.
+        sizes: Of symbolic dimensions by name.
+        input_shapes: Type (None: as declared) and shape of inputs by name.
+        observed: Types seen in a run, by name of the main graph's values.
+
+    Attributes:
+        main: The shapes of the main graph.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sizes: Mapping[str, int] | None = None,
+        input_shapes: InputShapes | None = None,
+        observed: Mapping[str, Type] | None = None,
+    ) -> None:
+        self.model = model
+        inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
+        self.notes: list[str] = []
+        self._limits: dict[str, Dim] = {}
+        self._answers: dict[Hashable, Answer] = {}
+        self._alike: dict[int, Answer] = {}
+        self._pool: dict[Type, Type] = {}
+        self._bodies: dict[Any, tuple[Any, Sequence[Node], Table]] = {}
+        self._finished: dict[int, Shapes] = {}
+        self._open: set[Any] = set()
+        self._full = False
+        self._onnx = OnnxPass(model.ir_version, self.notes)
+        self._dims = bound
+        self._trusted = not overruled
+        graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
+        declared = self._declared(graph)
+        seen = {name: (t[0], entered(t[1])) for name, t in (observed or {}).items()}
+        table = self._infer(graph, model.opsets, declared, Contents(graph.initializers), observed=seen)
+        if seen:
+            table = self._corrected(graph, declared, seen, table)
+        values = Told(graph, table, declared, self._limits, trusted=self._trusted)
+        self.main = Shapes(
+            values, table.contents, bound, tuple(self.notes), table.types, values.disputed, self._alike
+        )
+
+    @property
+    def bounds(self) -> bool:
+        """Whether some size depends on data: values of origin 'bound' have the most that it can be."""
+        return bool(self._limits)
+
+    # -- bodies ---------------------------------------------------------------------------------
+
+    def of_function(
+        self,
+        function: Function,
+        call: Node,
+        types: Sequence[TensorInfo | None],
+        constants: Constants,
+    ) -> tuple[Sequence[Node], Shapes]:
+        """Shapes inside a function for one call.
+
+        Args:
+            function: The function.
+            call: The calling node: its attributes replace references in the body.
+            types: Of the arguments.
+            constants: Known contents of the caller's values.
+
+        Returns:
+            The body's nodes with attributes put in, and the shapes of its values, arguments included.
+        """
+        doubtful = frozenset(
+            name
+            for name, info in zip(function.inputs, types, strict=False)
+            if info is not None and info.origin == "bound"
+        )
+        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in types]
+        nodes, table = self._function(function, call, kinds, _contents(constants), doubtful)
+        return nodes, self._shapes(function, nodes, table)
+
+    def _function(
+        self,
+        function: Function,
+        call: Node,
+        kinds: Sequence[Type | None],
+        contents: Contents,
+        doubtful: frozenset[str] = frozenset(),
+    ) -> tuple[Sequence[Node], Table]:
+        given = [contents.array(name) if name else None for name in call.inputs]
+        bare = not function.attributes and not function.defaults
+        attributes = "" if bare else repr(sorted(call.attributes.items(), key=lambda item: item[0]))
+        key = (
+            function.key,
+            tuple(kinds),
+            tuple(None if c is None else _fingerprint(c) for c in given),
+            attributes,
+            doubtful,
+        )
+        if key not in self._bodies:
+            nodes = function.nodes
+            if not bare:
+                values = {**function.defaults, **call.attributes}
+                nodes = tuple(substituted(n, values) for n in nodes)
+            # a call may leave out arguments at the end
+            inputs = []
+            inside = Contents({})
+            for name, kind, content in zip(
+                function.inputs,
+                [*kinds] + [None] * (len(function.inputs) - len(kinds)),
+                [*given] + [None] * (len(function.inputs) - len(given)),
+                strict=False,
+            ):
+                if kind is not None:
+                    inputs.append(Value(name, kind[0], kind[1]))
+                elif content is not None and content.dtype != object:
+                    inputs.append(Value(name, str(content.dtype), tuple(content.shape)))
+                if content is not None:
+                    inside.set(name, content)
+            graph = Graph(function.name, nodes, tuple(inputs), (), {})
+            opsets = {**self.model.opsets, **function.opsets}
+            table = self._followed(key, graph, opsets, {}, inside)
+            table.doubtful = doubtful
+            self._bodies[key] = function, nodes, table
+        _, nodes, table = self._bodies[key]
+        return nodes, table
+
+    def of_body(
+        self,
+        body: Graph,
+        types: Sequence[TensorInfo | None],
+        outer: Mapping[str, TensorInfo],
+        constants: Constants,
+        opsets: Mapping[str, int] | None = None,
+    ) -> Shapes:
+        """Shapes inside the body of If, Loop or Scan.
+
+        Args:
+            body: The subgraph.
+            types: Of its formal inputs, as far as the operator determines them.
+            outer: Values of the graphs around it, which the body may use.
+            constants: Known contents of those.
+            opsets: Operator sets, if not the model's (in a function).
+        """
+        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in types]
+        captured = captured_names(body)
+        around = {n: (outer[n].dtype, entered(outer[n].shape)) for n in captured if n in outer}
+        doubtful = {n for n in captured if n in outer and outer[n].origin == "bound"}
+        doubtful.update(
+            v.name for v, t in zip(body.inputs, types, strict=False) if t is not None and t.origin == "bound"
+        )
+        contents = _contents(constants)
+        table = self._body(body, kinds, around, contents, opsets or self.model.opsets, frozenset(doubtful))
+        return self._shapes(body, body.nodes, table, self._declared(body), body)
+
+    def _body(
+        self,
+        body: Graph,
+        kinds: Sequence[Type | None],
+        around: Mapping[str, Type],
+        contents: Contents,
+        opsets: Mapping[str, int],
+        doubtful: frozenset[str] = frozenset(),
+    ) -> Table:
+        captured = sorted(captured_names(body))
+        formal = tuple(
+            Value(value.name, value.dtype, entered(value.shape))
+            if kind is None
+            else Value(value.name, kind[0] or value.dtype, kind[1])
+            for value, kind in zip(
+                body.inputs, [*kinds] + [None] * (len(body.inputs) - len(kinds)), strict=False
+            )
+        )
+        known = {n: c for n in captured if (c := contents.array(n)) is not None}
+        key = (
+            id(body),
+            tuple((v.dtype, v.shape) for v in formal),
+            tuple((n, around[n]) for n in captured if n in around),
+            tuple((n, _fingerprint(c)) for n, c in known.items()),
+            doubtful,
+        )
+        if key not in self._bodies:
+            inputs = [*formal]
+            inside = Contents(body.initializers)
+            own = {v.name for v in formal} | set(body.initializers)
+            for name in captured:
+                if name in own:
+                    continue
+                if name in known:
+                    inside.set(name, known[name])
+                if name in around:
+                    inputs.append(Value(name, *around[name]))
+                elif name in known and known[name].dtype != object:
+                    inputs.append(Value(name, str(known[name].dtype), tuple(known[name].shape)))
+            graph = replace(body, inputs=tuple(inputs), extra=())
+            table = self._followed(key, graph, opsets, self._declared(body), inside)
+            table.doubtful = doubtful
+            # the body is kept with the result: its id is the key and must not be used again
+            self._bodies[key] = body, body.nodes, table
+        return self._bodies[key][2]
+
+    def _followed(
+        self,
+        key: Any,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        declared: Mapping[str, Type],
+        contents: Contents,
+    ) -> Table:
+        """A body inferred; nothing is known of one that is entered again from within."""
+        if len(self._bodies) >= MAX_BODIES and not self._full:
+            self._full = True
+            self.notes.append(
+                f"shapes are followed into {MAX_BODIES:,} bodies of functions and loops, no further"
+            )
+        if key in self._open or len(self._open) >= MAX_DEPTH or self._full:
+            return Table({v.name: (v.dtype, v.shape) for v in graph.inputs}, contents)
+        self._open.add(key)
+        try:
+            return self._infer(graph, opsets, declared, contents)
+        finally:
+            self._open.discard(key)
+
+    def loop_types(
+        self,
+        node: Node,
+        outer: Mapping[str, TensorInfo],
+        constants: Constants,
+        opsets: Mapping[str, int],
+    ) -> list[TensorInfo | None]:
+        """Types of what a Loop's body gets: counter, condition, and the carried values.
+
+        A carried value that leaves the body with another shape than it came in has unknown sizes where
+        they differ.
+        """
+        infos = [outer.get(name) for name in node.inputs[2:]]
+        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in infos]
+        around = {n: (t.dtype, entered(t.shape)) for n, t in outer.items()}
+        kinds = self._carried(node, kinds, around, _contents(constants), opsets)
+        types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
+        for info, kind in zip(infos, kinds, strict=True):
+            types.append(None if info is None or kind is None else replace(info, shape=shown_shape(kind[1])))
+        return types
+
+    def _carried(
+        self,
+        node: Node,
+        kinds: Sequence[Type | None],
+        around: Mapping[str, Type],
+        contents: Contents,
+        opsets: Mapping[str, int],
+    ) -> list[Type | None]:
+        """Types that a Loop's carried values keep over all iterations."""
+        body: Graph = node.attributes["body"]
+        types = list(kinds)
+        for _ in range(2):
+            # what changes in the first iteration may make more change in the next
+            table = self._body(body, [("int64", ()), ("bool", ()), *types], around, contents, opsets)
+            before = list(types)
+            for at, (kind, value) in enumerate(zip(before, body.outputs[1:], strict=False)):
+                after = table.types.get(value.name)
+                if kind is None or kind[1] is None:
+                    continue
+                if after is None or after[1] is None or len(after[1]) != len(kind[1]):
+                    types[at] = kind[0], None
+                elif after[1] != kind[1]:
+                    same = zip(kind[1], after[1], strict=True)
+                    types[at] = kind[0], tuple(a if a == b else None for a, b in same)
+            if types == before:
+                break
+        return types
+
+    # -- one graph ------------------------------------------------------------------------------
+
+    def _declared(self, graph: Graph) -> dict[str, Type]:
+        """What the file says of values between its nodes and of outputs, sizes put in."""
+        if not graph.values and not graph.outputs:
+            return {}
+        found: dict[str, Type] = {}
+        for value in (*graph.values, *graph.outputs):
+            if value.dtype is not None or value.shape is not None:
+                shape = None if value.shape is None else entered(bound_shape(value.shape, self._dims))
+                found[value.name] = value.dtype, shape
+        return found
+
+    def _infer(
+        self,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        declared: Mapping[str, Type],
+        contents: Contents,
+        observed: Mapping[str, Type] | None = None,
+        overruled: Mapping[str, Shape | None] | None = None,
+    ) -> Table:
+        """Rules, then onnx, then what was observed or declared, until nothing is gained.
+
+        Args:
+            graph: With its inputs as they are to be.
+            opsets: Versions of the operator sets.
+            declared: What the file says of intermediate values and outputs.
+            contents: What is known of initializers and inputs.
+            observed: What a run has shown.
+            overruled: Values of which a run showed something else than was inferred: they are as it showed.
+        """
+        # alike weights get the same object for a type: the walk tells nodes that are alike by it
+        pool = self._pool
+        types: dict[str, Type] = {}
+        for name, tensor_ in graph.initializers.items():
+            kind = tensor_.dtype, tensor_.shape
+            types[name] = pool.setdefault(kind, kind)
+        if graph.extra:
+            sparse = tensors.sparse_initializers(graph)
+            types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
+        for value in graph.inputs:
+            types.setdefault(value.name, (value.dtype, entered(value.shape)))
+        table = Table(types, contents)
+        if overruled and observed:
+            types.update((name, observed[name]) for name in overruled)
+            table.said.update(dict.fromkeys(overruled, "observed"))
+            table.overruled.update(overruled)
+        nodes: Sequence[Node] = graph.nodes
+        asked: set[tuple[Any, ...]] = set()
+        for _ in range(ROUNDS):
+            open_ = self._propagate(nodes, table, opsets)
+            if not open_:
+                break
+            question = tuple(id(n) for n in open_), len(table.said)
+            if question not in asked:
+                asked.add(question)
+                answer = self._onnx.types(open_, graph.initializers, types, contents, opsets)
+                if merge(types, answer):
+                    continue
+            if observed and take(open_, table, observed, "observed"):
+                continue
+            if not (self._trusted and take(open_, table, declared, "declared")):
+                break
+        return table
+
+    def _corrected(
+        self, graph: Graph, declared: Mapping[str, Type], seen: Mapping[str, Type], table: Table
+    ) -> Table:
+        """Inferred again with what a run showed, as long as it contradicts what was inferred.
+
+        What stands behind a wrong shape is mostly wrong because of it: only the first are taken over, the
+        others inferred from there.
+        """
+        symbols = symbols_of(graph, declared)
+        overruled: dict[str, Shape | None] = {}
+        for _ in range(ROUNDS):
+            behind: set[str] = set()
+            found = len(overruled)
+            for node in graph.nodes:
+                if not behind.isdisjoint(node.inputs):
+                    behind.update(node.outputs)
+                    continue
+                for name in node.outputs:
+                    shape = table.types.get(name, (None, None))[1]
+                    said = seen.get(name, (None, None))[1]
+                    if contradicts(said, shape, symbols):
+                        overruled[name] = shape
+                        behind.add(name)
+            if len(overruled) == found:
+                break
+            contents = Contents(graph.initializers)
+            table = self._infer(graph, self.model.opsets, declared, contents, seen, overruled)
+        return table
+
+    def _propagate(self, nodes: Sequence[Node], table: Table, opsets: Mapping[str, int]) -> list[Node]:
+        """Goes through the nodes once; returns those with an output that is not wholly known."""
+        types, contents, answers, alike = table.types, table.contents, self._answers, self._alike
+        functions = self.model.functions
+        get = types.get
+        open_: list[Node] = []
+        versions = {domain: opsets.get(domain, 1) for domain in _DOMAINS}
+        first = (None, None)
+        for node in nodes:
+            outputs = node.outputs
+            rule = _STANDARD.get(node.op) if not node.domain else _RULES.get((node.domain, node.op))
+            if rule is None or (functions and node.key in functions):
+                if not self._other(node, table, opsets):
+                    open_.append(node)
+                continue
+            only = outputs[0] if len(outputs) == 1 else ""
+            there = only in types if only else not types.keys().isdisjoint(outputs)
+            if there and complete_all(outputs, types):
+                self._fold(node, table)
+                continue
+            kinds = [get(name, first) if name else None for name in node.inputs]
+            key: Hashable = None
+            if node.alike is not None and not rule.fresh:
+                if rule.contents:
+                    inside = []
+                    for index in rule.contents:
+                        if index < len(kinds) and kinds[index] is not None:
+                            flat = contents.flat(node.inputs[index])
+                            inside.append(None if flat is None else tuple(flat))
+                    key = (
+                        node.op,
+                        node.domain,
+                        node.alike,
+                        versions[node.domain],
+                        len(outputs),
+                        *kinds,
+                        *inside,
+                    )
+                else:
+                    key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
+                answer = _REMEMBERED.get(key) or answers.get(key)
+            else:
+                answer = None
+            if answer is None:
+                answer = self._asked(node, rule, kinds, contents, versions[node.domain])
+                if key is not None:
+                    if len(_REMEMBERED) >= MAX_REMEMBERED:
+                        _REMEMBERED.clear()
+                    # what does not fit knows the node that it was found at
+                    (answers if isinstance(answer.types, Misfit) else _REMEMBERED)[key] = answer
+            made = answer.types
+            if made is None:
+                open_.append(node)
+                continue
+            if isinstance(made, Misfit):
+                self._refuse(node, str(made), table)
+                continue
+            if only and answer.whole and not there:
+                types[only] = made[0]
+                if key is not None:
+                    alike[id(node)] = answer
+            else:
+                whole = answer.whole
+                for name, kind in zip(outputs, made, strict=False):
+                    if not name:
+                        continue
+                    if name in types:
+                        kind = better(types[name], kind)
+                    types[name] = kind
+                    if kind[1] is None or kind[0] is None or None in kind[1]:
+                        whole = False
+                if not whole or len(made) < len(outputs):
+                    open_.append(node)
+            if node.op in _KNOWN_OPS:
+                self._fold(node, table)
+        return open_
+
+    def _asked(
+        self,
+        node: Node,
+        rule: registry.Rule,
+        kinds: Sequence[Type | None],
+        contents: Contents,
+        version: int,
+    ) -> Answer:
+        """A rule's answer, which cannot say either if the node fits no definition."""
+        inside = {
+            i: contents.flat(node.inputs[i]) for i in rule.contents if i < len(kinds) and kinds[i] is not None
+        }
+        call = Call(node.op, node.attributes, kinds, inside, len(node.outputs), version, self._fresh)
+        try:
+            answer = rule.handler(call)
+        except Misfit as misfit:
+            return Answer(misfit, False)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
+            # a node that is not as its definition says; onnx will tell how
+            return Answer(None, False)
+        if answer is None or not all(map(possible, answer)):
+            return Answer(None, False)
+        whole = all(k[0] is not None and k[1] is not None and None not in k[1] for k in answer)
+        return Answer(answer, whole and bool(answer))
+
+    def _refuse(self, node: Node, why: str, table: Table) -> None:
+        """Says once that a node cannot run; of what it would make nothing is known, nor asked of others."""
+        if not table.misfits.keys() >= set(node.outputs):
+            self.notes.append(f"{node.op} '{node.label}' cannot run: {why}; behind it sizes are not known")
+        for name in node.outputs:
+            table.misfits[name] = why
+            if name:
+                table.types.setdefault(name, (None, None))
+
+    def _fresh(self, limit: Dim) -> Dim:
+        """A name for a size that depends on data and is at most `limit`."""
+        name = dims.fresh(len(self._limits) + 1)
+        self._limits[name] = limit
+        return name
+
+    def _fold(self, node: Node, table: Table) -> None:
+        """Makes the contents of a small value known, if they follow."""
+        if node.op not in _KNOWN_OPS or node.domain or len(node.outputs) != 1:
+            return
+        name = node.outputs[0]
+        contents = table.contents
+        stored = _stored(node, contents)
+        if stored is not None:
+            contents.hold(name, stored)
+            return
+        known = contents.array(name)
+        if known is not None and (known.dtype != object or None not in known.reshape(-1).tolist()):
+            return
+        shape: Shape | None = None
+        if node.op in ("Shape", "Size"):
+            shape = table.types.get(node.inputs[0], (None, None))[1] if node.inputs else None
+            if shape is not None and any(isinstance(d, str) and "'#" in d for d in shape):
+                # a count that depends on data is no size to compute with: bounds do not subtract
+                shape = tuple(None if isinstance(d, str) and "'#" in d else d for d in shape)
+        elif node.op != "Constant":
+            for one in node.inputs:
+                if one and contents.array(one) is None:
+                    return
+        found = follow(node, shape, table.types.get(name, (None, None))[0], contents)
+        if found is not None:
+            contents.set(name, found)
+
+    def _other(self, node: Node, table: Table, opsets: Mapping[str, int]) -> bool:
+        """A call, a branch, a loop, or an operator without a rule; whether all its outputs are known."""
+        types = table.types
+        if complete_all(node.outputs, types):
+            return True
+        function = self.model.functions.get(node.key) if self.model.functions else None
+        answer: Sequence[Type | None] = ()
+        if function is not None:
+            kinds = [types.get(name) if name else None for name in node.inputs]
+            _, inside = self._function(function, node, kinds, table.contents)
+            answer = [inside.types.get(name) for name in function.outputs]
+            for name, outside in zip(function.outputs, node.outputs, strict=False):
+                content = inside.contents.array(name)
+                if content is not None and outside:
+                    table.contents.set(outside, content)
+        elif not node.domain and node.op == "If":
+            answer = self._branches(node, table, opsets)
+        elif not node.domain and node.op == "Loop" and isinstance(node.attributes.get("body"), Graph):
+            answer = self._looped(node, table, opsets)
+        elif not node.domain and node.op == "Scan" and opsets.get("", 0) >= 9:
+            answer = self._scanned(node, table, opsets)
+        for name, kind in zip(node.outputs, answer, strict=False):
+            if name and kind is not None:
+                types[name] = better(types[name], kind) if name in types else kind
+        return complete_all(node.outputs, types)
+
+    def _looped(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+        """What is carried, then rows as the body makes them, one of every run if it is known how many run."""
+        body: Graph = node.attributes["body"]
+        kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
+        made = self._carried(node, kinds, table.types, table.contents, opsets)
+        if len(node.outputs) <= len(made):
+            return made
+        trips, always = iterations(node, table.contents)
+        inside = self._body(body, [("int64", ()), ("bool", ()), *made], table.types, table.contents, opsets)
+        for value in body.outputs[1 + len(made) :]:
+            dtype, shape = inside.types.get(value.name, (None, None))
+            made.append((dtype, None if shape is None else (trips if always else None, *shape)))
+        return made
+
+    def _scanned(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+        """States as they came in, then rows as the body makes them, as many as are scanned.
+
+        onnx infers the body with the sizes that it declares: one that it leaves open stays open outside.
+        """
+        body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
+        if not isinstance(body, Graph) or not isinstance(count, int) or not 0 < count <= len(node.inputs):
+            return ()
+        states = len(node.inputs) - count
+        kinds = [table.types.get(name) for name in node.inputs]
+        taken = node.attributes.get("scan_input_axes") or (0,) * count
+        put = node.attributes.get("scan_output_axes") or (0,) * (len(body.outputs) - states)
+        trips: Dim = None
+        for at, axis in zip(range(states, len(kinds)), taken, strict=False):
+            dtype, shape = kinds[at] or (None, None)
+            if shape is None or not -len(shape) <= axis < len(shape):
+                return ()
+            axis %= len(shape)
+            trips = shape[axis] if trips is None else trips
+            kinds[at] = dtype, shape[:axis] + shape[axis + 1 :]
+        inside = self._body(body, kinds, table.types, table.contents, opsets).types
+        made: list[Type | None] = [*kinds[:states]]
+        for value, axis in zip(body.outputs[states:], put, strict=False):
+            dtype, shape = inside.get(value.name, (None, None))
+            if shape is not None:
+                place = axis % (len(shape) + 1)
+                shape = (*shape[:place], trips, *shape[place:])
+            made.append((dtype, shape))
+        return made
+
+    def _branches(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+        """What both branches agree on, or what the one gives that is known to be taken."""
+        condition = table.contents.get(node.inputs[0]) if node.inputs else None
+        bodies = dict(subgraphs(node))
+        if condition is not None and condition.size == 1 and len(bodies) == 2:
+            name = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+            bodies = {name: bodies[name]} if name in bodies else bodies
+        found: list[list[Type | None]] = []
+        for body in bodies.values():
+            inside = self._body(body, (), table.types, table.contents, opsets)
+            found.append([inside.types.get(v.name) for v in body.outputs])
+        merged: list[Type | None] = []
+        for kinds in zip(*found, strict=False):
+            first = kinds[0]
+            for other in kinds[1:]:
+                first = common(first, other)
+            merged.append(first)
+        return merged
+
+    # -- facts ----------------------------------------------------------------------------------
+
+    def _shapes(
+        self,
+        owner: Function | Graph,
+        nodes: Sequence[Node],
+        table: Table,
+        declared: Mapping[str, Type] | None = None,
+        body: Graph | None = None,
+    ) -> Shapes:
+        """Facts of a body, made when somebody looks at it."""
+        if id(table) not in self._finished:
+            graph = body or Graph("", tuple(nodes), (), (), {})
+            values = Told(graph, table, declared or {}, self._limits, trusted=self._trusted)
+            kinds = {} if table.doubtful else table.types
+            self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
+        return self._finished[id(table)]
+
+
+def _stored(node: Node, contents: Contents) -> Tensor | None:
+    """The stored tensor that a node hands on as it is."""
+    if node.op == "Constant":
+        value = node.attributes.get("value")
+        return value if isinstance(value, Tensor) else None
+    return contents.tensor(node.inputs[0]) if node.op == "Identity" and node.inputs else None
+
+
+def _contents(constants: Constants) -> Contents:
+    if isinstance(constants, Contents):
+        return constants
+    found = Contents({})
+    for name, value in constants.items():
+        found.set(name, value)
+    return found
+
+
+def _fingerprint(array: np.ndarray[Any, Any]) -> Hashable:
+    if array.dtype == object:
+        return tuple(str(v) for v in array.reshape(-1).tolist()), array.shape
+    return array.dtype.str, array.shape, array.tobytes()

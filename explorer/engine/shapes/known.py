@@ -1,0 +1,110 @@
+"""What is known of the values of one graph while it is inferred, and how knowledge is put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+from explorer.engine.graph.model import Node
+from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.rules.registry import Type
+from explorer.facts import Shape
+
+__all__ = ["Table", "better", "common", "complete_all", "merge", "possible", "take"]
+
+
+class Table(Struct):
+    """What is known of a graph while it is inferred.
+
+    Attributes:
+        types: By name; names of dimensions as canonical texts.
+        contents: By name.
+        said: Values whose type is taken from elsewhere: 'declared' or 'observed'.
+        doubtful: Values that come in as bounds.
+        misfits: Values that no run can make, and why.
+        overruled: What had been inferred of values of which a run showed something else.
+    """
+
+    types: dict[str, Type]
+    contents: Contents
+    said: dict[str, str] = field(default_factory=dict)
+    doubtful: frozenset[str] = frozenset()
+    misfits: dict[str, str] = field(default_factory=dict)
+    overruled: dict[str, Shape | None] = field(default_factory=dict)
+
+
+def possible(kind: Type) -> bool:
+    """Whether a rule's answer is a type: an attribute that is not what it should be may have got into it."""
+    shape = kind[1]
+    if shape is None:
+        return True
+    return all(d is None or isinstance(d, str) or (isinstance(d, int) and d >= 0) for d in shape)
+
+
+def complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
+    """Whether type and whole shape of all of them are known; a name left out needs none."""
+    for name in names:
+        if name:
+            kind = types.get(name)
+            if kind is None or kind[0] is None or kind[1] is None or None in kind[1]:
+                return False
+    return True
+
+
+def better(old: Type, new: Type) -> Type:
+    """`old` with what it leaves open taken from `new`."""
+    dtype = old[0] or new[0]
+    if old[1] is None or new[1] is None or len(old[1]) != len(new[1]):
+        return dtype, old[1] if old[1] is not None else new[1]
+    if None not in old[1]:
+        return dtype, old[1]
+    return dtype, tuple(b if a is None else a for a, b in zip(old[1], new[1], strict=True))
+
+
+def common(a: Type | None, b: Type | None) -> Type | None:
+    """What two branches agree on."""
+    if a is None or b is None:
+        return None
+    dtype = a[0] if a[0] == b[0] else None
+    if a[1] is None or b[1] is None or len(a[1]) != len(b[1]):
+        return dtype, None
+    return dtype, tuple(x if x == y else None for x, y in zip(a[1], b[1], strict=True))
+
+
+def merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
+    """Takes over what is new; whether something was."""
+    gained = False
+    for name, kind in answer.items():
+        old = types.get(name, (None, None))
+        new = better(old, kind)
+        if new != old:
+            types[name] = new
+            gained = True
+    return gained
+
+
+def take(nodes: Sequence[Node], table: Table, said: Mapping[str, Type], origin: str) -> bool:
+    """Takes what is said of outputs of the first open nodes, those whose inputs are known.
+
+    Values further behind are left to the next round: inferred from here they may differ from what the
+    file declares. Behind what no run can make, nothing that is said holds.
+    """
+    gained = False
+    blank: set[str] = set(table.misfits)
+    for node in nodes:
+        waiting = any(name in blank for name in node.inputs)
+        for name in node.outputs:
+            old = table.types.get(name, (None, None))
+            if not name or (old[0] is not None and old[1] is not None and None not in old[1]):
+                continue
+            blank.add(name)
+            kind = said.get(name)
+            if waiting or kind is None or kind[1] is None or name in table.said:
+                continue
+            new = better(old, kind)
+            if new != old:
+                table.types[name] = new
+                table.said[name] = origin
+                gained = True
+    return gained

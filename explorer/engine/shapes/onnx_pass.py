@@ -1,0 +1,188 @@
+"""onnx's own shape inference, asked about those nodes that the rules here leave open.
+
+It runs on a skeleton of just these nodes, with what is known of their inputs declared; names and
+expressions go through it as opaque names. What a file declares in its `value_info` is never shown to it:
+non-strict inference keeps a stale declaration and hands it on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from explorer.engine.formats.onnx import writer
+from explorer.engine.graph.model import (
+    DTYPES,
+    Graph,
+    Model,
+    Node,
+    Tensor,
+    Value,
+    subgraphs,
+    tensor_from_array,
+)
+from explorer.engine.shapes.bodies import captured_names
+from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.rules.registry import Type
+from explorer.facts import Dim, Shape
+
+__all__ = ["OnnxPass"]
+
+MAX_REFUSED = 8
+"""Nodes that inference refuses before the rest is given up; each takes a dozen runs to find."""
+
+_GENERATED = re.compile(r"unk__\d+\Z")
+
+
+class OnnxPass(Struct):
+    """Asks onnx, and remembers which nodes it refuses.
+
+    Attributes:
+        ir_version: Of the model.
+        notes: What it refused, in words.
+    """
+
+    ir_version: int
+    notes: list[str]
+    _refused: dict[int, tuple[Node, Node]] = field(default_factory=dict)
+    _given_up: bool = False
+    _dead: bool = False
+
+    def types(
+        self,
+        nodes: Sequence[Node],
+        initializers: Mapping[str, Tensor],
+        types: Mapping[str, Type],
+        contents: Contents,
+        opsets: Mapping[str, int],
+    ) -> dict[str, Type]:
+        """Types of the nodes' outputs, as far as onnx knows them.
+
+        Args:
+            nodes: In execution order.
+            initializers: Of the graph that they stand in.
+            types: What is known; names and expressions as texts.
+            contents: What is known of contents.
+            opsets: Operator sets; domains that are missing are taken as version 1.
+        """
+        graph = _cut_out(nodes, initializers, types, contents)
+        domains = {n.domain for n in _walk(graph)}
+        answer = self._answer(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
+        if answer is None:
+            return {}
+        symbols = {d for v in (*graph.inputs, *graph.values) for d in v.shape or () if isinstance(d, str)}
+        found: dict[str, Type] = {}
+        for name, code, sizes in answer:
+            shape: Shape | None = None if sizes is None else tuple(_dim(d, symbols) for d in sizes)
+            found[name] = DTYPES[code].name if code in DTYPES else None, shape
+        return found
+
+    def _answer(self, graph: Graph, opsets: Mapping[str, int]) -> Any:
+        """What onnx's inference says of a graph; None if it says nothing.
+
+        It refuses a graph as a whole for one node that fits no definition. That node is searched for by
+        halves, and from then on passed over as an operator that nobody knows.
+        """
+        if self._dead:
+            return None
+        for _ in range(MAX_REFUSED):
+            nodes = [self._refused.get(id(n), (n, n))[1] for n in graph.nodes]
+            error = answer = self._try(graph, opsets, nodes)
+            if not isinstance(answer, Exception):
+                return answer
+            low, high = 0, len(nodes)
+            while low < high and not self._dead:
+                middle = (low + high) // 2
+                tried = self._try(graph, opsets, nodes[:middle])
+                if isinstance(tried, Exception):
+                    high, error = middle, tried
+                else:
+                    low = middle + 1
+            if self._dead or not low or id(graph.nodes[low - 1]) in self._refused:
+                break
+            culprit = graph.nodes[low - 1]
+            stand_in = Node("Refused", culprit.inputs, culprit.outputs, domain="explorer.refused")
+            # the node is kept beside what stands for it: its id must not be used again
+            self._refused[id(culprit)] = culprit, stand_in
+            words = " ".join(str(error).split())[:200]
+            self.notes.append(f"shape inference refuses {culprit.op} '{culprit.label}': {words}")
+        if self._dead:
+            self.notes.append("shape inference died of a part of this model, and was not asked again")
+        elif not self._given_up:
+            self._given_up = True
+            self.notes.append(
+                "shape inference refuses a part of this model; its shapes are known only as far as declared"
+            )
+        return None
+
+    def _try(self, graph: Graph, opsets: Mapping[str, int], nodes: Sequence[Node]) -> Any:
+        """Inference on some of a graph's nodes: its answer, or the exception that it raised."""
+        # what starts processes is 5 ms of imports, and few models have a node that the rules leave open
+        from explorer.engine.shapes import onnx_subprocess
+
+        some = Graph(graph.name, tuple(nodes), graph.inputs, (), graph.initializers, graph.values)
+        opsets = {**opsets, "explorer.refused": 1} if self._refused else opsets
+        model = Model(some, opsets, max(self.ir_version, 10))
+        try:
+            return onnx_subprocess.infer(writer.skeleton(model))
+        except onnx_subprocess.Died as error:
+            # to look for the node that it dies of would take a second each time
+            self._dead = True
+            return error
+        except Exception as error:  # whatever it is, there is an answer without this node
+            return error
+
+
+def _cut_out(
+    nodes: Sequence[Node],
+    initializers: Mapping[str, Tensor],
+    types: Mapping[str, Type],
+    contents: Contents,
+) -> Graph:
+    """A graph of the nodes alone, with what they take from around them as its inputs."""
+    made = {name for node in nodes for name in node.outputs if name}
+    used: dict[str, None] = {}
+    for node in nodes:
+        used.update(dict.fromkeys(n for n in node.inputs if n))
+        for _, body in subgraphs(node):
+            used.update(dict.fromkeys(sorted(captured_names(body))))
+    inputs: list[Value] = []
+    inside: dict[str, Tensor] = {}
+    values: list[Value] = []
+    for name in used:
+        if name in made:
+            continue
+        if name in initializers:
+            inside[name] = initializers[name]
+            continue
+        content = contents.get(name)
+        kind = types.get(name)
+        if content is not None:
+            inside[name] = tensor_from_array(name, content)
+        elif kind is not None and kind[0] is not None:
+            inputs.append(Value(name, kind[0], kind[1]))
+    for name in made:
+        kind = types.get(name)
+        if kind is not None and kind[0] is not None and kind[1] is not None:
+            values.append(Value(name, kind[0], kind[1]))
+    return Graph("open", tuple(nodes), tuple(inputs), (), inside, tuple(values))
+
+
+def _dim(dim: int | str | None, symbols: set[str]) -> Dim:
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    name = dim or ""
+    # inference makes up names for what it does not know; they are nobody's dimension
+    return name if name in symbols and not (_GENERATED.match(name) and name not in symbols) else None
+
+
+def _walk(graph: Graph) -> Sequence[Node]:
+    found: list[Node] = []
+    for node in graph.nodes:
+        found.append(node)
+        for _, body in subgraphs(node):
+            found.extend(_walk(body))
+    return found

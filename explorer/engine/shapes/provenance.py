@@ -1,0 +1,175 @@
+"""What inference found as facts: where a shape comes from, what it is at most, and what contradicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from explorer.engine.graph.model import Graph, Node
+from explorer.engine.shapes.known import Table
+from explorer.engine.shapes.rules.registry import Type
+from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape, TensorInfo
+
+__all__ = ["Told", "contradicts", "entered", "shown_shape", "symbols_of"]
+
+_KEPT = 1 << 14
+"""Facts that are kept once they are made: in a large graph a value is read soon after it is made."""
+
+
+class Told(Mapping[str, TensorInfo]):
+    """What is known as facts, each made when it is asked for: origins, bounds in place of what depends on
+    data, conflicts.
+
+    Args:
+        graph: Whose values they are.
+        table: What inference found.
+        declared: What the file says.
+        limits: What sizes that depend on data are at most.
+        trusted: Whether what the file declares may be held against what was found.
+
+    Attributes:
+        disputed: Names of values of which somebody else says something, too.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        table: Table,
+        declared: Mapping[str, Type],
+        limits: Mapping[str, Dim],
+        *,
+        trusted: bool,
+    ) -> None:
+        self.disputed = frozenset((*declared, *table.overruled, *table.misfits))
+        self._table = table
+        self._declared = declared
+        self._limits = limits
+        self._trusted = trusted
+        made = {name for node in graph.nodes for name in node.outputs}
+        self._given = {name for name in table.types if name not in made}
+        self._doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
+        self._symbols = symbols_of(graph, declared)
+        self._texts: dict[Shape, tuple[Shape, bool]] = {}
+        self._facts: dict[str, TensorInfo] = {}
+
+    def __len__(self) -> int:
+        return len(self._table.types)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table.types)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table.types
+
+    def __getitem__(self, name: str) -> TensorInfo:
+        known = self._facts.get(name)
+        if known is None:
+            dtype, shape = self._table.types[name]
+            known = self._fact(name, dtype, shape)
+            if len(self._facts) >= _KEPT:
+                self._facts.clear()
+            self._facts[name] = known
+        return known
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of any mapping; `Mapping.get` would raise and catch for every name that is missing."""
+        known = self._facts.get(name)
+        return known if known is not None else self[name] if name in self._table.types else default
+
+    def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
+        if name in self._given:
+            return TensorInfo(name, dtype, shown_shape(shape), "declared")
+        said = self._table.said
+        origin = said.get(name, "inferred") if said else "inferred"
+        conflict = self._conflict(name, shape, origin) if name in self.disputed else ""
+        bound = name in self._doubtful
+        if shape is not None:
+            known = self._texts.get(shape)
+            if known is None:
+                known = self._texts[shape] = _finished(shape, self._limits)
+            shape, bound = known[0], known[1] or bound
+        return TensorInfo(name, dtype, shape, "bound" if bound else origin, conflict)
+
+    def _conflict(self, name: str, shape: Shape | None, origin: str) -> str:
+        """Who else says something else of a value, in words."""
+        parts: list[str] = []
+        if name in self._table.overruled:
+            said = self._table.overruled[name]
+            parts.append(f"inference gives {list(shown_shape(said) or ())}" if said is not None else "")
+        if name in self._declared and origin != "declared" and self._trusted:
+            said = self._declared[name][1]
+            if contradicts(said, shape, self._symbols):
+                parts.append(f"the file declares {list(shown_shape(said) or ())}")
+        return self._table.misfits.get(name, "; ".join(filter(None, parts)))
+
+
+def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
+    """Names of sizes that mean something in a graph: those of its inputs, if the file says anything."""
+    inputs = graph.inputs if declared else ()
+    return {n for v in inputs for n in dims.names(entered(v.shape) or ())}
+
+
+def entered(shape: Shape | None) -> Shape | None:
+    """A shape from a file or a fact with its names in canonical form."""
+    if shape is None:
+        return None
+    for one in shape:
+        if isinstance(one, str):
+            return tuple(dims.canonical(d) if isinstance(d, str) else d for d in shape)
+    return shape
+
+
+def shown_shape(shape: Shape | None) -> Shape | None:
+    """A shape with its names as people write them."""
+    if shape is None:
+        return None
+    for one in shape:
+        if isinstance(one, str):
+            return tuple(dims.display(d) if isinstance(d, str) else d for d in shape)
+    return shape
+
+
+def _finished(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
+    """The shape to show, and whether it is a bound."""
+    bound = False
+    result: list[Dim] = []
+    for one in shape:
+        if isinstance(one, str) and "'#" in one:
+            bound = True
+            one = dims.upper(one, limits)
+        result.append(dims.display(one) if isinstance(one, str) else one)
+    return tuple(result), bound
+
+
+def _behind(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
+    """All values that are made from those in `names`."""
+    found = set(names)
+    for node in nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(name for name in node.outputs if name)
+    return frozenset(found)
+
+
+def contradicts(said: Shape | None, shape: Shape | None, symbols: set[str]) -> bool:
+    """Whether two shapes of one value cannot both be right."""
+    if said is None or shape is None or said == shape:
+        return False
+    return len(said) != len(shape) or any(_apart(a, b, symbols) for a, b in zip(said, shape, strict=True))
+
+
+def _apart(a: Dim, b: Dim, symbols: set[str]) -> bool:
+    """Whether two dimensions cannot be the same."""
+    if a == b or a is None or b is None:
+        return False
+    if isinstance(a, int) and isinstance(b, int):
+        return True
+    if any(isinstance(d, str) and ("'#" in d or not dims.names((d,)) <= symbols) for d in (a, b)):
+        # exporters make up names for the sizes of outputs
+        return False
+    if isinstance(a, int) or isinstance(b, int):
+        return False
+    try:
+        return not dims.equal(dims.expression(a), dims.expression(b))
+    except dims.Undecided:
+        return False

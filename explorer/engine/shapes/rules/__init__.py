@@ -1,0 +1,1 @@
+"""Shapes of an operator's outputs, by operator."""

@@ -1,0 +1,451 @@
+"""Shapes of what TensorFlow Lite's operators make, from the shapes of what they get: a table by their names.
+
+A size is a number, or None where it is not known; there are no names, as the file has none. A rule that
+needs what is not known raises LookupError, and its operator is left as the file declares it.
+
+Definitions are those of the operators' kernels (Prepare).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from explorer.engine.costs.onnx_rules.call import words
+from explorer.facts import Dim, Shape
+
+__all__ = ["RULES", "Call", "Rule"]
+
+
+class Call(Struct):
+    """An operator, as far as its shapes are concerned.
+
+    Attributes:
+        attributes: Its options.
+        shapes: Of its inputs; None if unknown.
+        contents: Of its inputs, where they are known and small.
+        declared: What the file says of its outputs.
+    """
+
+    attributes: Mapping[str, Any]
+    shapes: Sequence[Shape | None]
+    contents: Sequence[Any]
+    declared: Sequence[Shape | None]
+
+    def shape(self, at: int) -> tuple[Any, ...]:
+        """Shape of an input: numbers, and None for a size that is not known.
+
+        Raises:
+            LookupError: It is not known.
+        """
+        found = self.shapes[at]
+        if found is None:
+            raise LookupError(at)
+        return found
+
+    def ints(self, at: int) -> list[int]:
+        """What a small input holds.
+
+        Raises:
+            LookupError: It is not known.
+        """
+        found = self.contents[at] if at < len(self.contents) else None
+        if found is None:
+            raise LookupError(at)
+        return [int(n) for n in found.reshape(-1)]
+
+
+Rule = Callable[[Call], Sequence[Shape | None]]
+
+
+def _same(call: Call) -> Sequence[Shape | None]:
+    return [call.shapes[0]]
+
+
+def _broadcast(call: Call) -> Sequence[Shape | None]:
+    known = [call.shape(at) for at in range(len(call.shapes))]
+    rank = max(map(len, known))
+    out: list[Dim] = []
+    for dims in zip(*[(1,) * (rank - len(s)) + tuple(s) for s in known], strict=True):
+        sizes = {d for d in dims if d != 1}
+        # an unknown size beside a number above 1 can only be that number, or 1
+        numbers = sizes - {None}
+        out.append(1 if not sizes else next(iter(numbers)) if len(numbers) == 1 else None)
+    return [tuple(out)]
+
+
+def _window(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) -> Dim:
+    if not isinstance(size, int) or not isinstance(kernel, int) or stride < 1:
+        return None
+    if padding == "SAME":
+        return -(-size // stride)
+    return max(-(-(size - (kernel - 1) * dilation) // stride), 0)
+
+
+_AXES = ("d", "h", "w")
+
+
+def _windows(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
+    """A window over (N, *spatial, C)."""
+    source, at = call.shape(0), call.attributes
+    letters = _AXES[-len(kernel) :]
+    sizes = [
+        _window(size, k, at[f"stride_{a}"], at.get(f"dilation_{a}_factor", 1), at["padding"])
+        for size, k, a in zip(source[1:-1], kernel, letters, strict=True)
+    ]
+    return [(source[0], *sizes, channels)]
+
+
+def _conv(call: Call) -> Sequence[Shape | None]:
+    weight = call.shape(1)
+    return _windows(call, weight[1:3], weight[0])
+
+
+def _depthwise(call: Call) -> Sequence[Shape | None]:
+    weight = call.shape(1)
+    return _windows(call, weight[1:3], weight[3])
+
+
+def _conv_3d(call: Call) -> Sequence[Shape | None]:
+    weight = call.shape(1)
+    return _windows(call, weight[:3], weight[4])
+
+
+def _pool(call: Call) -> Sequence[Shape | None]:
+    at = call.attributes
+    return _windows(call, (at["filter_height"], at["filter_width"]), call.shape(0)[-1])
+
+
+def _told(index: int) -> Rule:
+    """The shape is what an input holds."""
+
+    def rule(call: Call) -> Sequence[Shape | None]:
+        return [tuple(call.ints(index))]
+
+    return rule
+
+
+def _conv_transpose(call: Call) -> Sequence[Shape | None]:
+    try:
+        return [tuple(call.ints(0))]
+    except LookupError:
+        declared = call.declared[0]
+        return [None if declared is None else (call.shape(2)[0], *declared[1:])]
+
+
+def _fully_connected(call: Call) -> Sequence[Shape | None]:
+    source, weight = call.shape(0), call.shape(1)
+    if call.attributes.get("keep_num_dims"):
+        return [(*source[:-1], weight[0])]
+    total = None if None in source else math.prod(source)
+    rows = None if total is None else total // weight[1]
+    return [(rows, weight[0])]
+
+
+def _matmul(call: Call) -> Sequence[Shape | None]:
+    a, b = call.shape(0), call.shape(1)
+    rows = a[-1] if call.attributes.get("adj_x") else a[-2]
+    columns = b[-2] if call.attributes.get("adj_y") else b[-1]
+    around = Call({}, (a[:-2], b[:-2]), (), ())
+    batch = _broadcast(around)[0]
+    return [None if batch is None else (*batch, rows, columns)]
+
+
+def _reshape(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    try:
+        wanted = call.ints(1)
+    except LookupError:
+        given = call.attributes.get("new_shape")
+        declared = call.declared[0]
+        if len(call.shapes) < 2 and given is not None:
+            wanted = list(given)
+        elif declared is not None and declared.count(None) == 1:
+            # one open size among fixed ones is what is left
+            wanted = [d if isinstance(d, int) else -1 for d in declared]
+        else:
+            return [None]
+    total = None if None in source else math.prod(source)
+    rest = math.prod(d for d in wanted if d != -1)
+    out: list[Dim] = []
+    for size in wanted:
+        if size == -1:
+            out.append(None if total is None or not rest or total % rest else total // rest)
+        else:
+            out.append(size)
+    return [tuple(out)]
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise IndexError(axis)
+    return axis % rank
+
+
+def _concatenation(call: Call) -> Sequence[Shape | None]:
+    shapes = [call.shape(at) for at in range(len(call.shapes))]
+    axis = _axis(call.attributes["axis"], len(shapes[0]))
+    sizes = [s[axis] for s in shapes]
+    total = None if None in sizes else sum(sizes)
+    return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
+
+
+def _pack(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    axis = _axis(call.attributes["axis"], len(source) + 1)
+    return [(*source[:axis], len(call.shapes), *source[axis:])]
+
+
+def _unpack(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    axis = _axis(call.attributes["axis"], len(source))
+    return [(*source[:axis], *source[axis + 1 :])] * len(call.declared)
+
+
+def _split(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(1)
+    axis = _axis(call.ints(0)[0], len(source))
+    size, parts = source[axis], call.attributes["num_splits"]
+    part = size // parts if isinstance(size, int) else None
+    return [(*source[:axis], part, *source[axis + 1 :])] * len(call.declared)
+
+
+def _split_v(call: Call) -> Sequence[Shape | None]:
+    source, sizes = call.shape(0), call.ints(1)
+    axis = _axis(call.ints(2)[0], len(source))
+    whole = source[axis]
+    if -1 in sizes:
+        rest = sum(s for s in sizes if s != -1)
+        sizes = [s if s != -1 else whole - rest for s in sizes]
+    return [(*source[:axis], size, *source[axis + 1 :]) for size in sizes]
+
+
+def _transpose(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    return [tuple([source[_axis(n, len(source))] for n in call.ints(1)])]
+
+
+def _pad(call: Call) -> Sequence[Shape | None]:
+    source, amounts = call.shape(0), call.ints(1)
+    around = zip(amounts[::2], amounts[1::2], strict=True)
+    return [tuple([None if d is None else d + a + b for d, (a, b) in zip(source, around, strict=True)])]
+
+
+def _reduce(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    axes = {_axis(n, len(source)) for n in call.ints(1)}
+    if call.attributes.get("keep_dims"):
+        return [tuple([1 if at in axes else d for at, d in enumerate(source)])]
+    return [tuple([d for at, d in enumerate(source) if at not in axes])]
+
+
+def _arg(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    axis = _axis(call.ints(1)[0], len(source))
+    return [(*source[:axis], *source[axis + 1 :])]
+
+
+def _strided(call: Call) -> Sequence[Shape | None]:
+    source, at = call.shape(0), call.attributes
+    if at.get("ellipsis_mask") or at.get("new_axis_mask") or at.get("offset"):
+        return [None]
+    begins, ends, strides = call.ints(1), call.ints(2), call.ints(3)
+    out: list[Dim] = []
+    for axis, size in enumerate(source):
+        if axis >= len(begins):
+            out.append(size)
+            continue
+        bit = 1 << axis
+        if at.get("shrink_axis_mask", 0) & bit:
+            continue
+        free = at.get("begin_mask", 0) & bit and at.get("end_mask", 0) & bit
+        if size is None:
+            out.append(None)
+            continue
+        if free and strides[axis] == 1:
+            out.append(size)
+            continue
+        first = None if at.get("begin_mask", 0) & bit else begins[axis]
+        last = None if at.get("end_mask", 0) & bit else ends[axis]
+        assert isinstance(size, int)
+        out.append(len(range(*slice(first, last, strides[axis]).indices(size))))
+    return [tuple(out)]
+
+
+def _slice(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    sizes = call.ints(2)
+    if -1 not in sizes:
+        return [tuple(sizes)]
+    begins = call.ints(1)
+    return [
+        tuple(
+            [
+                n if n != -1 else None if d is None else d - b
+                for d, b, n in zip(source, begins, sizes, strict=True)
+            ]
+        )
+    ]
+
+
+def _gather(call: Call) -> Sequence[Shape | None]:
+    source, places = call.shape(0), call.shape(1)
+    axis = _axis(call.attributes.get("axis", 0), len(source))
+    shared = call.attributes.get("batch_dims", 0)
+    return [(*source[:axis], *places[shared:], *source[axis + 1 :])]
+
+
+def _gather_nd(call: Call) -> Sequence[Shape | None]:
+    source, places = call.shape(0), call.shape(1)
+    depth = places[-1]
+    return [(*places[:-1], *source[depth:])] if isinstance(depth, int) else [None]
+
+
+def _expand(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    axis = _axis(call.ints(1)[0], len(source) + 1)
+    return [(*source[:axis], 1, *source[axis:])]
+
+
+def _squeeze(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    axes = {_axis(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
+    if not axes and None in source:
+        return [None]
+    return [tuple([d for at, d in enumerate(source) if not (at in axes if axes else d == 1)])]
+
+
+def _tile(call: Call) -> Sequence[Shape | None]:
+    counts = call.ints(1)
+    return [tuple([None if d is None else d * n for d, n in zip(call.shape(0), counts, strict=True)])]
+
+
+def _range(call: Call) -> Sequence[Shape | None]:
+    start, stop, step = (float(call.contents[at].reshape(-1)[0]) for at in range(3))
+    return [(max(math.ceil((stop - start) / step), 0),)]
+
+
+def _one_hot(call: Call) -> Sequence[Shape | None]:
+    places, depth = call.shape(0), call.ints(1)[0]
+    axis = call.attributes.get("axis", -1)
+    at = len(places) if axis == -1 else _axis(axis, len(places) + 1)
+    return [(*places[:at], depth, *places[at:])]
+
+
+def _top(call: Call) -> Sequence[Shape | None]:
+    return [(*call.shape(0)[:-1], call.ints(1)[0])] * 2
+
+
+def _resize(call: Call) -> Sequence[Shape | None]:
+    source = call.shape(0)
+    return [(source[0], *call.ints(1), source[3])]
+
+
+def _depth(grows: bool) -> Rule:
+    def rule(call: Call) -> Sequence[Shape | None]:
+        source, block = call.shape(0), call.attributes["block_size"]
+        sizes = [None if d is None else d * block if grows else d // block for d in source[1:3]]
+        depth = source[3]
+        if depth is not None:
+            depth = depth // block**2 if grows else depth * block**2
+        return [(source[0], *sizes, depth)]
+
+    return rule
+
+
+def _space_to_batch(call: Call) -> Sequence[Shape | None]:
+    source, blocks, pads = call.shape(0), call.ints(1), call.ints(2)
+    count = len(blocks)
+    sizes = [
+        (d + pads[2 * i] + pads[2 * i + 1]) // b
+        for i, (d, b) in enumerate(zip(source[1 : 1 + count], blocks, strict=True))
+    ]
+    return [(source[0] * math.prod(blocks), *sizes, *source[1 + count :])]
+
+
+def _batch_to_space(call: Call) -> Sequence[Shape | None]:
+    source, blocks, crops = call.shape(0), call.ints(1), call.ints(2)
+    count = len(blocks)
+    sizes = [
+        d * b - crops[2 * i] - crops[2 * i + 1]
+        for i, (d, b) in enumerate(zip(source[1 : 1 + count], blocks, strict=True))
+    ]
+    return [(source[0] // math.prod(blocks), *sizes, *source[1 + count :])]
+
+
+def _lookup(call: Call) -> Sequence[Shape | None]:
+    return [(*call.shape(0), *call.shape(1)[1:])]
+
+
+def _rank(call: Call) -> Sequence[Shape | None]:
+    return [(len(call.shape(0)),)]
+
+
+def _sequence_lstm(call: Call) -> Sequence[Shape | None]:
+    # with a projection its width, else that of the cells
+    width = call.shape(16)[0] if call.shapes[16] is not None else call.shape(2)[0]
+    return [(*call.shape(0)[:2], width)]
+
+
+_SAME = words("""
+    ABS CAST CEIL COS CUMSUM DEQUANTIZE DYNAMIC_UPDATE_SLICE ELU EXP FAKE_QUANT FLOOR GELU HARD_SWISH
+    L2_NORMALIZATION LEAKY_RELU LOCAL_RESPONSE_NORMALIZATION LOG LOGICAL_NOT LOGISTIC LOG_SOFTMAX NEG QUANTIZE
+    RELU RELU6 RELU_0_TO_1 RELU_N1_TO_1 REVERSE_SEQUENCE REVERSE_V2 ROUND RSQRT SIGN SIN SOFTMAX SQRT SQUARE
+    TANH ZEROS_LIKE ADD_N COMPLEX_ABS REAL IMAG
+""")
+
+_BROADCAST = words("""
+    ADD SUB MUL DIV MAXIMUM MINIMUM SQUARED_DIFFERENCE FLOOR_DIV FLOOR_MOD POW ATAN2 PRELU LESS LESS_EQUAL
+    GREATER GREATER_EQUAL EQUAL NOT_EQUAL LOGICAL_AND LOGICAL_OR BITWISE_XOR RIGHT_SHIFT SELECT SELECT_V2
+""")
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(_SAME, _same),
+    **dict.fromkeys(_BROADCAST, _broadcast),
+    **dict.fromkeys(
+        ["MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_ANY", "REDUCE_ALL"], _reduce
+    ),
+    **dict.fromkeys(("ARG_MAX", "ARG_MIN"), _arg),
+    **dict.fromkeys(("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"), _pool),
+    **dict.fromkeys(("PAD", "PADV2", "MIRROR_PAD"), _pad),
+    **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), _resize),
+    "CONV_2D": _conv,
+    "DEPTHWISE_CONV_2D": _depthwise,
+    "CONV_3D": _conv_3d,
+    "TRANSPOSE_CONV": _conv_transpose,
+    "CONV_3D_TRANSPOSE": _conv_transpose,
+    "FULLY_CONNECTED": _fully_connected,
+    "BATCH_MATMUL": _matmul,
+    "RESHAPE": _reshape,
+    "CONCATENATION": _concatenation,
+    "PACK": _pack,
+    "UNPACK": _unpack,
+    "SPLIT": _split,
+    "SPLIT_V": _split_v,
+    "TRANSPOSE": _transpose,
+    "STRIDED_SLICE": _strided,
+    "SLICE": _slice,
+    "GATHER": _gather,
+    "GATHER_ND": _gather_nd,
+    "EXPAND_DIMS": _expand,
+    "SQUEEZE": _squeeze,
+    "TILE": _tile,
+    "BROADCAST_TO": _told(1),
+    "FILL": _told(0),
+    "SCATTER_ND": _told(2),
+    "SPARSE_TO_DENSE": _told(1),
+    "RANGE": _range,
+    "ONE_HOT": _one_hot,
+    "TOPK_V2": _top,
+    "SPACE_TO_DEPTH": _depth(False),
+    "DEPTH_TO_SPACE": _depth(True),
+    "SPACE_TO_BATCH_ND": _space_to_batch,
+    "BATCH_TO_SPACE_ND": _batch_to_space,
+    "EMBEDDING_LOOKUP": _lookup,
+    "SHAPE": _rank,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": _sequence_lstm,
+}
+"""Shapes of what an operator makes, by its name."""

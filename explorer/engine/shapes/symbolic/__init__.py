@@ -1,0 +1,1 @@
+"""Sizes that are not numbers: dimensions, expressions, how they are written."""

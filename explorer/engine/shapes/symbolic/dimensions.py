@@ -1,0 +1,277 @@
+"""Arithmetic on dimensions, each an int, the text of an expression, or None where nothing is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from explorer.engine.shapes.symbolic.expressions import (
+    Expression,
+    Undecided,
+    atoms,
+    compared,
+    divided,
+    equal,
+    floor,
+    least_value,
+    less,
+    lifted,
+    made_of,
+    truncated,
+)
+from explorer.engine.shapes.symbolic.notation import canonical, display, parsed
+from explorer.facts import Dim, Shape
+
+__all__ = [
+    "Expression",
+    "Undecided",
+    "add",
+    "canonical",
+    "ceil_div",
+    "ceiled",
+    "compared",
+    "dim",
+    "display",
+    "equal",
+    "expression",
+    "floor_div",
+    "floored",
+    "fresh",
+    "greatest",
+    "known_least",
+    "least",
+    "less",
+    "lifted",
+    "multiply",
+    "names",
+    "parsed",
+    "product",
+    "quotient",
+    "substituted",
+    "subtract",
+    "truncated",
+    "upper",
+]
+
+
+def floored(value: Expression | float) -> Expression | int:
+    """The largest whole number that is not above `value`."""
+    return floor(value) if isinstance(value, Expression) else math.floor(value)
+
+
+def ceiled(value: Expression | float) -> Expression | int:
+    """The smallest whole number that is not below `value`."""
+    return value.__ceil__() if isinstance(value, Expression) else math.ceil(value)
+
+
+def expression(value: int | str) -> Expression:
+    """A dimension as an expression."""
+    return Expression({(): value}) if isinstance(value, int) else parsed(value)
+
+
+def dim(value: Expression | int) -> Dim:
+    """An expression as a dimension; None if it is too long or no whole number."""
+    if isinstance(value, int):
+        return value
+    constant = value.constant
+    if constant is not None:
+        return constant
+    if value.over != 1:
+        return None
+    try:
+        return value.text
+    except Undecided:
+        return None
+
+
+def fresh(number: int) -> str:
+    """The name of a size that depends on data: at least 0."""
+    return f"'#{number}'"
+
+
+def _applied(a: Dim, b: Dim, sign: str) -> Dim:
+    if a is None or b is None:
+        return None
+    try:
+        x, y = expression(a), expression(b)
+        value = x + y if sign == "+" else x - y if sign == "-" else x * y
+        return dim(value)
+    except Undecided:
+        return None
+
+
+def add(a: Dim, b: Dim) -> Dim:
+    """A + b; None if one is unknown."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return _applied(a, b, "+")
+
+
+def subtract(a: Dim, b: Dim) -> Dim:
+    """A - b; None if one is unknown."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b
+    return _applied(a, b, "-")
+
+
+def multiply(a: Dim, b: Dim) -> Dim:
+    """A x b; None if one is unknown and the other is not 0."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    if a == 0 or b == 0:
+        return 0
+    return _applied(a, b, "*")
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of all, 1 of none."""
+    result: Dim = 1
+    for one in dims:
+        result = multiply(result, one)
+    return result
+
+
+def floor_div(a: Dim, b: Dim) -> Dim:
+    """floor(a / b) for positive b."""
+    if a is None or b is None or b == 0:
+        return None
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    try:
+        return dim(floor(expression(a), expression(b)))
+    except Undecided:
+        return None
+
+
+def ceil_div(a: Dim, b: Dim) -> Dim:
+    """ceil(a / b) for positive b."""
+    return floor_div(add(a, subtract(b, 1)), b)
+
+
+def quotient(a: Dim, b: Dim) -> Dim:
+    """A / b where that is whole by construction, as the open size of a Reshape is."""
+    if a is None or b is None or b == 0:
+        return None
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if a % b == 0 else None
+    try:
+        exact = divided(expression(a), expression(b))
+        # what is divided without a remainder may be rounded without harm
+        return dim(exact if exact is not None and exact.over == 1 else floor(expression(a), expression(b)))
+    except Undecided:
+        return None
+
+
+def greatest(a: Dim, b: Dim) -> Dim:
+    """The larger of two; for two that broadcast, the one that is not 1."""
+    if a is None or b is None:
+        return None
+    try:
+        return dim(compared("max", expression(a), expression(b)))
+    except Undecided:
+        return None
+
+
+def least(a: Dim, b: Dim) -> Dim:
+    """The smaller of two."""
+    if a is None or b is None:
+        return None
+    try:
+        return dim(compared("min", expression(a), expression(b)))
+    except Undecided:
+        return None
+
+
+def known_least(value: Dim) -> int | None:
+    """A size that the dimension does not fall below; None if there is none."""
+    if value is None or isinstance(value, int):
+        return value
+    return least_value(expression(value))
+
+
+def names(shape: Shape) -> set[str]:
+    """The names in a shape's expressions, as they are shown."""
+    found: set[str] = set()
+    for one in shape:
+        if isinstance(one, str):
+            _collect(expression(one), found)
+    return found
+
+
+def _collect(value: Expression, found: set[str]) -> None:
+    for atom in atoms(value):
+        made = made_of(atom)
+        if made is None:
+            found.add(display(atom))
+        else:
+            _collect(made[1], found)
+            _collect(made[2], found)
+
+
+def substituted(value: Dim, sizes: Mapping[str, Dim]) -> Dim:
+    """The dimension with names replaced by sizes (or by other dimensions)."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return dim(_replaced(expression(value), sizes))
+    except Undecided:
+        return None
+
+
+def _replaced(value: Expression, sizes: Mapping[str, Dim]) -> Expression:
+    result = Expression({})
+    for monomial, factor in value.terms.items():
+        term = Expression({(): factor})
+        for atom, power in monomial:
+            for _ in range(power):
+                term = term * _replaced_atom(atom, sizes)
+        result = result + term
+    return Expression(result.terms, result.over * value.over)
+
+
+def _replaced_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
+    made = made_of(atom)
+    if made is None:
+        size = sizes.get(atom, sizes.get(display(atom)))
+        return Expression({((atom, 1),): 1}) if size is None else expression(size)
+    kind, a, b = made
+    a, b = _replaced(a, sizes), _replaced(b, sizes)
+    return floor(a, b) if kind == "floor" else compared(kind, a, b)
+
+
+def upper(value: Dim, limits: Mapping[str, Dim]) -> Dim:
+    """The most that the dimension can be when names do not exceed their limits.
+
+    Args:
+        value: The dimension.
+        limits: By made-up name (`fresh`), the most that it can be; None: nothing is known.
+
+    Returns:
+        `value` itself if none of those names is in it, None if there is no such bound.
+    """
+    if not isinstance(value, str) or "'#" not in value:
+        return value
+    here = {name for name in limits if name in value}
+    if not _rises(expression(value), here):
+        return None
+    if any(limits[name] is None for name in here):
+        return None
+    return upper(substituted(value, {name: limits[name] for name in here}), limits)
+
+
+def _rises(value: Expression, rising: set[str]) -> bool:
+    """Whether the expression grows, or stays, with every name in `rising`."""
+    for monomial, factor in value.terms.items():
+        for atom, _ in monomial:
+            if not any(name in atom for name in rising):
+                continue
+            made = made_of(atom)
+            if factor < 0:
+                return False
+            if made is not None and not _rises(made[1], rising):
+                return False
+            if made is not None and made[0] == "floor" and any(n in made[2].text for n in rising):
+                return False
+            if made is not None and made[0] != "floor" and not _rises(made[2], rising):
+                return False
+    return True

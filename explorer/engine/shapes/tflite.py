@@ -1,0 +1,321 @@
+"""Shapes of a TensorFlow Lite model: what the file declares, and what follows where it leaves a size open.
+
+The file declares the shape of every tensor, which is what the interpreter takes, so nothing is inferred of a
+model whose sizes are fixed. Where an input may be resized, the file marks all sizes that come to depend on
+it, and gives them as 1 even where they are not (`batch x heads`). These follow from the operators
+(`tflite_rules`), at the sizes that the file gives the inputs or the user asks for; one that does not follow
+is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from explorer.engine.graph.model import Function, Graph, Node
+from explorer.engine.shapes.binding import InputShapes, bind_inputs
+from explorer.engine.shapes.bodies import captured_names
+from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.inference import Inference, Shapes
+from explorer.engine.shapes.rules.registry import Type
+from explorer.engine.shapes.rules.tflite import RULES, Call
+from explorer.engine.shapes.rules.tflite_constants import CONTENTS, LARGEST
+from explorer.facts import Shape, TensorInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from explorer.engine.formats.tflite.graph import Tflite
+
+    Array = np.ndarray[Any, Any]
+    Constants = Mapping[str, Array]
+
+__all__ = ["FileShapes"]
+
+MAX_BODIES = 20_000
+"""Bodies that are followed, each once per kinds of arguments: calls in calls can ask for billions."""
+
+
+class FileShapes(Inference):
+    """Shapes of one model, in place of what is inferred for ONNX.
+
+    Args:
+        read: The model.
+        sizes: Of symbolic dimensions by name; those that are missing are what the file says.
+        input_shapes: Type (None: as declared) and shape of inputs by name.
+        notes: What is worth knowing besides.
+
+    Raises:
+        Misuse: No such dimension or input, or a shape of another rank than the input's.
+    """
+
+    def __init__(
+        self,
+        read: Tflite,
+        sizes: Mapping[str, int] | None = None,
+        input_shapes: InputShapes | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        model = read.model
+        self.model = model
+        self._read = read
+        self._limits = {}
+        self._types: dict[tuple[Type, str], Type] = {}
+        self._memo: dict[Hashable, Shapes] = {}
+        inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
+        bound = {**read.sizes, **bound}
+        self._trusted = not overruled
+        # nothing is followed in a model in which nothing is open
+        self._follows = overruled or bool(read.sizes)
+        types: dict[str, Type] = {v.name: (v.dtype, _bound(v.shape, bound)) for v in inputs}
+        contents = Contents(model.graph.initializers)
+        self._follow(model.graph, types, contents)
+        asked = sizes or {}
+        kept = [name for name, size in read.sizes.items() if bound[name] == size and name not in asked]
+        note = f"sizes that may change are taken as the file has them: {_listed(bound, kept)}"
+        self.main = self._told(types, contents, model.graph, bound, (*([note] if kept else ()), *notes))
+
+    @property
+    def bounds(self) -> bool:
+        """See `Inference`: a size that depends on data is unknown here."""
+        return False
+
+    def of_function(
+        self, function: Function, call: Node, types: Sequence[TensorInfo | None], constants: Constants
+    ) -> tuple[Sequence[Node], Shapes]:
+        """See `Inference`."""
+        graph = self._read.bodies[function.key]
+        given = [constants.get(name) if name else None for name in call.inputs]
+        key = function.key, *self._told_apart(types, given)
+        if key in self._memo:
+            return function.nodes, self._memo[key]
+        known = {
+            name: (info.dtype, info.shape)
+            for name, info in zip(function.inputs, types, strict=False)
+            if info is not None
+        }
+        contents = Contents({})
+        for name, value in zip(function.inputs, given, strict=False):
+            if value is not None:
+                contents.set(name, value)
+        self._follow(graph, known, contents)
+        self._memo[key] = self._told(known, contents, graph)
+        return function.nodes, self._memo[key]
+
+    def _told_apart(
+        self, types: Sequence[TensorInfo | None], contents: Sequence[Array | None]
+    ) -> tuple[Hashable, ...]:
+        """What one opening of a body has that another may not have: a call in a call in a call has few."""
+        kinds = [None if t is None else (t.dtype, t.shape) for t in types] if self._follows else ()
+        held = [None if c is None else (c.dtype.str, c.shape, c.tobytes()) for c in contents]
+        return tuple(kinds), tuple(held)
+
+    def of_body(
+        self,
+        body: Graph,
+        types: Sequence[TensorInfo | None],
+        outer: Mapping[str, TensorInfo],
+        constants: Constants,
+        opsets: Mapping[str, int] | None = None,
+    ) -> Shapes:
+        """See `Inference`."""
+        captured = sorted(captured_names(body))
+        around = [outer.get(name) for name in captured]
+        held = [constants.get(name) for name in captured]
+        # the body stays in memory as long as the model: its id is its own
+        key = id(body), *self._told_apart((*types, *around), held)
+        if key in self._memo:
+            return self._memo[key]
+        known: dict[str, Type] = {}
+        contents = Contents(body.initializers)
+        for value, info in zip(body.inputs, [*types] + [None] * len(body.inputs), strict=False):
+            known[value.name] = (value.dtype, value.shape) if info is None else (info.dtype, info.shape)
+        for name, info, content in zip(captured, around, held, strict=True):
+            if info is not None:
+                known[name] = info.dtype, info.shape
+            if content is not None:
+                contents.set(name, content)
+        self._follow(body, known, contents)
+        self._memo[key] = self._told(known, contents, body)
+        return self._memo[key]
+
+    def loop_types(
+        self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
+    ) -> list[TensorInfo | None]:
+        """See `Inference`: what goes round has the sizes on which its beginning and the body agree."""
+        body: Graph = node.attributes["body"]
+        types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
+        for name, value in zip(node.inputs[2:], body.inputs[2:], strict=False):
+            info = outer.get(name)
+            if info is None or info.shape is None or not self._follows:
+                types.append(TensorInfo(name, value.dtype, value.shape))
+            else:
+                shape = _better(value.shape, info.shape) if self._trusted else info.shape
+                types.append(TensorInfo(name, info.dtype, shape))
+        for _ in range(2 if self._follows else 0):
+            # what changes in the first iteration may make more change in the next
+            inside = self.of_body(body, types, outer, constants)
+            ends = [inside.values.get(v.name) for v in body.outputs[1:]]
+            kept = [
+                info
+                if info is None or end is None
+                else TensorInfo(info.name, info.dtype, _same_sizes(info.shape, end.shape))
+                for info, end in zip(types[2:], ends, strict=False)
+            ]
+            if kept == types[2:]:
+                break
+            types[2:] = kept
+        return types
+
+    # -- one graph --------------------------------------------------------------------------------
+
+    def _follow(self, graph: Graph, types: dict[str, Type], contents: Contents) -> None:
+        """Adds the types of a graph's values, those of its inputs being known."""
+        for name, tensor in graph.initializers.items():
+            types[name] = tensor.dtype, tensor.shape
+        for value in (*graph.values, *graph.outputs):
+            if value.name not in types:
+                shape = value.shape if self._trusted else None
+                types[value.name] = value.dtype, shape
+        if not self._follows or len(self._memo) >= MAX_BODIES:
+            return
+        for node in graph.nodes:
+            made = self._made(node, types, contents)
+            for name, shape in zip(node.outputs, made or (), strict=False):
+                if name:
+                    dtype, declared = types.get(name, (None, None))
+                    types[name] = dtype, _better(declared, shape)
+            if len(node.outputs) == 1 and node.op in CONTENTS:
+                self._compute(node, types, contents)
+
+    def _made(
+        self, node: Node, types: Mapping[str, Type], contents: Contents
+    ) -> Sequence[Shape | None] | None:
+        """Shapes of what an operator makes, as far as they follow; None where they are known already."""
+        if all(_complete(types.get(name)) for name in node.outputs if name):
+            return None
+        if node.op in ("If", "Loop") and not node.domain:
+            return self._inside(node, types, contents)
+        function = self.model.functions.get(node.key) if self.model.functions else None
+        if function is not None:
+            infos = [TensorInfo(n, *types[n]) if n in types else None for n in node.inputs]
+            _, inside = self.of_function(function, node, infos, contents)
+            names = [v.name for v in self._read.bodies[function.key].outputs]
+            return [inside.values[n].shape if n in inside.values else None for n in names]
+        rule = RULES.get(node.op) if node.domain == "tflite" else None
+        if rule is None:
+            return None
+        shapes = tuple([types.get(n, (None, None))[1] if n else None for n in node.inputs])
+        declared = tuple([types.get(n, (None, None))[1] for n in node.outputs])
+        call = Call(node.attributes, shapes, [_content(contents, n) for n in node.inputs], declared)
+        try:
+            found = rule(call)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            # what it needs is not known, or the operator fits no definition
+            return None
+        return [_possible(shape) for shape in found]
+
+    def _inside(
+        self, node: Node, types: Mapping[str, Type], contents: Contents
+    ) -> Sequence[Shape | None] | None:
+        """What the branches of If agree on; what goes round in a Loop keeps its sizes where they agree."""
+        outer = {name: TensorInfo(name, *kind) for name, kind in types.items()}
+        if node.op == "Loop":
+            given = self.loop_types(node, outer, contents, {})
+            body = node.attributes["body"]
+            inside = self.of_body(body, given, outer, contents)
+            ends = [inside.values.get(v.name) for v in body.outputs[1:]]
+            return [
+                None if a is None or b is None else _agreed(a.shape, b.shape)
+                for a, b in zip(given[2:], ends, strict=False)
+            ]
+        found: list[list[Shape | None]] = []
+        for body in node.attributes.values():
+            inside = self.of_body(body, (), outer, contents)
+            found.append([v.shape if (v := inside.values.get(o.name)) else None for o in body.outputs])
+        return [_agreed(a, b) for a, b in zip(*found, strict=False)] if len(found) == 2 else None
+
+    def _compute(self, node: Node, types: Mapping[str, Type], contents: Contents) -> None:
+        """Makes the contents of a small value known, if they follow."""
+        import numpy as np
+
+        name = node.outputs[0]
+        if node.op == "SHAPE":
+            shape = types.get(node.inputs[0], (None, None))[1]
+            if shape is not None and None not in shape:
+                contents.set(name, np.array(shape, np.int64))
+            return
+        arrays = [_content(contents, n) for n in node.inputs]
+        if any(a is None for a in arrays):
+            return
+        try:
+            with np.errstate(all="ignore"):
+                found = np.asarray(CONTENTS[node.op](node.attributes, *arrays))
+        except Exception:  # operands of any shape and value: what fits no definition has no contents
+            return
+        if found.size <= LARGEST:
+            contents.set(name, found)
+
+    def _told(
+        self,
+        types: Mapping[str, Type],
+        contents: Contents,
+        graph: Graph,
+        dims: Mapping[str, int] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Shapes:
+        """What is known as facts."""
+        given = {v.name: v.shape for v in (*graph.values, *graph.outputs)}
+        values: dict[str, TensorInfo] = {}
+        kinds: dict[str, Type] = {}
+        for name, kind in types.items():
+            follows = name in given and given[name] != kind[1]
+            origin = "inferred" if follows and kind[1] is not None else "declared"
+            values[name] = TensorInfo(name, *kind, origin)
+            kinds[name] = self._types.setdefault((kind, origin), kind)
+        return Shapes(values, contents, dims or {}, notes, kinds)
+
+
+def _bound(shape: Shape | None, sizes: Mapping[str, int]) -> Shape | None:
+    return None if shape is None else tuple([sizes[d] if isinstance(d, str) else d for d in shape])
+
+
+def _listed(bound: Mapping[str, int], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} = {bound[name]:,}" for name in names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def _possible(shape: Shape | None) -> Shape | None:
+    """The shape, if it is one: an option that is not what it should be may have got into it."""
+    whole = shape is not None and all(d is None or (isinstance(d, int) and d >= 0) for d in shape)
+    return shape if whole else None
+
+
+def _complete(kind: Type | None) -> bool:
+    return kind is not None and kind[1] is not None and None not in kind[1]
+
+
+def _better(declared: Shape | None, found: Shape | None) -> Shape | None:
+    """What is declared, with what it leaves open taken from what follows."""
+    if declared is None or found is None:
+        return found if declared is None else declared
+    if len(declared) != len(found):
+        return declared
+    return tuple([b if a is None else a for a, b in zip(declared, found, strict=True)])
+
+
+def _same_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
+    """Those sizes that stay what they were."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple([x if x == y else None for x, y in zip(a, b, strict=True)])
+
+
+def _agreed(a: Shape | None, b: Shape | None) -> Shape | None:
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple([x if x == y or y is None else y if x is None else None for x, y in zip(a, b, strict=True)])
+
+
+def _content(contents: Contents, name: str) -> Array | None:
+    found = contents.array(name) if name else None
+    return None if found is None or found.dtype == object else found

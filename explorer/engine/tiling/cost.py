@@ -1,0 +1,427 @@
+"""What a plan costs on a machine: traffic, buffers and cycles by closed formulas, nothing run or written.
+
+The model is that of one level of buffer which holds one tile of each operand and of the sum. A tile is
+fetched when its place in the loops changes, and kept while only loops turn that it does not depend on:
+Parashar et al., "Timeloop: A Systematic Approach to DNN Accelerator Evaluation" (ISPASS 2019); Mei et al.,
+"ZigZag: Enlarging Joint Architecture-Mapping Design Space Exploration for DNN Accelerators" (IEEE
+Transactions on Computers, 2021). Cycles of a systolic array: Samajdar et al., "A Systematic Methodology for
+Characterizing Scalability of DNN Accelerators using SCALE-Sim" (ISPASS 2020). The least traffic: Hong and
+Kung, "I/O complexity: the red-blue pebble game" (STOC 1981), with the constant of Smith et al., "A Tight I/O
+Lower Bound for Matrix Multiplication" (2019).
+
+A sweep asks for thousands of sites that are alike, so what depends on sizes alone is kept. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.tiling.dimensions import (
+    MAPPED,
+    OPERANDS,
+    Shape,
+    again,
+    folds,
+    grid_of,
+    held,
+    moved,
+    operand_bytes,
+    packed,
+    shape_of,
+)
+from explorer.facts import Plan, SitePlan
+from explorer.facts.cost import (
+    ORDERS,
+    Bound,
+    Dataflow,
+    Hardware,
+    OrderCost,
+    OrderTotal,
+    PlanCost,
+    SiteCost,
+    Systolic,
+)
+from explorer.settings.machines import completed
+
+__all__ = ["plan_cost", "site_cost"]
+
+_Amount = TypeVar("_Amount", int, float)
+
+_ASSUMPTIONS = (
+    "The buffer holds one tile of each operand and of the sum.",
+    "Partial sums travel in the accumulator's type, and so does the last write.",
+    "A tile at the edge takes the matrix unit as long as a full one.",
+    "Bias, activation functions and the operators between the sites are not counted.",
+)
+_OVERLAP = {
+    True: "Double-buffered: moving hides behind computing, so a site takes the longer of both.",
+    False: "Not double-buffered: a site takes computing and moving one after the other.",
+}
+
+
+def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "best") -> PlanCost:
+    """What every site of a plan costs, and all of them one after the other.
+
+    Args:
+        plan: From `make_plan`.
+        hardware: The machine; without one there are no cycles, and everything else.
+        order: 'best' for the loop order with the least traffic at each site; one of `ORDERS` for all;
+            a dataflow for the better of its two.
+
+    Raises:
+        Misuse: There is no such order, the machine contradicts itself, or a type has no known size.
+    """
+    wanted, machine = _orders_for(order), completed(hardware or Hardware())
+    runs = [(at, run) for at, site in enumerate(plan.sites) for run in _runs(site)]
+    turns = [times for _, (times, _) in runs]
+    # a function called with other rows has other figures there; those of the first call are the site's
+    each = [_site(run, machine, wanted) for _, (_, run) in runs]
+    first = {at: one for (at, _), one in zip(reversed(runs), reversed(each), strict=True)}
+    sites = tuple(first[at] for at in range(len(plan.sites)))
+
+    def total(amount: Callable[[SiteCost], int]) -> int:
+        return sum(amount(one) * turn for one, turn in zip(each, turns, strict=True))
+
+    macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
+    filled = total(lambda site: _filled(shape_of(site)))
+    compulsory = total(lambda site: site.compulsory)
+    bound = total(lambda site: site.lower_bound)
+    best = [min(one.orders, key=_traffic) for one in each]
+    chosen = _total(order, [one.chosen for one in each], turns, macs)
+    fits = [site.fits for site in sites]
+    return PlanCost(
+        hardware=machine,
+        order=order,
+        sites=sites,
+        macs=macs,
+        products=total(lambda site: site.products),
+        utilisation=macs / slots if slots else 1.0,
+        padded_share=1 - compulsory / filled if filled else 0.0,
+        traffic_without_reuse=total(lambda site: site.traffic_without_reuse),
+        compulsory=compulsory,
+        lower_bound=bound,
+        ratio=chosen.traffic / bound if bound else 1.0,
+        buffer=max((site.buffer for site in sites), default=0),
+        buffer_double=max((site.buffer_double for site in sites), default=0),
+        fits=None if machine.buffer is None else all(fits),
+        total=chosen,
+        orders=(
+            _total("best", best, turns, macs),
+            *(_total(name, [one.orders[at] for one in each], turns, macs) for at, name in enumerate(ORDERS)),
+        ),
+        systolic=tuple(
+            _systolic_total(rows, turns, machine)
+            for rows in zip(*(one.systolic for one in each), strict=True)
+        ),
+        assumptions=tuple(_assumed(plan, machine)),
+        macs_total=plan.macs_total,
+    )
+
+
+def _runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
+    """How often a site runs, and as what; no time where the data decides."""
+    if not site.rows:
+        yield site.calls or 0, site
+    for times, rows in site.rows:
+        _, k, n = site.grid
+        m = -(-rows // site.tile[0])
+        macs = None if site.macs is None else site.macs * rows // site.M
+        yield times, replace(site, M=rows, grid=(m, k, n), products=site.batch * m * k * n, macs=macs)
+
+
+def site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = "best") -> SiteCost:
+    """What one run of one site costs; see `plan_cost`."""
+    return _site(site, completed(hardware or Hardware()), _orders_for(order))
+
+
+def _orders_for(asked: str) -> tuple[str, ...]:
+    """The orders among which that with the least traffic is chosen."""
+    if asked == "best":
+        return tuple(ORDERS)
+    found = tuple(name for name, dataflow in ORDERS.items() if asked in (name, dataflow))
+    if not found:
+        known = ("best", *ORDERS, *dict.fromkeys(ORDERS.values()))
+        raise Misuse(f"there is no loop order '{asked}'", where="--order", hint=nearest(asked, known))
+    return found
+
+
+def _site(site: SitePlan, machine: Hardware, wanted: Sequence[str]) -> SiteCost:
+    shape = shape_of(site)
+    figures = _figures(shape, machine)
+    chosen = min((one for one in figures.orders if one.order in wanted), key=_traffic)
+    needed = figures.buffer * (2 if machine.double_buffered else 1)
+    return SiteCost(
+        name=site.name,
+        op=site.op,
+        M=site.M,
+        K=site.K,
+        N=site.N,
+        batch=site.batch,
+        tile=site.tile,
+        grid=grid_of(shape),
+        edges=site.edges,
+        dtype=site.dtype,
+        accumulator=site.accumulator,
+        calls=site.calls,
+        macs=figures.macs,
+        products=figures.products,
+        utilisation=figures.utilisation,
+        padded_share=figures.padded_share,
+        traffic_without_reuse=figures.without_reuse,
+        compulsory=figures.compulsory,
+        orders=figures.orders,
+        order=chosen.order,
+        buffer=figures.buffer,
+        buffer_double=2 * figures.buffer,
+        fits=None if machine.buffer is None else needed <= machine.buffer,
+        lower_bound=figures.lower_bound,
+        bound_buffer=figures.bound_buffer,
+        ratio=chosen.traffic / figures.lower_bound if figures.lower_bound else 1.0,
+        systolic=figures.systolic,
+    )
+
+
+def _traffic(cost: OrderCost) -> int:
+    # the time of every order grows with its traffic alone: what is computed is the same in all
+    return cost.traffic
+
+
+# one site's figures
+
+
+class _Figures(NamedTuple):
+    macs: int
+    products: int
+    utilisation: float
+    padded_share: float
+    without_reuse: int
+    compulsory: int
+    orders: tuple[OrderCost, ...]
+    buffer: int
+    lower_bound: int
+    bound_buffer: int
+    systolic: tuple[Systolic, ...]
+
+
+def _filled(shape: Shape) -> int:
+    """Bytes of both operands and the output of the whole batch, with what fills up the tiles."""
+    return shape.batch * sum(operand_bytes(shape, moved(shape)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _figures(shape: Shape, machine: Hardware) -> _Figures:
+    m, k, n = grid = grid_of(shape)
+    products = shape.batch * m * k * n
+    macs = shape.macs
+    slots = products * math.prod(shape.tile)
+    compulsory, filled = shape.batch * sum(operand_bytes(shape, shape[:3])), _filled(shape)
+    a, b, c = operand_bytes(shape, moved(shape))
+    buffer = sum(operand_bytes(shape, held(shape)))
+    bound_buffer = max(buffer, machine.buffer or 0)
+    orders = _orders(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots)
+    return _Figures(
+        macs=macs,
+        products=products,
+        utilisation=macs / slots if slots else 1.0,
+        padded_share=1 - compulsory / filled if filled else 0.0,
+        without_reuse=shape.batch * (n * a + m * b + max(2 * k - 1, 1) * c),
+        compulsory=compulsory,
+        orders=orders,
+        buffer=buffer,
+        lower_bound=_lower_bound(shape, bound_buffer, compulsory),
+        bound_buffer=bound_buffer,
+        systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in MAPPED)
+        if machine.array
+        else (),
+    )
+
+
+@lru_cache(maxsize=64)
+def _again(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
+    """`again` of each operand, for every order; it asks only which loops have more than one trip."""
+    m, k, n = (1 + many for many in turning)
+    return tuple(tuple(again(order, (m, k, n), loops) for _, loops in OPERANDS) for order in ORDERS)
+
+
+def _orders(
+    grid: tuple[int, int, int], whole: tuple[int, int, int], machine: Hardware, macs: int, slots: int
+) -> tuple[OrderCost, ...]:
+    """The six orders.
+
+    Args:
+        grid: Trips of m, k and n.
+        whole: Bytes of A, B and C, of the whole batch.
+        machine: Complete.
+        macs: That the product needs.
+        slots: That its tiles take.
+    """
+    a, b, c = whole
+    computing = _per_cycle(slots, machine.macs_per_cycle)
+    trips = {"": 1, "m": grid[0], "k": grid[1], "n": grid[2]}
+    costs = []
+    for (order, dataflow), loops in zip(ORDERS.items(), _again(tuple(g > 1 for g in grid)), strict=True):
+        # every tile comes in equally often, so whole operands can be counted, with edges as they are; and
+        # only one loop can bring an operand in again: the two others are its own
+        read_a, read_b, written = a * trips[loops[0]], b * trips[loops[1]], c * trips[loops[2]]
+        # the first visit of a sum starts from nothing
+        read_c = written - c
+        traffic = read_a + read_b + read_c + written
+        moving = _per_cycle(traffic, machine.bytes_per_cycle)
+        cycles: int | None = None
+        seconds: float | None = None
+        bound: Bound = ""
+        if computing is not None and moving is not None:
+            bound, cycles = _limit(computing, moving), _together(computing, moving, machine)
+            seconds = None if machine.clock is None else cycles / machine.clock
+        elif machine.peak_macs is not None and machine.bandwidth is not None:
+            # a machine that is known by its rates alone
+            least = slots / machine.peak_macs, traffic / machine.bandwidth
+            bound, seconds = _limit(*least), _together(*least, machine)
+        costs.append(
+            OrderCost(
+                order=order,
+                dataflow=dataflow,
+                a_bytes=read_a,
+                b_bytes=read_b,
+                c_read_bytes=read_c,
+                c_write_bytes=written,
+                traffic=traffic,
+                intensity=2 * macs / traffic if traffic else None,
+                compute_cycles=computing,
+                memory_cycles=moving,
+                cycles=cycles,
+                bound=bound,
+                seconds=seconds,
+            )
+        )
+    return tuple(costs)
+
+
+def _limit(computing: float, moving: float) -> Bound:
+    return "compute" if computing >= moving else "memory"
+
+
+def _together(computing: _Amount, moving: _Amount, machine: Hardware) -> _Amount:
+    return max(computing, moving) if machine.double_buffered else computing + moving
+
+
+@lru_cache(maxsize=64)
+def _ratio(rate: float) -> tuple[int, int]:
+    # as it is written: of 51.2 the nearest binary fraction would make of 10 cycles 11
+    return Decimal(repr(rate)).as_integer_ratio()
+
+
+def _per_cycle(amount: int, rate: float | None) -> int | None:
+    """Whole cycles for an amount, None without a rate."""
+    if rate is None:
+        return None
+    over, under = _ratio(rate)
+    return -(-amount * under // over)
+
+
+def _lower_bound(shape: Shape, buffer: int, compulsory: int) -> int:
+    """Least bytes between memory and a buffer: 2 M N K / sqrt(S) elements, never below what is compulsory.
+
+    S counts elements of the narrower type, of which the buffer holds most; so does the bound.
+    """
+    width = min(shape.width, shape.sum_width)
+    elements = buffer * 8 // width
+    if not elements:
+        return compulsory
+    # ceil(sqrt(q)) without floating point: the least whole number whose square is not below q
+    square = -(-((2 * shape.M * shape.K * shape.N) ** 2) // elements)
+    least = math.isqrt(square - 1) + 1 if square else 0
+    return max(compulsory, shape.batch * packed(least, width))
+
+
+def _systolic(dataflow: Dataflow, shape: Shape, machine: Hardware, orders: Sequence[OrderCost]) -> Systolic:
+    """2 R + C + T - 2 cycles a fold, on an array of R rows and C columns.
+
+    A fold is what of the product is in the array at one time; T is how much streams through it. R of the
+    cycles fill the array with what stays, or drain it of outputs: so SCALE-Sim's paper. Its version 3.0
+    counts R + C + T - 2 for outputs: it does not drain them.
+    """
+    assert machine.array is not None
+    rows, columns = machine.array
+    along, across, through = MAPPED[dataflow]
+    fill = 2 * rows + columns - 2
+    # the depths of the tiles along the streaming axis add up to what is moved
+    streams = grid_of(shape)[through] * fill + moved(shape)[through]
+    cycles = shape.batch * folds(shape, along, rows) * folds(shape, across, columns) * streams
+    sizes = shape[:3]
+    once = -(-sizes[along] // rows) * -(-sizes[across] // columns)
+    whole = shape.batch * once * (fill + sizes[through])
+    drained = shape.batch * once * rows if dataflow == "output-stationary" else 0
+    moving = min((one for one in orders if one.dataflow == dataflow), key=_traffic).memory_cycles
+    total = None if moving is None else _together(cycles, moving, machine)
+    return Systolic(dataflow, cycles, whole, whole - drained, total, _seconds(total, machine))
+
+
+def _seconds(cycles: int | None, machine: Hardware) -> float | None:
+    return None if cycles is None or machine.clock is None else cycles / machine.clock
+
+
+# all sites together
+
+
+def _total(name: str, costs: Sequence[OrderCost], turns: Sequence[int], macs: int) -> OrderTotal:
+    traffic = sum(cost.traffic * turn for cost, turn in zip(costs, turns, strict=True))
+    known = all(cost.bound for cost in costs)
+    return OrderTotal(
+        order=name,
+        traffic=traffic,
+        intensity=2 * macs / traffic if traffic else None,
+        compute_cycles=_added([cost.compute_cycles for cost in costs], turns),
+        memory_cycles=_added([cost.memory_cycles for cost in costs], turns),
+        cycles=_added([cost.cycles for cost in costs], turns),
+        seconds=_added([cost.seconds for cost in costs], turns),
+        memory_bound=sum(cost.bound == "memory" for cost in costs) if known else None,
+    )
+
+
+def _added(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount | None:
+    """All amounts, each as often as it occurs; None if one is not known."""
+    total: _Amount | None = None
+    for amount, turn in zip(amounts, turns, strict=True):
+        if amount is None:
+            return None
+        total = amount * turn if total is None else total + amount * turn
+    return 0 if total is None else total
+
+
+def _systolic_total(rows: Sequence[Systolic], turns: Sequence[int], machine: Hardware) -> Systolic:
+    cycles = sum(row.cycles * turn for row, turn in zip(rows, turns, strict=True))
+    whole = sum(row.whole * turn for row, turn in zip(rows, turns, strict=True))
+    theirs = sum(row.scalesim * turn for row, turn in zip(rows, turns, strict=True))
+    total = _added([row.total for row in rows], turns)
+    return Systolic(rows[0].dataflow, cycles, whole, theirs, total, _seconds(total, machine))
+
+
+def _assumed(plan: Plan, machine: Hardware) -> Iterable[str]:
+    yield from _ASSUMPTIONS
+    if machine.peak_macs is not None or machine.macs_per_cycle is not None:
+        yield _OVERLAP[machine.double_buffered]
+    smallest = min((math.prod(site.tile) for site in plan.sites), default=0)
+    if machine.macs_per_cycle is not None and 0 < smallest < machine.macs_per_cycle:
+        yield f"A tile of {smallest:,} multiply-accumulates fills no cycle: several are taken to run at once."
+    if any("Conv" in site.op for site in plan.sites):
+        yield "The left operand of a convolution is counted as gathered: every window with all its elements."
+    unknown = [site.name for site in plan.sites if site.calls is None]
+    if unknown:
+        named = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else "")
+        yield f"How often these run depends on the data; they are in no sum: {named}."
+    if any(site.calls == 0 for site in plan.sites):
+        yield "Of the branches of an If the costliest counts."
+    if plan.skipped:
+        yield f"{len(plan.skipped):,} products that stay untiled are in no figure."
+    free = [name for name in plan.dims if name in plan.free]
+    if free:
+        yield "For " + ", ".join(f"{name} = {plan.dims[name]:,}" for name in free) + "."

@@ -1,0 +1,101 @@
+"""Operators that hold products among other arithmetic, taken apart until the products stand by themselves.
+
+An LSTM multiplies twice in every step and squashes in between: it is no product, but the graph of its
+definition holds two, which are tiled like any other. Taking apart changes nothing else; the proof repeats it
+and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.tiling.decompose import recurrent
+from explorer.engine.tiling.emit.builder import Emission, Region
+from explorer.engine.tiling.sites import REPLACEABLE, Look
+from explorer.facts import TensorInfo
+
+__all__ = ["DECOMPOSITIONS", "decompose"]
+
+Decomposition = Callable[[Region, Node, Look], str]
+"""Writes the nodes that a node stands for, with its outputs' names; or says why it cannot, in words."""
+
+DECOMPOSITIONS: Mapping[tuple[str, str], Decomposition] = {**recurrent.DECOMPOSITIONS}
+"""(domain, operator) to how it is taken apart."""
+
+
+def decompose(
+    model: Model,
+    shapes: Mapping[str, TensorInfo],
+    declared: Mapping[str, TensorInfo] | None = None,
+    only: Sequence[str] | None = None,
+) -> tuple[Model, tuple[str, ...], dict[str, str]]:
+    """The model with operators of the main graph taken apart.
+
+    Args:
+        model: The model.
+        shapes: Of every value, at the sizes that figures are for.
+        declared: The same with open dimensions left symbolic.
+        only: Names of nodes; None for every one that can be.
+
+    Returns:
+        The model, the names of the nodes that were taken apart, and why others could not be.
+    """
+    if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
+        return model, (), {}
+    look = Look(model, shapes, declared=declared)
+    emission = Emission(opset=model.opset, taken=set(_names(model)))
+    nodes: list[Node] = []
+    done: list[str] = []
+    led: set[int] = set()
+    refused: dict[str, str] = {}
+    for node in model.graph.nodes:
+        take = DECOMPOSITIONS.get((node.domain, node.op))
+        if take is None or node.key in model.functions or (only is not None and node.label not in only):
+            nodes.append(node)
+            continue
+        region = Region(emission, emission.prefix(f"{node.label}/parts"), "", f"{node.label}/")
+        look.constants.replaceable = False
+        why = take(region, node, look)
+        if why:
+            refused[node.label] = REPLACEABLE if look.constants.replaceable else why
+            nodes.append(node)
+            continue
+        done.append(node.label)
+        nodes += region.nodes
+        found = (look.constants.resolve(name) for name in node.inputs if name)
+        led |= {id(one) for resolved in found if resolved is not None for one in resolved[3]}
+    if not done:
+        return model, (), refused
+    nodes = _without_idle(nodes, led, [v.name for v in model.graph.outputs])
+    used = {name for node in nodes for name in _reads(node)} | {v.name for v in model.graph.outputs}
+    initializers = {**model.graph.initializers, **emission.initializers}
+    kept = {name: tensor for name, tensor in initializers.items() if name in used}
+    graph = replace(model.graph, nodes=tuple(nodes), initializers=kept)
+    inputs = tuple(v for v in graph.inputs if v.name in kept or v.name not in model.graph.initializers)
+    return replace(model, graph=replace(graph, inputs=inputs)), tuple(done), refused
+
+
+def _without_idle(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) -> list[Node]:
+    """The nodes without those of `led`, between a stored weight and who took it, that nobody needs."""
+    needed = set(outputs)
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if id(node) not in led or not needed.isdisjoint(node.outputs):
+            needed.update(_reads(node))
+            kept.append(node)
+    return kept[::-1]
+
+
+def _names(model: Model) -> list[str]:
+    values = [v.name for v in (*model.graph.inputs, *model.graph.outputs)]
+    return [*model.graph.initializers, *values, *(o for node in model.graph.nodes for o in node.outputs)]
+
+
+def _reads(node: Node) -> list[str]:
+    """Names that a node reads, in its bodies too."""
+    inner = [name for _, body in subgraphs(node) for n in body.nodes for name in _reads(n)]
+    outer = [value.name for _, body in subgraphs(node) for value in body.outputs]
+    return [*node.inputs, *inner, *outer]

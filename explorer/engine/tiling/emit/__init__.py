@@ -1,0 +1,1 @@
+"""A planned tiling as nodes of a graph."""

@@ -1,0 +1,376 @@
+"""A graph under construction: where new nodes, weights and functions go.
+
+The forms write nodes into a `Region` (the main graph, a Scan's body, a function's body); what all
+regions of a model share, stored weights and functions, is its `Emission`. Operators whose attributes
+became inputs as the operator set grew are written here as the model's version wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import (
+    Function,
+    Graph,
+    Node,
+    Tensor,
+    Value,
+    dtype_code,
+    int64_tensor,
+    tensor_from_array,
+)
+from explorer.engine.graph.repeated_nodes import Bundle, Run, gathered
+
+__all__ = ["DOMAIN", "MNK_KEY", "SITE_KEY", "Emission", "Region", "Size"]
+
+Size = int | tuple[str, int]
+"""A length: a number, or that of a value along an axis, known at run time only."""
+
+DOMAIN = "tile_hw"
+"""Domain of the tile operators. Without a dot: some importers refuse one."""
+
+SITE_KEY = "tile_hw.site"
+MNK_KEY = "tile_hw.mnk"
+
+
+class Emission(Struct):
+    """What tiling adds to a model, shared by all sites: weights once, functions once.
+
+    Attributes:
+        opset: Version of the default operator set.
+        taken: Every name in use; new names avoid it.
+        functions: Those of the domain, by name: the model's own, and what tiling adds.
+        named: Names of functions that were asked for, and what these are called.
+        roots: What stands before a slash in names that were taken at the beginning.
+        bundles: Weights that are held together, by what they are cut from.
+        quantized: Whether the model dequantizes values, so that what a body reads is `Region.set_apart`.
+    """
+
+    opset: int
+    taken: set[str]
+    initializers: dict[str, Tensor] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    named: dict[str, str] = field(default_factory=dict)
+    roots: set[str] = field(default_factory=set)
+    bundles: dict[tuple[Any, ...], Bundle] = field(default_factory=dict)
+    quantized: bool = False
+
+    def __post_init__(self) -> None:
+        self.roots |= {name[:at] for name in self.taken for at, c in enumerate(name) if c == "/"}
+
+    def prefix(self, wanted: str) -> str:
+        """`wanted` and a slash, or with a number before it when a name in use begins so."""
+        name, number = wanted, 2
+        while name in self.taken or name in self.roots:
+            name, number = f"{wanted}_{number}", number + 1
+        self.taken.add(name)
+        return f"{name}/"
+
+    def unique(self, wanted: str) -> str:
+        """`wanted`, or with a number behind it when it is in use."""
+        name, number = wanted, 2
+        while name in self.taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+    def uniques(self, wanted: Sequence[str]) -> list[str]:
+        """Different names, each `wanted` or with a number behind it when it is in use."""
+        if not self.taken.isdisjoint(wanted):
+            return [self.unique(name) for name in wanted]
+        self.taken.update(wanted)
+        return list(wanted)
+
+    def store(self, key: tuple[Any, ...], wanted: str, make: Any) -> str:
+        """Name of the initializer for `key`, made by `make(name)` the first time."""
+        if key not in self.stored:
+            name = self.unique(wanted)
+            self.initializers[name] = make(name)
+            self.stored[key] = name
+        return self.stored[key]
+
+    def function(self, name: str, make: Any) -> str:
+        """Registers the function `name` unless it is there; returns what it is called (see `define`)."""
+        if name not in self.named:
+            self.named[name] = self.define(make(name))
+        return self.named[name]
+
+    def define(self, made: Function) -> str:
+        """Registers a function; returns what it is called.
+
+        Another function of its name, which the model or a site has already, gives it a number.
+        """
+        name, number = made.name, 2
+        while name in self.functions and not _same(self.functions[name], made):
+            name, number = f"{made.name}_{number}", number + 1
+        if name not in self.functions:
+            self.functions[name] = replace(made, name=name)
+        return name
+
+    @property
+    def opsets(self) -> dict[str, int]:
+        """What a function that calls no other function imports."""
+        return {"": self.opset}
+
+
+def _same(one: Function, other: Function) -> bool:
+    """Whether two functions do the same."""
+    opsets = one.opsets.get(""), other.opsets.get("")
+    if (one.inputs, one.outputs, len(one.nodes)) != (other.inputs, other.outputs, len(other.nodes)):
+        return False
+    return opsets[0] == opsets[1] and all(map(_same_node, one.nodes, other.nodes))
+
+
+def _same_node(one: Node, other: Node) -> bool:
+    key = one.domain, one.op, one.inputs, one.outputs, one.attributes.keys()
+    if key != (other.domain, other.op, other.inputs, other.outputs, other.attributes.keys()):
+        return False
+    pairs = ((value, other.attributes[name]) for name, value in one.attributes.items())
+    return all(_plain(a) == _plain(b) for a, b in pairs)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.payload is not None:
+        return value.dtype, value.shape, bytes(value.payload.view())
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Region:
+    """A list of nodes under construction: the main graph, a Scan's body, or a function's body."""
+
+    def __init__(self, emission: Emission, prefix: str, site: str, place: str = "") -> None:
+        self.emission = emission
+        self.prefix = prefix
+        self.site = site
+        self.place = place
+        self.nodes: list[Node] = []
+
+    def inner(self, label: str) -> Region:
+        """A region for a part of this one, or for a body inside it, with names of its own."""
+        return Region(self.emission, f"{self.prefix}{label}/", self.site, f"{self.place}{label}/")
+
+    def value(self, label: str) -> str:
+        """A value name of this region."""
+        return f"{self.prefix}{label}"
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        label: str,
+        *,
+        outputs: Sequence[str] | None = None,
+        domain: str = "",
+        mnk: str = "",
+        attributes: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Adds a node; its outputs are `outputs`, or one called after `label`. Returns the first."""
+        names = tuple(outputs) if outputs is not None else (self.value(label),)
+        metadata = {SITE_KEY: self.site} if self.site else {}
+        if mnk:
+            metadata[MNK_KEY] = mnk
+        name = f"{self.site}/{self.place}{label}" if self.site else f"{self.place}{label}"
+        self.nodes.append(
+            Node(op, inputs, names, name=name, domain=domain, attributes=attributes, metadata=metadata)
+        )
+        return names[0]
+
+    def add_run(
+        self, op: str, wires: Sequence[Sequence[str]], labels: Sequence[str], domain: str, mnk: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Adds nodes that differ by their names only; returns their outputs.
+
+        Args:
+            op: Their operator.
+            wires: For every input the value names, one a node.
+            labels: What their outputs are called after.
+            domain: Of the operator.
+            mnk: Which products they are.
+        """
+        place = f"{self.site}/{self.place}" if self.site else self.place
+        made = tuple([self.prefix + label for label in labels])
+        names = [place + label for label in labels]
+        metadata = {SITE_KEY: self.site} if self.site else {}
+        self.nodes.append(Run(op, domain, wires, made, names, metadata, MNK_KEY, mnk))
+        return made
+
+    def constant(self, tensor: Tensor, label: str) -> str:
+        """A Constant node: shapes and sizes are no weights and must not count as such."""
+        if self.emission.opset >= 9 or "float" in tensor.dtype:
+            return self.add("Constant", (), label, attributes={"value": tensor})
+        # a Constant held floats only; float64 holds every size
+        number = tensor_from_array("", tensor.array().astype("float64"))
+        given = self.add("Constant", (), f"{label}_number", attributes={"value": number})
+        return self.add("Cast", (given,), label, attributes={"to": dtype_code(tensor.dtype)})
+
+    def number(self, value: float, dtype: Any, label: str) -> str:
+        """A Constant node of one number."""
+        import numpy as np  # the analysis reads this module's names, and never waits for numpy
+
+        return self.constant(tensor_from_array("", np.asarray(value, dtype)), label)
+
+    def integers(self, values: Sequence[int], label: str) -> str:
+        """A Constant node of int64 values."""
+        return self.constant(int64_tensor("", values), label)
+
+    # operators whose attributes became inputs as the operator set grew
+
+    def reshape(self, x: str, shape: Sequence[Size], label: str) -> str:
+        """`x` in another shape; at most one size may be -1, for what is left."""
+        return self.add("Reshape", (x, self.sizes(shape, f"{label}_shape")), label)
+
+    def sizes(self, shape: Sequence[Size], label: str) -> str:
+        """A shape as a value, read at run time where more than one of its sizes is open."""
+        opened = [d for d in shape if not isinstance(d, int) or d == -1]
+        if len(opened) <= 1:
+            return self.integers([d if isinstance(d, int) else -1 for d in shape], label)
+        return self.read_sizes(shape, label)
+
+    def read_sizes(self, shape: Sequence[Size], label: str) -> str:
+        """A shape as a value in which no open size is left to be found out."""
+        parts: list[str] = []
+        fixed: list[int] = []
+        for at, size in enumerate(shape):
+            if isinstance(size, int):
+                fixed.append(size)
+                continue
+            if fixed:
+                parts.append(self.integers(fixed, f"{label}_{at}_fixed"))
+                fixed = []
+            parts.append(self.size(*size, f"{label}_{at}"))
+        if fixed:
+            parts.append(self.integers(fixed, f"{label}_last"))
+        return self.concat(parts, 0, label)
+
+    def size(self, x: str, axis: int, label: str) -> str:
+        """Length of `x` along an axis, as a value of one element."""
+        whole = self.add("Shape", (x,), f"{label}_of")
+        return self.slice(whole, (axis,), (axis + 1 or 1 << 62,), label)
+
+    def unsqueeze(self, x: str, axis: int, label: str) -> str:
+        """`x` with a new axis of length 1."""
+        if self.emission.opset < 13:
+            return self.add("Unsqueeze", (x,), label, attributes={"axes": (axis,)})
+        return self.add("Unsqueeze", (x, self.integers((axis,), f"{label}_axes")), label)
+
+    def transpose(self, x: str, perm: Sequence[int], label: str) -> str:
+        """`x` with its axes in the order `perm`."""
+        return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
+
+    def set_apart(self, x: str, label: str) -> str:
+        """The matrix `x` as a body may read it from the graph around.
+
+        onnxruntime carries a DequantizeLinear forward through Reshape, Transpose, Slice and the like to what
+        reads their output, and ends the process where that is the body of a Scan. A Flatten stops it, and
+        copies nothing.
+        """
+        return self.add("Flatten", (x,), label, attributes={"axis": 1}) if self.emission.quantized else x
+
+    def concat(self, parts: Sequence[str], axis: int, label: str) -> str:
+        """The parts joined; a single one stays what it is."""
+        return parts[0] if len(parts) == 1 else self.add("Concat", parts, label, attributes={"axis": axis})
+
+    def slice(self, x: str, starts: Sequence[int], ends: Sequence[int], label: str) -> str:
+        """`x` between `starts` and `ends`, one of each for the leading axes."""
+        if self.emission.opset < 10:
+            bounds = {"starts": tuple(starts), "ends": tuple(ends), "axes": tuple(range(len(starts)))}
+            return self.add("Slice", (x,), label, attributes=bounds)
+        first = self.integers(starts, f"{label}_starts")
+        last = self.integers(ends, f"{label}_ends")
+        return self.add("Slice", (x, first, last), label)
+
+    def crop(self, x: str, shape: Sequence[Size], label: str) -> str:
+        """The leading part of `x` that has this shape."""
+        starts = self.integers((0,) * len(shape), f"{label}_starts")
+        return self.add("Slice", (x, starts, self.read_sizes(shape, f"{label}_ends")), label)
+
+    def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "") -> str:
+        """`x` with as many elements before and then behind each axis as `pads` says, as ONNX counts them.
+
+        Args:
+            x: What is padded.
+            pads: Elements before every axis, then behind every axis.
+            label: Of the node.
+            fill: Value name of what it is padded with; '' for zero.
+        """
+        if self.emission.opset < 11:
+            return self.add("Pad", (x,), label, attributes={"pads": tuple(pads)})
+        inputs = (x, self.integers(pads, f"{label}_sizes"))
+        return self.add("Pad", (*inputs, fill) if fill else inputs, label)
+
+    def expand(self, x: str, shape: Sequence[Size], label: str) -> str:
+        """`x` repeated along axes of length 1 until it has this shape."""
+        return self.add("Expand", (x, self.read_sizes(shape, f"{label}_shape")), label)
+
+    def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:
+        """`x` cut along an axis into pieces of the given sizes."""
+        if self.emission.opset < 13:
+            attributes = {"axis": axis, "split": tuple(sizes)}
+            self.add("Split", (x,), label, outputs=outputs, attributes=attributes)
+            return
+        inputs = (x, self.integers(sizes, f"{label}_sizes"))
+        self.add("Split", inputs, label, outputs=outputs, attributes={"axis": axis})
+
+    def reduce_sum(self, x: str, axis: int, label: str) -> str:
+        """`x` summed over one axis, which disappears."""
+        if self.emission.opset < 13:
+            return self.add("ReduceSum", (x,), label, attributes={"axes": (axis,), "keepdims": 0})
+        axes = self.integers((axis,), f"{label}_axes")
+        return self.add("ReduceSum", (x, axes), label, attributes={"keepdims": 0})
+
+    def total(self, terms: Sequence[str], label: str, dtype: str) -> str:
+        """The terms added up in their order; a single one stays what it is."""
+        if len(terms) == 1:
+            return terms[0]
+        if dtype.startswith("float"):
+            return self.add("Sum", terms, label)
+        made = terms[0]  # Sum adds up floats only
+        for at, term in enumerate(terms[1:], 1):
+            made = self.add("Add", (made, term), label if at == len(terms) - 1 else f"{label}_{at}")
+        return made
+
+    def scan(
+        self,
+        label: str,
+        body: Region,
+        *,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        over: Sequence[str],
+        state: Sequence[str] = (),
+        output_axis: int = 0,
+        backward: bool = False,
+    ) -> str:
+        """A Scan with `body`; returns its first output.
+
+        Args:
+            label: Of the node.
+            body: The region with the nodes of one step.
+            inputs: What one step gets: states first, then a slice of each value that is run over.
+            outputs: What one step gives: states first.
+            over: Values that are run over along their first axis.
+            state: Values that the states begin with.
+            output_axis: Along which outputs are stacked.
+            backward: From the end to the beginning; the outputs lie as the values do.
+        """
+        graph = Graph(
+            name=label,
+            nodes=gathered(body.nodes),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            initializers={},
+        )
+        attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(over)}
+        collected = len(outputs) - len(state)
+        if output_axis:
+            attributes["scan_output_axes"] = (output_axis,) * collected
+        if backward:
+            attributes["scan_input_directions"] = (1,) * len(over)
+            attributes["scan_output_directions"] = (1,) * collected
+        names = [self.value(label if i == 0 else f"{label}_{i}") for i in range(len(outputs))]
+        return self.add("Scan", (*state, *over), label, outputs=names, attributes=attributes)

@@ -1,0 +1,55 @@
+"""Weights behind a DequantizeLinear, as the floats that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph.model import Derived, Node, Tensor
+
+__all__ = ["dequantized"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_FLOATS = ("float32", "float16")
+
+
+def dequantized(node: Node, stored: Callable[[str], Tensor | None]) -> Tensor | None:
+    """What a DequantizeLinear of a stored tensor gives; None if its scales are computed.
+
+    Args:
+        node: The DequantizeLinear.
+        stored: Finds the stored tensor behind a value.
+    """
+    parts = [stored(name) if name else None for name in node.inputs]
+    if any(part is None and name for part, name in zip(parts, node.inputs, strict=True)):
+        return None
+    x, scale = parts[0], parts[1]
+    zero = parts[2] if len(parts) > 2 else None
+    if x is None or scale is None or scale.dtype not in _FLOATS:
+        return None
+    axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
+    size = x.elements * (4 if scale.dtype == "float32" else 2)
+    make = partial(_floats, x, scale, zero, axis, block)
+    return Tensor(node.outputs[0], scale.dtype, x.shape, Derived(size, make))
+
+
+def _floats(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int) -> bytes:
+    steps = _along(scale.array(), x.shape, axis, block)
+    whole = x.array().astype(np.int32)
+    if zero is not None:
+        whole -= _along(zero.array().astype(np.int32), x.shape, axis, block)
+    made: Array = np.multiply(whole.astype(scale.dtype), steps, dtype=scale.dtype)
+    return made.tobytes()
+
+
+def _along(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
+    """One for every element: for the whole tensor, for each index along an axis, or for blocks along it."""
+    if values.size == 1:
+        return values.reshape(())
+    if values.ndim == 1:
+        return values.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))])
+    return np.repeat(values, block, axis)[tuple(slice(n) for n in shape)]

@@ -1,0 +1,55 @@
+"""The plans that a tiled model carries in its metadata: that of its last tiling, and those of earlier ones.
+
+A model whose convolutions were tiled may be tiled again, its other layers with another tile; what is said of
+it then is said of both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from explorer.engine.graph.model import Model
+from explorer.facts import Plan, to_json
+
+__all__ = ["PLAN_KEY", "carrying", "earlier", "plans"]
+
+PLAN_KEY = "tile_hw.plan"
+"""Model metadata that holds the last plan as JSON, so that a tiled file can be verified by itself.
+
+Those before it lie under the same key with a number, counted from the first.
+"""
+
+_NUMBERED = re.compile(rf"{re.escape(PLAN_KEY)}\.([1-9]\d{{0,5}})", re.ASCII)
+
+
+def carrying(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
+    """The metadata of a model with a plan on top of those that it carries."""
+    made = {**metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))}
+    if PLAN_KEY in metadata:
+        made[f"{PLAN_KEY}.{max(_numbers(metadata), default=0) + 1}"] = metadata[PLAN_KEY]
+    return made
+
+
+def _numbers(metadata: Mapping[str, str]) -> list[int]:
+    return sorted(int(found[1]) for found in map(_NUMBERED.fullmatch, metadata) if found)
+
+
+def earlier(model: Model) -> list[str]:
+    """The plans under the last one as they are written, the later ones first."""
+    return [model.metadata[f"{PLAN_KEY}.{number}"] for number in reversed(_numbers(model.metadata))]
+
+
+def plans(model: Model) -> list[dict[str, Any]]:
+    """What the plans say, the last one first, without those that cannot be read: claims, not facts."""
+    found = []
+    for text in (model.metadata.get(PLAN_KEY, "null"), *earlier(model)):
+        try:
+            said = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(said, dict):
+            found.append(said)
+    return found

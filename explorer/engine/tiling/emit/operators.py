@@ -1,0 +1,125 @@
+"""The tile operators as ONNX functions: what one pass of the matrix unit does, and the cutting around it.
+
+Named for their sizes, so that a hardware compiler that reads the graph can map them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from explorer.engine.graph.model import Function, dtype_code
+from explorer.engine.tiling.emit.builder import DOMAIN, Emission, Region
+
+__all__ = ["HALVES", "concat2d", "cut", "multiplied", "split2d", "tile_operator"]
+
+HALVES = ("float16", "bfloat16")
+"""Types that are multiplied in float32."""
+
+
+def _grid(label: str, m: int, n: int) -> list[list[str]]:
+    """Names of m x n blocks."""
+    across = [f"_{j}" for j in range(n)]
+    return [[block + j for j in across] for block in (f"{label}_{i}" for i in range(m))]
+
+
+def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]) -> str:
+    """The function that cuts a (sum(rows), sum(cols)) matrix; outputs row by row."""
+    name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
+
+    def make(name: str) -> Function:
+        body = Region(emission, "", "")
+        bands = ["X"]
+        if len(rows) > 1:
+            bands = [f"band_{i}" for i in range(len(rows))]
+            body.split("X", rows, 0, bands, "rows")
+        outputs = _grid("X", len(rows), len(cols))
+        if len(cols) == 1:
+            # with one column the bands are the blocks
+            body.nodes[-1].outputs = tuple(o[0] for o in outputs)
+        else:
+            for i, band in enumerate(bands):
+                body.split(band, cols, 1, outputs[i], f"cols_{i}")
+        return Function(
+            DOMAIN, name, ("X",), tuple(o for r in outputs for o in r), tuple(body.nodes), emission.opsets
+        )
+
+    return emission.function(name, make)
+
+
+def cut(
+    region: Region, x: str, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int], label: str
+) -> list[list[str]]:
+    """The blocks of a matrix as value names; a matrix of one block stays what it is."""
+    if len(rows) == len(cols) == 1:
+        return [[x]]
+    function = split2d(region.emission, rows, cols, tile)
+    names = _grid(region.value(label), len(rows), len(cols))
+    flat = [name for row in names for name in row]
+    region.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
+    return names
+
+
+def concat2d(emission: Emission, m: int, n: int) -> str:
+    """The function that joins m x n blocks, given row by row."""
+
+    def make(name: str) -> Function:
+        body = Region(emission, "", "")
+        grid = _grid("X", m, n)
+        bands = [body.concat(row, 1, f"band_{i}") for i, row in enumerate(grid)]
+        body.concat(bands, 0, "Y")
+        body.nodes[-1].outputs = ("Y",)
+        inputs = tuple(x for row in grid for x in row)
+        return Function(DOMAIN, name, inputs, ("Y",), tuple(body.nodes), emission.opsets)
+
+    return emission.function(f"Concat2D_{m}x{n}", make)
+
+
+def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, right: str = "") -> str:
+    """The function that stands for one pass of the matrix unit: C = A B.
+
+    Half precision is multiplied in float32, as matrix units accumulate, and the sum is cast once. Integers
+    are added up in int32, and have no zero points here: what these are worth is a sum of rows and of columns,
+    which is taken off once, behind the products.
+
+    Args:
+        emission: Where it is registered.
+        tile: (TM, TK, TN).
+        dtype: Element type of A.
+        right: Of B; '' for that of A.
+    """
+    right = right or dtype
+    types = [dtype] if right == dtype else [dtype, right]
+    kinds = "" if types in (["float32"], ["float64"]) else "_" + "_".join(types)
+    name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}{kinds}"
+
+    def make(name: str) -> Function:
+        body = Region(emission, "", "")
+        multiplied(body, "A", "B", dtype, right, "C")
+        return Function(DOMAIN, name, ("A", "B"), ("C",), tuple(body.nodes), emission.opsets)
+
+    return emission.function(name, make)
+
+
+def multiplied(region: Region, a: str, b: str, dtype: str, right: str, label: str, mnk: str = "") -> str:
+    """The nodes that multiply two matrices, or stacks of them, with sums in the accumulator's type."""
+    left_name, right_name = (name.rsplit("/", 1)[-1] for name in (a, b))
+    if "int" not in dtype:
+        if dtype in HALVES:
+            to = {"to": dtype_code("float32")}
+            a = region.add("Cast", (a,), f"{left_name}32", attributes=to)
+            b = region.add("Cast", (b,), f"{right_name}32", attributes=to)
+        return region.add("MatMul", (a, b), label, mnk=mnk)
+    if (dtype, right) != ("uint8", "int8"):
+        return region.add("MatMulInteger", (a, b), label, mnk=mnk)
+    # onnxruntime adds up pairs of these in 16 bits on processors without VNNI, and saturates: the same
+    # numbers with an offset take its exact kernel
+    wide = region.add("Cast", (b,), f"{right_name}32", attributes={"to": dtype_code("int32")})
+    offset = region.number(128, np.int32, f"{label}_offset")
+    moved = region.add("Add", (wide, offset), f"{right_name}_moved")
+    narrow = region.add("Cast", (moved,), f"{right_name}_unsigned", attributes={"to": dtype_code("uint8")})
+    zeros = [
+        region.number(zero, np.uint8, f"{label}_{side}") for zero, side in ((0, "zero"), (128, "other_zero"))
+    ]
+    return region.add("MatMulInteger", (a, narrow, *zeros), label, mnk=mnk)

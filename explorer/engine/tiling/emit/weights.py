@@ -1,0 +1,348 @@
+"""How the weight of a site lies in the tiled file, and how its bytes come to lie so.
+
+Each layout is a payload that cuts the stored weight while the file is written: one strided copy a
+slab, no second copy of the weight in memory. Edges that must be padded get zeros.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from explorer.engine.graph.model import Computed, Span, Tensor
+from explorer.engine.graph.repeated_nodes import Bundle
+from explorer.engine.tiling.sites import Weight
+
+__all__ = ["Tiles", "blocks", "column_sums", "columns", "dense"]
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+
+def _matrix(weight: Weight, at: int = 0) -> Array:
+    """The weight as (K, N), a view of the stored bytes; of a stack the matrix `at`."""
+    size = (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
+    stored: Array = weight.tensor.array().reshape(weight.batch, *size)[at]
+    return stored.T if weight.transposed else stored
+
+
+def _block(matrix: Array, k: int, n: int, height: int, width: int, fill: int = 0) -> Array:
+    """matrix[k:k+height, n:n+width], contiguous, with `fill` where it reaches beyond the matrix."""
+    part = matrix[k : k + height, n : n + width]
+    whole = part.shape == (height, width)
+    if part.strides[0] >= part.strides[1] and whole:
+        return np.ascontiguousarray(part)
+    out = np.empty((height, width), part.dtype) if whole else np.full((height, width), fill, part.dtype)
+    if part.strides[0] >= part.strides[1]:
+        out[: part.shape[0], : part.shape[1]] = part
+        return out
+    # Stored rows a multiple of 4 KiB apart share their cache sets, and reading across them misses
+    # every time: a copy with odd distances first makes the transposition five times faster.
+    for first in range(0, part.shape[1], _STAGED):
+        rows = part[:, first : first + _STAGED].T
+        stage = np.empty((len(rows), rows.shape[1] + _ODD // part.itemsize), part.dtype)[:, : rows.shape[1]]
+        np.copyto(stage, rows)
+        np.copyto(out[: rows.shape[1], first : first + len(rows)], stage.T)
+    return out
+
+
+_ODD = 64
+"""Bytes by which the rows of a staging buffer are longer than their content."""
+
+_STAGED = 256
+"""Stored rows that are transposed at once."""
+
+
+def _bytes(array: Array) -> memoryview:
+    # ml_dtypes' types have no buffer format: hand out plain bytes
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _forget(weight: Weight, first: int, last: int) -> None:
+    """Releases the mapped pages of stored rows first ... last-1."""
+    payload = weight.tensor.payload
+    if isinstance(payload, Span) and weight.batch == 1:
+        row = payload.size // max(weight.N if weight.transposed else weight.K, 1)
+        payload.release(first * row, last * row)
+
+
+def _itemsize(weight: Weight) -> int:
+    return weight.tensor.nbytes // max(weight.tensor.elements, 1)
+
+
+def _lies(weight: Weight) -> bool:
+    """Whether the bytes lie in a file, and nothing is reckoned before they are cut."""
+    return weight.cut is None and isinstance(weight.tensor.payload, Span)
+
+
+def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[Computed]) -> Tensor:
+    """A tensor whose bytes are those of `slabs` one after the other."""
+    payload = slabs[0]
+    if len(slabs) > 1:
+        # across the rows of the file several at once would map, or hold, too much of it
+        apart = tuple(slabs) if weight.transposed and _lies(weight) else ()
+        size = sum(slab.size for slab in slabs)
+        payload = Computed(size, lambda: itertools.chain.from_iterable(slab.make() for slab in slabs), apart)
+    return Tensor(name, weight.tensor.dtype, shape, payload)
+
+
+class _Slabs:
+    """The blocks at `corners` of the matrix `at`, each `height` x `width`."""
+
+    def __init__(
+        self,
+        weight: Weight,
+        corners: list[tuple[int, int]],
+        height: int,
+        width: int,
+        at: int = 0,
+        fill: int = 0,
+    ) -> None:
+        self.weight = weight
+        self.corners = corners
+        self.height = height
+        self.width = width
+        self.at = at
+        self.fill = fill
+        self.made: list[int] = []
+
+    def payloads(self) -> list[Computed]:
+        """Their bytes, as payloads that can each be made by itself."""
+        size = self.height * self.width * _itemsize(self.weight)
+        if not self.weight.transposed or not _lies(self.weight):
+            return [Computed(len(self.corners) * size, self.in_order)]
+        # pages of a large weight are kept mapped until all blocks are made: not beside those of another
+        alone = self.height >= self.weight.K or self.weight.tensor.nbytes <= _BESIDE
+        return [
+            Computed(size, functools.partial(self.single, at), alone=alone or at > 0)
+            for at in range(len(self.corners))
+        ]
+
+    def single(self, at: int) -> Iterator[memoryview]:
+        """A block of a matrix that is stored along its columns."""
+        k, n = self.corners[at]
+        yield _bytes(_block(_matrix(self.weight, self.at), k, n, self.height, self.width, self.fill))
+        if self.height >= self.weight.K:
+            # a whole column is a run of stored rows that nobody needs again
+            _forget(self.weight, n, n + self.width)
+            return
+        self.made.append(at)
+        if len(self.corners) > 1 and len(self.made) % len(self.corners) == 0:
+            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+
+    def in_order(self) -> Iterator[memoryview]:
+        """All blocks."""
+        if self.weight.cut is not None:
+            for k, n in self.corners:
+                yield _bytes(self.weight.cut(self.at, k, n, self.height, self.width, self.fill))
+            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+            return
+        matrix = _matrix(self.weight, self.at)
+        if not self.weight.transposed and matrix.nbytes > _MAPPED and len(self.corners) > 1:
+            yield from self.from_bands(matrix)
+            return
+        for k, n in self.corners:
+            yield _bytes(_block(matrix, k, n, self.height, self.width, self.fill))
+        if len(self.corners) > 1:
+            _forget(self.weight, 0, max(self.weight.K, self.weight.N))
+
+    def from_bands(self, matrix: Array) -> Iterator[memoryview]:
+        """The blocks of a large matrix that is stored across them, from a few columns of blocks at a time.
+
+        A column of blocks lies in every page of the stored matrix: taken one by one they would map all of it.
+        """
+        rows = max(1, _MAPPED // 8 // max(matrix[:1].nbytes, 1))
+        columns = max(1, _MAPPED // max(matrix[:, : self.width].nbytes, 1)) * self.width
+        band, first, last = matrix[:, :0], 0, -1
+        for k, n in self.corners:
+            if not first <= n < last:
+                first, last = n, n + columns
+                band = np.empty((matrix.shape[0], min(columns, matrix.shape[1] - n)), matrix.dtype)
+                for row in range(0, matrix.shape[0], rows):
+                    band[row : row + rows] = matrix[row : row + rows, first:last]
+                    _forget(self.weight, row, min(row + rows, matrix.shape[0]))
+            yield _bytes(_block(band, k, n - first, self.height, self.width, self.fill))
+
+
+_SLAB = 1 << 21
+"""Bytes of a dense matrix that are made at once, unless its rows are long."""
+
+_BESIDE = 1 << 25
+"""Bytes of a weight that may be mapped beside another."""
+
+_MAPPED = 1 << 27
+"""Bytes of a weight that may be mapped at once where it is read across its rows."""
+
+
+def dense(
+    name: str, weight: Weight, height: int, width: int, first: int = 0, at: int | None = 0, fill: int = 0
+) -> Tensor:
+    """The (height, width) matrix that starts at column `first`, padded; in slabs of some rows.
+
+    Args:
+        name: Of the tensor.
+        weight: What it is cut from.
+        height: Rows.
+        width: Columns.
+        first: The first column.
+        at: Which matrix of a stack; None for all, (batch, height, width).
+        fill: What it is padded with.
+    """
+    step = max(64, _SLAB // max(width * _itemsize(weight), 1) // 64 * 64)
+    rest = height % step
+    corners = [(k, first) for k in range(0, height - rest, step)]
+    slabs: list[Computed] = []
+    for b in range(weight.batch) if at is None else (at,):
+        slabs += _Slabs(weight, corners, step, width, b, fill).payloads()
+        if rest:
+            slabs += _Slabs(weight, [(height - rest, first)], rest, width, b, fill).payloads()
+    shape = (height, width) if at is not None else (weight.batch, height, width)
+    return _tensor(name, weight, shape, slabs)
+
+
+def columns(
+    name: str, weight: Weight, count: int, height: int, width: int, at: int | None = 0, fill: int = 0
+) -> Tensor:
+    """[count, height, width]: `count` columns of tiles, each a (K padded to height, TN) matrix.
+
+    Of a whole stack (`at` is None) [batch, count, height, width].
+    """
+    corners = [(0, j * width) for j in range(count)]
+    each = range(weight.batch) if at is None else (at,)
+    slabs = [slab for b in each for slab in _Slabs(weight, corners, height, width, b, fill).payloads()]
+    shape = (count, height, width) if at is not None else (weight.batch, count, height, width)
+    return _tensor(name, weight, shape, slabs)
+
+
+def blocks(
+    name: str, weight: Weight, grid: tuple[int, int], height: int, width: int, fill: int = 0
+) -> Tensor:
+    """[n, k, TK, TN], of a stack [batch, 1, n, k, TK, TN]: every tile, padded; `grid` is (k, n)."""
+    corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
+    sizes = [height] * grid[0], [width] * grid[1]
+    slabs: list[Computed] = []
+    for b in range(weight.batch):
+        if weight.transposed:
+            slabs += Tiles(weight, (height, width), sizes, b, fill).payloads()
+        else:
+            slabs += _Slabs(weight, corners, height, width, b, fill).payloads()
+    shape = (grid[1], grid[0], height, width)
+    return _tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
+
+
+def column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The sums of the columns of an integer weight; of a stack those of all its matrices, in a row."""
+    made = []
+    for at in range(weight.batch):
+        if weight.cut is not None:
+            matrix = weight.cut(at, 0, 0, weight.K, weight.N, 0)
+        else:
+            matrix = _matrix(weight, at)
+        made.append(matrix.sum(0, dtype=np.int64))
+    return np.concatenate(made)
+
+
+class Tiles:
+    """The tiles of one matrix, an initializer each.
+
+    In the order in which the weight is stored they are cut a band at a time, one copy for all tiles along it:
+    a copy for each of 14,000 tiles takes longer than the copying.
+
+    Args:
+        weight: The weight.
+        tile: (TK, TN).
+        sizes: Of the tiles along K, and along N.
+        at: Which matrix of a stack.
+        fill: What it is padded with.
+
+    Attributes:
+        places: (k, n) of every tile, in the order in which the weight is stored.
+    """
+
+    def __init__(
+        self,
+        weight: Weight,
+        tile: tuple[int, int],
+        sizes: tuple[Sequence[int], Sequence[int]],
+        at: int = 0,
+        fill: int = 0,
+    ) -> None:
+        self._weight = weight
+        self._tile = tile
+        self._sizes = sizes
+        self._at = at
+        self._fill = fill
+        self._itemsize = _itemsize(weight)
+        self._across = len(sizes[0 if weight.transposed else 1])
+        ks, ns = (range(len(of_axis)) for of_axis in sizes)
+        self.places = (
+            [(k, n) for n in ns for k in ks] if weight.transposed else list(itertools.product(ks, ns))
+        )
+
+    def bundle(self, names: Sequence[str]) -> Bundle:
+        """The tiles under these names, in the order of `places`."""
+        ks, ns = self._sizes
+        dtype = self._weight.tensor.dtype
+        shapes = [(ks[k], ns[n]) for k, n in self.places]
+
+        def single(at: int) -> Tensor:
+            payload = Computed(math.prod(shapes[at]) * self._itemsize, lambda: iter((self._single(at),)))
+            return Tensor(names[at], dtype, shapes[at], payload)
+
+        along = range(len(names) // self._across)
+        bands = [(self._across, functools.partial(self._band, at)) for at in along]
+
+        def data() -> Iterator[memoryview]:
+            return itertools.chain.from_iterable(map(self._band, along))
+
+        return Bundle(dtype, names, shapes, single, data, bands if _lies(self._weight) else ())
+
+    def payloads(self) -> list[Computed]:
+        """The bytes of all tiles in the order of `places`, those along a band at once; each is padded."""
+        size = self._across * math.prod(self._tile) * self._itemsize
+        along = range(len(self.places) // self._across)
+        return [Computed(size, functools.partial(self._band, at, whole=True), alone=True) for at in along]
+
+    def _band(self, along: int, *, whole: bool = False) -> Iterator[memoryview]:
+        """The bytes of the tiles along a band, those inside the matrix as a whole if that is asked for."""
+        tiles = self._inside(along)
+        if len(tiles):
+            data = _bytes(tiles)
+            size = len(data) if whole else len(data) // len(tiles)
+            for at in range(0, len(data), size):
+                yield data[at : at + size]
+        first = along * self._across
+        yield from map(self._single, range(first + len(tiles), first + self._across))
+        if self._weight.cut is None:
+            step = self._tile[1 if self._weight.transposed else 0]
+            _forget(self._weight, along * step, (along + 1) * step)
+
+    def _single(self, at: int) -> memoryview:
+        tk, tn = self._tile
+        k, n = self.places[at]
+        height, width = self._sizes[0][k], self._sizes[1][n]
+        if self._weight.cut is not None:
+            return _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width, self._fill))
+        return _bytes(_block(_matrix(self._weight, self._at), k * tk, n * tn, height, width, self._fill))
+
+    def _inside(self, along: int) -> Array:
+        """The tiles along a band that lie inside the matrix."""
+        tk, tn = self._tile
+        if self._weight.cut is not None:
+            return np.empty(0)
+        matrix = _matrix(self._weight, self._at)
+        rows, size, turned = (
+            (matrix.T, (tn, tk), (1, 2, 0)) if self._weight.transposed else (matrix, (tk, tn), (1, 0, 2))
+        )
+        rows = rows[along * size[0] : (along + 1) * size[0]]
+        if len(rows) < size[0]:
+            return np.empty(0)
+        # rows an odd distance apart, see `_block`
+        stage = np.empty((size[0], rows.shape[1] + _ODD // self._itemsize), rows.dtype)
+        np.copyto(stage[:, : rows.shape[1]], rows)
+        count = rows.shape[1] // size[1]
+        tiles = stage[:, : count * size[1]].reshape(size[0], count, size[1])
+        return np.ascontiguousarray(tiles.transpose(turned))

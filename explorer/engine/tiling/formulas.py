@@ -1,0 +1,258 @@
+"""How the figures of a site's cost come about, in letters and with the site's own numbers.
+
+Beside `cost`, which computes them: who doubts a figure can work it out by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from explorer.engine.tiling.dimensions import (
+    MAPPED,
+    OPERANDS,
+    Shape,
+    again,
+    folds,
+    held,
+    moved,
+    operand_bytes,
+    shape_of,
+)
+from explorer.facts.cost import Formula, Hardware, OrderCost, PlanCost, SiteCost
+
+__all__ = ["explained"]
+
+_LETTERS = "MKN"
+
+
+def explained(cost: PlanCost) -> PlanCost:
+    """A plan's cost with the formulas of every site."""
+    sites = tuple(replace(site, formulas=tuple(_formulas(site, cost.hardware))) for site in cost.sites)
+    return replace(cost, sites=sites)
+
+
+def _formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
+    shape = shape_of(site)
+    yield from _counts(site)
+    yield from _traffic(site, shape)
+    yield from _buffer(site, shape, machine)
+    yield from _time(site, machine)
+    yield from _systolic(site, shape, machine)
+
+
+def _times(*factors: object) -> str:
+    """A product without its factors of one, unless there is nothing else."""
+    texts = [f"{factor:,}" if isinstance(factor, int) else str(factor) for factor in factors]
+    return " x ".join(text for text in texts if text != "1") or "1"
+
+
+def _each(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
+    """A rule for one product, and for all of the batch."""
+    return (rule, filled) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({filled})")
+
+
+def _counts(site: SiteCost) -> Iterator[Formula]:
+    batch = "batch " if site.batch > 1 else ""
+    sizes = (site.M, site.K, site.N)
+    for letter, size, t, count in zip(_LETTERS, sizes, site.tile, site.grid, strict=True):
+        yield Formula(letter.lower(), f"ceil({letter} / T{letter})", f"ceil({size:,} / {t:,})", count)
+    yield Formula("products", f"{batch}m k n", _times(site.batch, *site.grid), site.products)
+    yield Formula("MACs", f"{batch}M K N", _times(site.batch, *sizes), site.macs)
+    yield Formula(
+        "utilisation",
+        "MACs / (products TM TK TN)",
+        f"{site.macs:,} / ({_times(site.products, *site.tile)})",
+        site.utilisation,
+        "share",
+    )
+
+
+def _element(bits: int) -> str:
+    return f"{bits // 8} B" if bits % 8 == 0 else f"{bits}/8 B"
+
+
+def _operands(shape: Shape, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
+    """Bytes of A, B and C as products."""
+    M, K, N = sizes
+    width, sum_width = _element(shape.width), _element(shape.sum_width)
+    return _times(M, K, width), _times(K, N, width), _times(M, N, sum_width)
+
+
+def _traffic(site: SiteCost, shape: Shape) -> Iterator[Formula]:
+    m, k, n = site.grid
+    whole = operand_bytes(shape, moved(shape))
+    letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
+    for (name, loops), text, value in zip(OPERANDS, _operands(shape, moved(shape)), whole, strict=True):
+        of = site.accumulator if name == "C" else site.dtype
+        rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {of}"
+        yield Formula(name, rule, text, value, "bytes")
+    if shape.padded:
+        real = sum(operand_bytes(shape, shape[:3]))
+        yield Formula(
+            "padded share",
+            "1 - (A + B + C without filling) / (A + B + C)",
+            f"1 - {real:,} / {sum(whole):,}",
+            site.padded_share,
+            "share",
+        )
+    a, b, c = whole
+    rule, filled = _each(
+        site,
+        "n A + m B + (2 k - 1) C",
+        f"{_times(n, a)} + {_times(m, b)} + {_times(max(2 * k - 1, 1), c)}",
+    )
+    yield Formula("traffic without reuse", rule, filled, site.traffic_without_reuse, "bytes")
+    for cost in site.orders:
+        yield _order(site, cost, whole)
+    chosen = site.chosen
+    if chosen.intensity is not None:
+        yield Formula(
+            "intensity",
+            f"2 MACs / traffic {chosen.order}",
+            f"2 x {site.macs:,} / {chosen.traffic:,}",
+            chosen.intensity,
+            "FLOPs per byte",
+        )
+
+
+def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Formula:
+    trips = dict(zip("mkn", site.grid, strict=True))
+    rules, filled = [], []
+    for (name, depends), size in zip(OPERANDS, whole, strict=True):
+        loops = again(cost.order, site.grid, depends)
+        times = math.prod(trips[loop] for loop in loops)
+        if name == "C" and loops:
+            # read and written every time, but for the first read
+            rules.append(f"(2 {' '.join(loops)} - 1) C")
+            times = 2 * times - 1
+        else:
+            rules.append(" ".join((*loops, name)))
+        filled.append(_times(times, size))
+    rule, numbers = _each(site, " + ".join(rules), " + ".join(filled))
+    return Formula(f"traffic {cost.order}", rule, numbers, cost.traffic, "bytes")
+
+
+def _buffer(site: SiteCost, shape: Shape, machine: Hardware) -> Iterator[Formula]:
+    capped = ", a tile no larger than the product" if held(shape) != shape.tile else ""
+    yield Formula(
+        "buffer",
+        f"TM TK + TK TN + TM TN, each in its type{capped}",
+        " + ".join(_operands(shape, held(shape))),
+        site.buffer,
+        "bytes",
+    )
+    yield Formula("buffer, double", "2 x buffer", f"2 x {site.buffer:,}", site.buffer_double, "bytes")
+    width = min(shape.width, shape.sum_width)
+    whose = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
+    rule, numbers = _each(
+        site,
+        "2 M N K / sqrt(S)",
+        f"{_times(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})",
+    )
+    yield Formula(
+        "lower bound",
+        f"max(A + B + C without filling, {rule}), S elements in {whose}",
+        f"max({site.compulsory:,}, {numbers} x {_element(width)})",
+        site.lower_bound,
+        "bytes",
+    )
+    yield Formula(
+        "distance from it",
+        f"traffic {site.order} / lower bound",
+        f"{site.chosen.traffic:,} / {site.lower_bound:,}",
+        site.ratio,
+        "times",
+    )
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.15g}"
+
+
+def _time(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
+    cost = site.chosen
+    joint = "max({}, {})" if machine.double_buffered else "{} + {}"
+    slots = _times(site.products, *site.tile)
+    if cost.compute_cycles is not None and machine.macs_per_cycle is not None:
+        yield Formula(
+            "compute cycles",
+            "products TM TK TN / MACs per cycle",
+            f"{slots} / {_rate(machine.macs_per_cycle)}",
+            cost.compute_cycles,
+            "cycles",
+        )
+    if cost.memory_cycles is not None and machine.bytes_per_cycle is not None:
+        yield Formula(
+            "memory cycles",
+            f"traffic {cost.order} / bytes per cycle",
+            f"{cost.traffic:,} / {_rate(machine.bytes_per_cycle)}",
+            cost.memory_cycles,
+            "cycles",
+        )
+    if cost.cycles is not None:
+        yield Formula(
+            "cycles",
+            joint.format("compute", "memory"),
+            joint.format(f"{cost.compute_cycles:,}", f"{cost.memory_cycles:,}"),
+            cost.cycles,
+            "cycles",
+        )
+    if cost.seconds is None:
+        return
+    if cost.cycles is not None and machine.clock is not None:
+        numbers = f"{cost.cycles:,} / {_rate(machine.clock)}"
+        yield Formula("time", "cycles / clock", numbers, cost.seconds, "seconds")
+    elif machine.peak_macs is not None and machine.bandwidth is not None:
+        yield Formula(
+            "time",
+            joint.format("products TM TK TN / peak MACs", f"traffic {cost.order} / bandwidth"),
+            joint.format(
+                f"{slots} / {_rate(machine.peak_macs)}", f"{cost.traffic:,} / {_rate(machine.bandwidth)}"
+            ),
+            cost.seconds,
+            "seconds",
+        )
+
+
+def _systolic(site: SiteCost, shape: Shape, machine: Hardware) -> Iterator[Formula]:
+    if machine.array is None:
+        return
+    rows, columns = machine.array
+    fill, sizes = 2 * rows + columns - 2, shape[:3]
+    for timing in site.systolic:
+        along, across, through = MAPPED[timing.dataflow]
+        one, other, depth = (_LETTERS[axis] for axis in (along, across, through))
+        rule, numbers = _each(
+            site,
+            f"array loads along {one} x along {other}"
+            f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
+            f"{folds(shape, along, rows):,} x {folds(shape, across, columns):,}"
+            f" x ({_times(site.grid[through], fill)} + {moved(shape)[through]:,})",
+        )
+        yield Formula(f"{timing.dataflow} array", rule, numbers, timing.cycles, "cycles")
+        rule, numbers = _each(
+            site,
+            f"ceil({one} / R) ceil({other} / C) (2 R + C + {depth} - 2)",
+            f"ceil({sizes[along]:,} / {rows:,}) x ceil({sizes[across]:,} / {columns:,})"
+            f" x ({fill:,} + {sizes[through]:,})",
+        )
+        yield Formula(f"{timing.dataflow} array, in one go", rule, numbers, timing.whole, "cycles")
+        if timing.scalesim != timing.whole:
+            rule, numbers = rule.replace("2 R", "R"), numbers.replace(f"{fill:,} +", f"{fill - rows:,} +")
+            name = f"{timing.dataflow} array, as SCALE-Sim 3"
+            yield Formula(name, rule, numbers, timing.scalesim, "cycles")
+        if timing.total is None:
+            continue
+        orders = (cost for cost in site.orders if cost.dataflow == timing.dataflow)
+        moving = min(orders, key=lambda cost: cost.traffic)
+        joint = "max({}, {})" if machine.double_buffered else "{} + {}"
+        yield Formula(
+            f"{timing.dataflow} array, with moving",
+            joint.format("cycles of the array", f"memory cycles of {moving.order}"),
+            joint.format(f"{timing.cycles:,}", f"{moving.memory_cycles:,}"),
+            timing.total,
+            "cycles",
+        )

@@ -1,0 +1,208 @@
+"""Convolutions of one to three dimensions and transposed ones: stored kernels, or computed ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from explorer.engine.graph.model import Node
+from explorer.engine.tiling.emit.builder import Region
+from explorer.engine.tiling.kinds.convolution_windows import (
+    Axis,
+    Groups,
+    Kernel,
+    Window,
+    convolved,
+    transposed,
+)
+from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
+from explorer.engine.tiling.kinds.linear import FLOATS, scaled
+from explorer.engine.tiling.sites import Look, Make, Site, Weight
+
+__all__ = ["KINDS", "convolution", "grouped"]
+
+
+def convolution(
+    node: Node,
+    look: Look,
+    types: Sequence[str] = FLOATS,
+    around: Callable[[Region, Sequence[str]], str] | None = None,
+) -> Site | str:
+    """The site that a Conv or ConvTranspose is, or the reason why it is none.
+
+    Args:
+        node: The operator.
+        look: The graph around it.
+        types: Element types that are tiled.
+        around: Makes what stands around an image; None for zero.
+    """
+    backwards = node.op == "ConvTranspose"
+    if node.inputs[0] in look.constants:
+        return "its input is constant: a runtime folds it away"
+    if node.inputs[0] == node.inputs[1]:
+        return "its input is its own kernel"
+    dtype = look.dtype(node.inputs[0]) or "float32"
+    if dtype not in types:
+        return f"its type is {dtype}, tiled are {', '.join(types)}"
+    shape, out = look.shape(node.inputs[0]), look.shape(node.outputs[0])
+    if isinstance(shape, str):
+        return shape
+    if isinstance(out, str):
+        return out
+    opened = look.opened(node.inputs[0])
+    sized = bool(opened - {0})
+    if sized:
+        closed = look.static(node.inputs[0])
+        strided = any(s != 1 for s in node.attributes.get("strides") or ())
+        same = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
+        if isinstance(closed, str) and (1 in opened or backwards or (same and strided)):
+            return closed
+    stored = look.constants.resolve(node.inputs[1])
+    kernel = tuple(stored[0].shape[a] for a in stored[2]) if stored else look.static(node.inputs[1])
+    if isinstance(kernel, str):
+        return "the shape of its kernel is not known"
+    if stored is not None and stored[0].payload is None:
+        return f"the weight '{stored[1]}' carries no data"
+    count = int(node.attributes.get("group", 1))
+    misfit = _misfit(node, shape, kernel, out, count)
+    if misfit:
+        return misfit
+    axes: tuple[Axis, ...]
+    if backwards:
+        axes = transposed(node.attributes, shape[2:], kernel[2:], out[2:])
+    else:
+        axes = convolved(node.attributes, shape[2:], kernel[2:])
+    if tuple(a.out for a in axes) != out[2:]:
+        return f"its output is said to be {list(out)}, and is not by its attributes"
+    given, made = shape[1] // count, out[1] // count
+    groups = grouped(node, look, axes, shape[0], Groups(count, 1, given, made), stored is not None)
+    if isinstance(groups, str):
+        return groups
+    window = Window(axes, groups, sized)
+    if stored is None:
+        if backwards:
+            return "a transposed convolution with a computed kernel: left as it was"
+        return _site(node, window, shape, kernel[2:], dtype, _computed(window), bool(opened), around)
+    tensor, name, order, chain = stored
+    lies = order == tuple(range(len(order))) and not backwards
+    if lies and count == 1 and (window.taps == 1 or given == 1):
+        # (output channels, input channels) or (output channels, taps): as it is stored
+        weight = Weight(tensor, name, True, window.K, window.N, chain)
+    else:
+        cut = Kernel(tensor, order, window, backwards)
+        layout = (node.op, order, groups.count, groups.pack, *((a.phases, a.taps) for a in axes))
+        if backwards:
+            layout = (*layout, *(tuple(a.kernel.reshape(-1).tolist()) for a in axes))
+        weight = Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
+    return _site(node, window, shape, kernel[2:], dtype, weight, bool(opened), around)
+
+
+def _misfit(
+    node: Node, shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...], count: int
+) -> str:
+    """Why images, kernel and output do not go together; '' if they do."""
+    backwards = node.op == "ConvTranspose"
+    if len(shape) < 3 or len(kernel) != len(shape) or len(out) != len(shape):
+        return f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}"
+    if not all((*shape, *kernel, *out)):
+        return "it is empty"
+    if min(node.attributes.get("pads") or (0,)) < 0:
+        return "its pads are negative"
+    if shape[1] % count or kernel[0] % count or shape[1] != (kernel[0] if backwards else kernel[1] * count):
+        return f"its operands do not fit: {shape[1]} channels, a kernel of {list(kernel)}, {count} groups"
+    return ""
+
+
+def grouped(
+    node: Node, look: Look, axes: Sequence[Axis], images: int, groups: Groups, stored: bool
+) -> Groups | str:
+    """How the groups of a convolution are packed, or why they are left alone.
+
+    Args:
+        node: The operator.
+        look: What was asked, and the tile.
+        axes: Of the convolution.
+        images: Of its input.
+        groups: How its channels are grouped.
+        stored: Whether the kernel is stored: one that is computed cannot be laid out with zeros.
+    """
+    if groups.count == 1:
+        return groups
+    taps = math.prod(a.taps for a in axes)
+    deep, wide = taps * groups.given, groups.made
+    if look.grouped == "leave":
+        kind = "depthwise: " if groups.given == 1 else ""
+        return (
+            f"{kind}{groups.count:,} groups of {deep:,} x {wide:,} are left for the vector unit;"
+            " '--grouped pack' packs them into tiles"
+        )
+    rows = images * math.prod(a.positions for a in axes)
+    tk, tn = look.pack(node.label, node.op, (rows, deep, wide))
+    pack = max(1, min(tk // deep, tn // wide, groups.count)) if stored else 1
+    return Groups(groups.count, pack, groups.given, groups.made)
+
+
+def _computed(window: Window) -> Make:
+    """The operand from a kernel that is computed, (output channels, input channels, ...)."""
+    groups = window.groups
+
+    def make(region: Region, inputs: Sequence[str]) -> str:
+        apart = (groups.count, groups.made, groups.given, window.taps)
+        w = region.reshape(inputs[1], apart, "kernel_apart")
+        w = region.transpose(w, (0, 3, 2, 1), "kernel_turned")
+        lead = (groups.count,) if groups.count != 1 else ()
+        return region.reshape(w, (*lead, window.K, window.N), "kernel_matrix")
+
+    return make
+
+
+def _site(
+    node: Node,
+    window: Window,
+    shape: tuple[int, ...],
+    size: tuple[int, ...],
+    dtype: str,
+    right: Weight | Make,
+    opened: bool,
+    around: Callable[[Region, Sequence[str]], str] | None,
+) -> Site:
+    """The site; `opened` says that the number of images is known at run time only."""
+    x, kernel = node.inputs[0], node.inputs[1]
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    rank, groups = len(window.axes), window.groups
+    inputs = (x,) if isinstance(right, Weight) else (x, kernel)
+    # without the zeros of a pack, or of phases with fewer taps than others
+    slid = shape[2:] if node.op == "ConvTranspose" else [a.out for a in window.axes]
+    macs = shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.given * groups.made
+
+    def fill(region: Region, given: Sequence[str]) -> str:
+        return around(region, given) if around is not None and window.surrounded else ""
+
+    def finish(region: Region, z: str, given: Sequence[str]) -> str:
+        z = fold(region, z, given[0], window)
+        z = scaled(region, z, dtype, 1.0, given[-1] if bias else "", 1.0)
+        return region.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
+
+    return Site(
+        node=node,
+        label=node.op,
+        batch=window.batch,
+        M=shape[0] * window.positions,
+        K=window.K,
+        N=window.N,
+        dtype=dtype,
+        inputs=(*inputs, bias) if bias else inputs,
+        left=lambda region, given: unfold(region, given[0], window, fill(region, given)),
+        taken=lambda region, given: taken(region, given[0], window, shape[0], fill(region, given)),
+        right=right,
+        finish=finish,
+        bias=bool(bias),
+        dynamic=("M",) if opened else (),
+        macs=macs,
+    )
+
+
+KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
+    ("", "Conv"): convolution,
+    ("", "ConvTranspose"): convolution,
+}

@@ -1,0 +1,198 @@
+"""Einsum of two operands, where it is a product: letters of the batch, of rows, columns and the depth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from explorer.engine.graph.model import Node
+from explorer.engine.tiling.emit.builder import Region, Size
+from explorer.engine.tiling.kinds.linear import FLOATS, scaled
+from explorer.engine.tiling.sites import Look, Make, Site, Weight
+
+__all__ = ["KINDS"]
+
+
+class _Terms(Struct, frozen=True):
+    """The equation read: letters of the two operands and of the output, an ellipsis spelled out."""
+
+    left: str
+    right: str
+    out: str
+
+
+def _terms(equation: str, ranks: tuple[int, int]) -> _Terms | str:
+    inputs, arrow, out = equation.replace(" ", "").partition("->")
+    operands = inputs.split(",")
+    if len(operands) != 2:
+        return f"an Einsum of {len(operands)} operands is no product of two"
+    unused = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
+    widths = [rank - len(text.replace("...", "")) for text, rank in zip(operands, ranks, strict=True)]
+    if any("..." not in text and width for text, width in zip(operands, widths, strict=True)):
+        return "its equation does not fit its operands"
+    many = max((w for w, text in zip(widths, operands, strict=True) if "..." in text), default=0)
+    if min(widths) < 0 or many > len(unused):
+        return "its equation does not fit its operands"
+    letters = "".join(unused[:many])
+    left, right = (
+        text.replace("...", letters[many - width :]) for text, width in zip(operands, widths, strict=True)
+    )
+    if not arrow:
+        once = sorted(c for c in set(left + right) if (left + right).count(c) == 1 and c not in letters)
+        out = "..." + "".join(once)
+    return _Terms(left, right, out.replace("...", letters))
+
+
+def _einsum(node: Node, look: Look) -> Site | str:
+    """The site that an Einsum is, or the reason why it is none."""
+    if len(node.inputs) != 2:
+        return "it multiplies no two operands"
+    constant = [name in look.constants for name in node.inputs]
+    if all(constant):
+        return "both operands are constant: a runtime folds it away"
+    # the operand that comes from the data counts as the left one
+    order = (1, 0) if constant[0] else (0, 1)
+    names = [node.inputs[i] for i in order]
+    shapes = [look.shape(name) for name in names]
+    for shape in shapes:
+        if isinstance(shape, str):
+            return shape
+    a, b = (tuple(shape) for shape in shapes if not isinstance(shape, str))
+    dtype = look.dtype(names[0])
+    if dtype is not None and dtype not in FLOATS:
+        return f"its type is {dtype}, tiled are {', '.join(FLOATS)}"
+    equation = node.attributes["equation"]
+    text = equation.decode() if isinstance(equation, bytes) else str(equation)
+    terms = _terms(text, (len(a), len(b)) if order == (0, 1) else (len(b), len(a)))
+    if isinstance(terms, str):
+        return terms
+    left, right = (terms.left, terms.right) if order == (0, 1) else (terms.right, terms.left)
+    if any(len(set(side)) != len(side) for side in (left, right, terms.out)):
+        return "a letter stands twice in one operand: a diagonal"
+    sizes = {**dict(zip(right, b, strict=True)), **dict(zip(left, a, strict=True))}
+    if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
+        return "one operand is repeated along an axis of the other"
+    groups = _groups(left, right, terms.out)
+    if isinstance(groups, str):
+        return groups
+    opened = {c: (0, i) for i, c in enumerate(left) if i in look.opened(names[0])}
+    if not constant[order[1]]:
+        second = look.opened(names[1])
+        opened.update({c: (1, i) for i, c in enumerate(right) if i in second and c not in opened})
+    else:
+        second = frozenset()
+    first = look.opened(names[0])
+    if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
+        # a fixed length of 1 would be repeated
+        return "an axis is open in one operand and fixed in the other: bind it with --dim"
+    return _site(node, look, names, (left, right, terms.out), groups, sizes, opened, dtype or "float32")
+
+
+def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str] | str:
+    """Letters of the batch, of rows, of the depth and of columns; or why there are others."""
+    batch = "".join(c for c in out if c in left and c in right)
+    rows = "".join(c for c in out if c in left and c not in right)
+    columns = "".join(c for c in out if c in right and c not in left)
+    depth = "".join(c for c in left if c in right and c not in out)
+    if set(left) - set(batch + rows + depth) or set(right) - set(batch + columns + depth):
+        return "it adds up one operand by itself"
+    if not depth:
+        return "it multiplies without adding up"
+    return batch, rows, depth, columns
+
+
+def _site(
+    node: Node,
+    look: Look,
+    names: Sequence[str],
+    letters: tuple[str, str, str],
+    groups: tuple[str, str, str, str],
+    sizes: Mapping[str, int],
+    opened: Mapping[str, tuple[int, int]],
+    dtype: str,
+) -> Site | str:
+    left, right, out = letters
+    batch, rows, depth, columns = groups
+    lengths = [math.prod(sizes[c] for c in group) for group in groups]
+    if not all(lengths):
+        return "it is empty"
+    free = [any(c in opened for c in group) for group in groups]
+    if sum(is_open and len(group) > 1 for is_open, group in zip(free, groups, strict=True)) > 1:
+        return "several open sizes are one axis of the product: bind them with --dim"
+    B, M, K, N = lengths
+    dynamic = tuple(axis for axis, is_open in zip(("batch", "M", "K", "N"), free, strict=True) if is_open)
+    stacked = B != 1 or "batch" in dynamic
+    weight = _weight(look, names[1], right, groups, sizes)
+    inputs = (names[0],) if isinstance(weight, Weight) or names[0] == names[1] else tuple(names)
+
+    def length(group: str, given: Sequence[str]) -> Size:
+        known = [c for c in group if c not in opened]
+        if len(known) == len(group):
+            return math.prod(sizes[c] for c in group)
+        return -1 if len(group) > 1 else size(group, given)
+
+    def size(letter: str, given: Sequence[str]) -> Size:
+        if letter not in opened:
+            return sizes[letter]
+        which, axis = opened[letter]
+        return given[min(which, len(given) - 1)], axis
+
+    def operand(at: int, term: str, parts: tuple[str, str], label: str) -> Make:
+        def make(region: Region, given: Sequence[str]) -> str:
+            x = given[min(at, len(given) - 1)]
+            wanted = batch + parts[0] + parts[1]
+            if wanted != term:
+                x = region.transpose(x, [term.index(c) for c in wanted], f"{label}_turned")
+            axes = (batch, *parts) if stacked else parts
+            target = [length(part, given) for part in axes]
+            same = len(term) == len(target) and all(len(part) == 1 for part in axes)
+            return x if same else region.reshape(x, target, f"{label}_matrix")
+
+        return make
+
+    def finish(region: Region, z: str, given: Sequence[str]) -> str:
+        z = scaled(region, z, dtype, 1.0, "", 1.0)
+        made = batch + rows + columns
+        groups_ = (batch, rows, columns) if stacked else (rows, columns)
+        if (batch and not stacked) or not all(len(group) == 1 for group in groups_):
+            z = region.reshape(z, [size(c, given) for c in made], "apart")
+        if made != out:
+            z = region.transpose(z, [made.index(c) for c in out], "shaped")
+        return z
+
+    return Site(
+        node=node,
+        label="Einsum",
+        batch=B,
+        M=M,
+        K=K,
+        N=N,
+        dtype=dtype,
+        inputs=inputs,
+        left=operand(0, left, (rows, depth), "x"),
+        right=weight if isinstance(weight, Weight) else operand(1, right, (depth, columns), "w"),
+        finish=finish,
+        dynamic=dynamic,
+    )
+
+
+def _weight(
+    look: Look, name: str, term: str, groups: tuple[str, str, str, str], sizes: Mapping[str, int]
+) -> Weight | None:
+    """The second operand as a stored weight, if its bytes lie as matrices of the product."""
+    found = look.constants.resolve(name)
+    if found is None or found[0].payload is None:
+        return None
+    tensor, stored, axes, chain = found
+    batch, _, depth, columns = groups
+    lies = "".join(term[axes.index(i)] for i in range(len(axes)))
+    B, K, N = (math.prod(sizes[c] for c in group) for group in (batch, depth, columns))
+    for transposed, wanted in ((False, batch + depth + columns), (True, batch + columns + depth)):
+        if lies == wanted:
+            return Weight(tensor, stored, transposed, K, N, chain, B)
+    return None
+
+
+KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {("", "Einsum"): _einsum}

@@ -1,0 +1,312 @@
+"""Gemm and MatMul: with a stored weight, or with two activations, as attention has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from explorer.engine.graph.model import Node, dtype_code
+from explorer.engine.tiling.emit.builder import Region, Size
+from explorer.engine.tiling.emit.operators import HALVES
+from explorer.engine.tiling.sites import Look, Make, Site, Weight
+
+__all__ = ["FLOATS", "KINDS", "product", "scaled"]
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+"""Element types of floats whose products are tiled."""
+
+
+def scaled(region: Region, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
+    """The sum alpha z + beta bias, from the accumulator's type to that of the operands, `dtype`."""
+    wide = dtype in HALVES
+    working = "float32" if wide else dtype
+    if alpha != 1.0:
+        z = region.add("Mul", (z, region.number(alpha, working, "alpha")), "scaled")
+    if bias:
+        if wide:
+            bias = region.add("Cast", (bias,), "bias32", attributes={"to": dtype_code("float32")})
+        if beta != 1.0:
+            bias = region.add("Mul", (bias, region.number(beta, working, "beta")), "bias_scaled")
+        z = region.add("Add", (z, bias), "biased")
+    if wide:
+        z = region.add("Cast", (z,), "narrowed", attributes={"to": dtype_code(dtype)})
+    return z
+
+
+def product(node: Node, look: Look, types: Sequence[str] = FLOATS) -> Site | str:
+    """The site that a Gemm or MatMul is, or the reason why it is none."""
+    attributes = node.attributes if node.op == "Gemm" else {}
+    left, right = node.inputs[0], node.inputs[1]
+    left_constant, right_constant = left in look.constants, right in look.constants
+    if left_constant and right_constant:
+        return "both operands are constant: a runtime folds it away"
+    x = right if left_constant else left
+    dtype = look.dtype(x)
+    if dtype is not None and dtype not in types:
+        return f"its type is {dtype}, tiled are {', '.join(types)}"
+    shape, out = look.shape(x), look.shape(node.outputs[0])
+    if isinstance(shape, str):
+        return shape
+    if isinstance(out, str):
+        return out
+    if not left_constant and not right_constant:
+        return _stacks(node, look, dtype or "float32")
+    swapped = left_constant
+    trans_x = bool(attributes.get("transB" if swapped else "transA", 0))
+    trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
+    # W X = (X^T W^T)^T: with the weight on the left both operands turn
+    weight = look.constants.matrix(left if swapped else right, trans_w != swapped)
+    if weight is None or (swapped and len(shape) != 2):
+        if types is not FLOATS:
+            return "a stack of stored integers, or one on the left of a stack: left as it was"
+        return _stacks(node, look, dtype or "float32", turned=swapped)
+    if isinstance(weight, str):
+        return weight
+    if swapped:
+        trans_x = not trans_x
+    turned = trans_x and len(shape) > 1
+    rows = shape[-1] if trans_x else math.prod(shape[:-1])
+    depth = shape[-2] if turned else shape[-1]
+    if depth != weight.K:
+        return f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}"
+    if not rows or not weight.K or not weight.N:
+        return "it is empty"
+    opened = look.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
+    return _site(node, x, shape, opened, out, dtype or "float32", rows, weight, trans_x, swapped)
+
+
+def _site(
+    node: Node,
+    x: str,
+    shape: tuple[int, ...],
+    opened: frozenset[int],
+    out: tuple[int, ...],
+    dtype: str,
+    rows: int,
+    weight: Weight,
+    trans_x: bool,
+    swapped: bool,
+) -> Site:
+    attributes = node.attributes if node.op == "Gemm" else {}
+    bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
+    alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
+    height = -1 if opened else rows
+
+    def left(region: Region, inputs: Sequence[str]) -> str:
+        if trans_x and len(shape) > 1:
+            return region.transpose(inputs[0], (1, 0), "x_transposed")
+        if len(shape) != 2:
+            return region.reshape(inputs[0], (height, weight.K), "x_matrix")
+        return inputs[0]
+
+    def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
+        if swapped:
+            z = region.transpose(z, (1, 0), "turned")
+        z = scaled(region, z, dtype, alpha, inputs[1] if bias else "", beta)
+        made = (weight.N, rows) if swapped else (rows, weight.N)
+        if out == made:
+            return z
+        # a vector on either side has no axis of its own in the output
+        lead = [(inputs[0], axis) if axis in opened else d for axis, d in enumerate(shape[:-1])]
+        wanted = [*lead, weight.N] if len(out) == len(shape) else lead
+        return region.reshape(z, wanted if opened else out, "shaped")
+
+    return Site(
+        node=node,
+        label="Linear",
+        batch=1,
+        M=rows,
+        K=weight.K,
+        N=weight.N,
+        dtype=dtype,
+        inputs=(x, bias) if bias else (x,),
+        left=left,
+        right=weight,
+        finish=finish,
+        bias=bool(bias),
+        dynamic=("M",) if opened else (),
+    )
+
+
+class _Side(Struct, frozen=True):
+    """One of two activations, as matrices.
+
+    Attributes:
+        at: Which of the site's inputs it is.
+        shape: As it arrives, a vector with an axis of 1.
+        opened: Axes of `shape` that are known at run time only.
+        turn: The matrices are transposed.
+        vector: It arrives without the axis of 1.
+    """
+
+    at: int
+    shape: tuple[int, ...]
+    opened: frozenset[int]
+    turn: bool
+    vector: bool
+
+    def size(self, axis: int, inputs: Sequence[str]) -> Size:
+        """Length of an axis of `shape` (counted from behind), as it is written."""
+        place = len(self.shape) + axis
+        return (inputs[self.at], place) if place in self.opened else self.shape[axis]
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns, as (axes from behind)."""
+        return (-1, -2) if self.turn else (-2, -1)
+
+
+def _side(look: Look, name: str, at: int, turn: bool, left: bool) -> _Side | str:
+    shape = look.shape(name)
+    if isinstance(shape, str):
+        return shape
+    opened = look.opened(name)
+    if len(shape) > 1:
+        return _Side(at, shape, opened, turn, False)
+    # a vector is a row on the left and a column on the right
+    if left:
+        return _Side(at, (1, *shape), frozenset(axis + 1 for axis in opened), False, True)
+    return _Side(at, (*shape, 1), opened, False, True)
+
+
+def _stacks(node: Node, look: Look, dtype: str, *, turned: bool = False) -> Site | str:
+    """Two values of the graph, or one and a stored stack: a product for each pair of matrices.
+
+    Args:
+        node: The operator.
+        look: The graph around it.
+        dtype: Of the operands.
+        turned: A B as (B^T A^T)^T, so that what is stored stands on the right.
+    """
+    attributes = node.attributes if node.op == "Gemm" else {}
+    alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
+    bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
+    left, right = node.inputs[1::-1] if turned else node.inputs[:2]
+    turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
+    turns = [not turn for turn in reversed(turns)] if turned else turns
+    same = left == right
+    a = _side(look, left, 0, turns[0], True)
+    b = _side(look, right, 0 if same else 1, turns[1], False)
+    if isinstance(a, str):
+        return a
+    if isinstance(b, str):
+        return b
+    (rows, deep), (depth, columns) = a.matrix, b.matrix
+    M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
+    if b.shape[depth] != K:
+        return f"its operands do not fit: {list(a.shape)} against {list(b.shape)}"
+    lead = _lead(a, b)
+    batch = [side.shape[axis] for side, axis in lead]
+    if not (M and K and N and math.prod(batch)):
+        return "it is empty"
+    open_batch = any(len(side.shape) + axis in side.opened for side, axis in lead)
+    # every matrix of the left meets the same right: rows of one product
+    shared = math.prod(b.shape[:-2]) == 1 and not _any_lead(b)
+    stack, heap = (1, math.prod(batch)) if shared else (math.prod(batch), 1)
+    dynamic = []
+    if open_batch and not shared:
+        dynamic.append("batch")
+    if _is_open(a, rows) or (open_batch and shared):
+        dynamic.append("M")
+    if _is_open(a, deep) or _is_open(b, depth):
+        dynamic.append("K")
+    if _is_open(b, columns):
+        dynamic.append("N")
+    stacked = stack != 1 or "batch" in dynamic
+
+    def operand(side: _Side, label: str) -> Make:
+        complete = all(_has(side, gives, axis) for gives, axis in lead)
+
+        def make(region: Region, inputs: Sequence[str]) -> str:
+            x = inputs[side.at]
+            count = len(side.shape)
+            if side.turn:
+                x = region.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
+            r, c = (side.size(axis, inputs) for axis in side.matrix)
+            if shared:
+                if side is a and lead:
+                    r = -1 if "M" in dynamic else M * heap
+                wanted = [r, c]
+                arrives: list[Size] = [side.size(i, inputs) for i in range(-count, -2)]
+                arrives += [side.size(axis, inputs) for axis in side.matrix]
+                if arrives == wanted and not side.vector:
+                    return x
+                return region.reshape(x, wanted, f"{label}_matrix")
+            if not complete:
+                each = [other.size(axis, inputs) for other, axis in lead]
+                x = region.expand(x, (*each, r, c), f"{label}_each")
+            if len(lead) == 1 and not side.vector:
+                return x
+            return region.reshape(x, (-1 if "batch" in dynamic else stack, r, c), f"{label}_matrix")
+
+        return make
+
+    def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
+        z = scaled(region, z, dtype, alpha, inputs[-1] if bias else "", beta)
+        wanted: list[Size] = [side.size(axis, inputs) for side, axis in lead]
+        wanted += [] if a.vector else [a.size(rows, inputs)]
+        wanted += [] if b.vector else [b.size(columns, inputs)]
+        made = len(wanted) == (3 if stacked else 2) and not (a.vector or b.vector)
+        z = z if made else region.reshape(z, wanted, "shaped")
+        if not turned or a.vector or b.vector:
+            return z
+        count = len(lead)
+        return region.transpose(z, (*range(count), count + 1, count), "turned")
+
+    activations = (left,) if same else (left, right)
+    return Site(
+        node=node,
+        label="Product",
+        batch=stack,
+        M=M * heap,
+        K=K,
+        N=N,
+        dtype=dtype,
+        inputs=(*activations, bias) if bias else activations,
+        left=operand(a, "x"),
+        right=operand(b, "w"),
+        finish=finish,
+        bias=bool(bias),
+        dynamic=tuple(dynamic),
+    )
+
+
+def _is_open(side: _Side, axis: int) -> bool:
+    return len(side.shape) + axis in side.opened
+
+
+def _any_lead(side: _Side) -> bool:
+    return any(axis in side.opened for axis in range(len(side.shape) - 2))
+
+
+def _has(side: _Side, gives: _Side, axis: int) -> bool:
+    """Whether a side has the whole length of an axis of the batch by itself."""
+    if len(side.shape) < -axis or _is_open(side, axis) != _is_open(gives, axis):
+        return False
+    return _is_open(side, axis) or side.shape[axis] == gives.shape[axis]
+
+
+def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
+    """For each axis of the broadcast batch the side that gives its length, and the axis from behind.
+
+    A length of 1 is broadcast, and an open one beside a length that is not 1; of two open lengths it is taken
+    that they are the same.
+    """
+    lead = []
+    for axis in range(-max(len(a.shape), len(b.shape)), -2):
+        gives = a
+        if len(a.shape) < -axis or (
+            len(b.shape) >= -axis
+            and (not _is_open(b, axis) and b.shape[axis] != 1 if _is_open(a, axis) else a.shape[axis] == 1)
+        ):
+            gives = b
+        lead.append((gives, axis))
+    return lead
+
+
+KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
+    ("", "Gemm"): product,
+    ("", "MatMul"): product,
+}

@@ -1,0 +1,93 @@
+"""MatMulNBits: weights of 2, 4 or 8 bits, packed in blocks along the depth with a scale for each.
+
+The tiles are of floats: a block has a scale of its own, so that a sum of integers ends where a block ends,
+and tiles of another depth would have to be cut there. The weight is unpacked while the file is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Derived, Node, Tensor
+from explorer.engine.tiling.emit.builder import Region
+from explorer.engine.tiling.kinds.integer import numbers
+from explorer.engine.tiling.kinds.linear import product
+from explorer.engine.tiling.sites import Look, Site
+
+__all__ = ["KINDS"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_ROUNDS_INPUT = 4
+"""The accuracy level from which on a runtime may round the activation to 8 bits."""
+
+
+def _packed(node: Node, look: Look) -> Site | str:
+    x, w = node.inputs[0], node.inputs[1]
+    names = [*node.inputs[2:], "", "", "", ""]
+    bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
+    K, N = int(node.attributes.get("K", 0)), int(node.attributes.get("N", 0))
+    stored = look.constants.resolve(w)
+    scales = numbers(look, names[0])
+    zeros = numbers(look, names[1]) if names[1] else None
+    if names[2]:
+        return "its depth is in another order (g_idx): left as it was"
+    if int(node.attributes.get("accuracy_level", 0)) >= _ROUNDS_INPUT:
+        return "a runtime may round its activation to 8 bits (accuracy_level 4): left as it was"
+    if look.dtype(x) not in (None, "float32"):
+        return f"its type is {look.dtype(x)}, tiled is float32"
+    if stored is None or stored[0].payload is None or scales is None or (names[1] and zeros is None):
+        return "no operand is constant"
+    if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
+        return f"weights of {bits} bits in blocks of {block}: left as it was"
+    blocks = -(-K // block)
+    if stored[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
+        return "its weight does not fit its attributes"
+    make = partial(_unpacked, stored[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
+    floats = Tensor(f"{w}/floats", "float32", (N, K), Derived(4 * N * K, make))
+    look.constants.derived[floats.name] = floats, (1, 0)
+    base = product(Node("MatMul", (x, floats.name), node.outputs, name=node.name), look)
+    if isinstance(base, str):
+        return base
+    bias = names[3]
+    moved = base.finish
+
+    def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
+        if bias:
+            z = region.add("Add", (z, inputs[1]), "biased")
+        return moved(region, z, inputs)
+
+    inputs = (*base.inputs, bias) if bias else base.inputs
+    return replace(base, node=node, inputs=inputs, finish=finish, bias=bool(bias))
+
+
+def _unpacked(tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[int, int, int, int]) -> bytes:
+    """The weight (N, K) in float32."""
+    K, N, bits, block = sizes
+    blocks = scales.shape[1]
+    whole = _parts(tensor.array().reshape(N, -1), bits).reshape(N, blocks, block).astype(np.float32)
+    if zeros is None:
+        zero: Array = np.full((N, blocks), 1 << (bits - 1), np.float32)
+    elif zeros.dtype == np.uint8:
+        zero = _parts(zeros.reshape(N, -1), bits)[:, :blocks].astype(np.float32)
+    else:
+        zero = zeros.reshape(N, blocks)
+    whole -= zero[..., None]
+    whole *= scales[..., None]
+    return whole.reshape(N, blocks * block)[:, :K].tobytes()
+
+
+def _parts(packed: Array, bits: int) -> Array:
+    """The numbers in rows of bytes, the lowest bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return ((packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
+
+
+KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
+    ("com.microsoft", "MatMulNBits"): _packed
+}

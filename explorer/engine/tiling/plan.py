@@ -1,0 +1,235 @@
+"""What is tiled and how, decided before a single node is written.
+
+A plan holds for every form of the tiled graph: sites, sizes, grids, edges. Counts and utilisation are
+facts of the plan.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.costs.layer_tree import whole
+from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
+from explorer.engine.tiling.kinds.untiled import NOT_MATRIX
+from explorer.engine.tiling.rules import Choice, choose
+from explorer.engine.tiling.sites import Site
+from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
+
+__all__ = ["LAB_TILES", "MAX_TILE", "MAX_UNROLLED", "check_tile", "make_plan"]
+
+LAB_TILES = 256
+"""Up to this many products `auto` writes a site as in the textbook; above, as a Scan."""
+
+LAB_TOGETHER = 512
+"""Where the small sites of a model have more products than this together, `auto` writes them as Scans, too.
+
+A runtime takes 0.3 ms to load each product that is a call: 0.8 s for the 2,600 of MobileNetV2.
+"""
+
+MAX_UNROLLED = 1 << 20
+"""More products than this are not written out one by one: the file would be all names."""
+
+MAX_TILE = 1 << 16
+
+
+def check_tile(tile: Sequence[int]) -> tuple[int, int, int]:
+    """`tile` as (TM, TK, TN).
+
+    Raises:
+        Misuse: It is not three integers from 1 to 65,536.
+    """
+    if len(tile) != 3 or not all(isinstance(t, int) and 0 < t <= MAX_TILE for t in tile):
+        shown = "x".join(str(t) for t in tile)
+        raise Misuse(
+            f"a tile of {shown} cannot be", where="--tile", hint=f"give three sizes from 1 to {MAX_TILE:,}"
+        )
+    return tile[0], tile[1], tile[2]
+
+
+def make_plan(
+    sites: Sequence[Site],
+    skipped: Sequence[SkippedSite],
+    spec: TileSpec,
+    *,
+    opset: int,
+    macs_total: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    free: Sequence[str] = (),
+    decomposed: Sequence[str] = (),
+) -> tuple[Plan, list[Site]]:
+    """The plan for the chosen sites.
+
+    Args:
+        sites: All tileable sites of the model.
+        skipped: The products that cannot be tiled.
+        spec: What the user asks.
+        opset: Version of the default operator set: Scan as we use it exists from 9.
+        macs_total: MACs of the whole model, for the share that runs on tiles.
+        dims: Sizes of symbolic dimensions that the figures are for.
+        free: Those of them that stay open.
+        decomposed: Nodes that were taken apart.
+
+    Returns:
+        The plan, and its sites in the same order.
+
+    Raises:
+        Misuse: The tile size is impossible, a glob matches no site, or no site is left.
+    """
+    tile = check_tile(spec.tile)
+    if spec.form not in ("auto", "lab", "scan", "unrolled", "batched"):
+        raise Misuse(
+            f"there is no form '{spec.form}'",
+            where="--form",
+            hint=nearest(spec.form, ("auto", "lab", "scan", "unrolled", "batched")),
+        )
+    if spec.edges not in ("ragged", "padded"):
+        raise Misuse(f"there are no '{spec.edges}' edges", where="--edges", hint="ragged or padded")
+    if spec.form == "scan" and opset < 9:
+        raise Misuse(f"opset {opset} has no Scan", where="--form scan", hint="use lab, unrolled or batched")
+    chosen: list[Site] = []
+    plans: list[SitePlan] = []
+    small: dict[int, int] = {}
+    left = list(skipped)
+    for site in _choose(sites, skipped, spec):
+        choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
+        said = choice.origins.get("on") or "the specification"
+        why = _closed(site, choice, opset) if choice.on else f"switched off by {said}"
+        if why:
+            left.append(SkippedSite(site.name, site.node.op, why, _macs(site)))
+            continue
+        chosen.append(site)
+        plans.append(_site_plan(site, choice, opset))
+        if choice.form == "auto" and plans[-1].form == "lab":
+            small[len(plans) - 1] = plans[-1].products
+    if sum(small.values()) > LAB_TOGETHER and opset >= 9:
+        plans = [replace(p, form="scan") if at in small else p for at, p in enumerate(plans)]
+    if not chosen and len(left) > len(skipped):
+        why = left[-1].reason
+        if "switched off" not in why:
+            raise Misuse(f"no matrix product can be tiled ({why})")
+    if not chosen:
+        raise Misuse("every matrix product is switched off", hint="switch one on in the rules")
+    plan = Plan(
+        tile=tile,
+        edges=spec.edges,
+        form=spec.form,
+        sites=tuple(plans),
+        products=whole(p.products_total for p in plans),
+        macs=whole(p.macs_total for p in plans),
+        macs_total=macs_total,
+        skipped=tuple(left),
+        dims=dict(dims or {}),
+        decomposed=tuple(name for name in decomposed if any(_part_of(site, name) for site in chosen)),
+        free=tuple(free) if any(site.dynamic for site in chosen) else (),
+    )
+    return plan, chosen
+
+
+def _part_of(site: Site, node: str) -> bool:
+    """Whether a site is a product that a node was taken apart for."""
+    return site.name.startswith(f"{node}/")
+
+
+def _macs(site: Site) -> int | None:
+    """Of one pass; None where the data decides how often it runs."""
+    return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _useful(site)
+
+
+def _useful(site: Site) -> int:
+    """Of one run, without the zeros of a pack of groups."""
+    return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
+
+
+def _closed(site: Site, choice: Choice, opset: int) -> str:
+    """Why a site cannot be written as it is chosen, for every size; '' if it can."""
+    if not site.dynamic:
+        sizes_ = zip((site.M, site.K, site.N), choice.tile, strict=True)
+        padded = choice.edges == "padded" or choice.form == "batched"
+        if opset < MIN_OPSET and "int" in site.dtype and padded and any(s % t for s, t in sizes_):
+            return f"opset {opset} pads no integers: leave its edges ragged, in another form than batched"
+        return ""
+    sizes = " and ".join(site.dynamic)
+    if opset < MIN_OPSET:
+        return f"opset {opset} cannot pad by as much as a run needs, and {sizes} is open: bind it with --dim"
+    if choice.form not in ("auto", "scan"):
+        return f"{sizes} is open, which only form scan can write: bind it with --dim"
+    return ""
+
+
+def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
+    tm, tk, tn = tile = check_tile(choice.tile)
+    grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
+    products = site.batch * grid[0] * grid[1] * grid[2]
+    form: str = "scan" if site.dynamic else choice.form
+    if form == "auto":
+        form = "lab" if products <= LAB_TILES or opset < 9 else "scan"
+    if form in ("lab", "unrolled") and products > MAX_UNROLLED:
+        raise Misuse(
+            f"'{site.name}' would become {products:,} nodes", where=f"--form {form}", hint="use scan"
+        )
+    rows = _rows(site)
+    return SitePlan(
+        name=site.name,
+        op=site.node.op,
+        M=site.M,
+        K=site.K,
+        N=site.N,
+        grid=grid,
+        products=products,
+        utilisation=_useful(site) / (products * tm * tk * tn),
+        form=form,
+        # blocks of one batched product, or of every size at once, have one shape: nothing is ragged
+        edges="padded" if form == "batched" or site.dynamic else choice.edges,
+        output=site.output,
+        weight=site.weight.name if site.weight is not None else "",
+        bias=site.bias,
+        tile=tile,
+        batch=site.batch,
+        dtype=site.dtype,
+        accumulator=site.accumulator,
+        dynamic=site.dynamic,
+        place=site.place,
+        calls=None if rows is None else site.runs.calls,
+        rows=rows or (),
+        macs=_useful(site),
+    )
+
+
+def _rows(site: Site) -> tuple[tuple[int, int], ...] | None:
+    """(runs, rows of each) where a function is called with different ones; None if more than rows differs."""
+    each, useful = site.runs.each, _useful(site)
+    if len(each) < 2:
+        return ()
+    if site.dynamic != ("M",) or any(macs * site.M % useful for _, macs in each):
+        return None
+    return tuple((times, macs * site.M // useful) for times, macs in each)
+
+
+def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:
+    said = dict(spec.origins).get("sites", "")
+    where = said if ":" in said else "--site"
+    if not spec.sites:
+        if not sites:
+            if not skipped:
+                raise Misuse("the model holds no matrix product", hint="there is nothing to tile")
+            products = [s for s in skipped if s.op not in NOT_MATRIX] or list(skipped)
+            reasons = "; ".join(dict.fromkeys(s.reason for s in products))
+            raise Misuse(f"no matrix product can be tiled ({reasons})")
+        return list(sites)
+    chosen: dict[int, Site] = {}
+    for glob in spec.sites:
+        hits = [s for s in sites if s.name == glob or s.output == glob]
+        hits = hits or [s for s in sites if fnmatch.fnmatchcase(s.name, glob)]
+        if not hits:
+            known = next((s for s in skipped if s.name == glob or fnmatch.fnmatchcase(s.name, glob)), None)
+            if known is not None:
+                raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where=where)
+            raise Misuse(
+                f"no site is called '{glob}'", where=where, hint=nearest(glob, [s.name for s in sites])
+            )
+        chosen.update((id(s), s) for s in hits)
+    return [s for s in sites if id(s) in chosen]

@@ -1,0 +1,204 @@
+"""The matrix products of a model at given sizes: what can be tiled, found once.
+
+Finding them takes shape inference and an analysis; planning them is cheap and happens at every key that
+is typed into the tile dialog.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine import shapes
+from explorer.engine.costs import layer_tree
+from explorer.engine.costs.onnx import visitor
+from explorer.engine.costs.onnx_rules import Rules
+from explorer.engine.graph.model import Model, Node
+from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.shapes.subgraphs import Place, places
+from explorer.engine.tiling.decompose import decompose
+from explorer.engine.tiling.emit.builder import DOMAIN, SITE_KEY
+from explorer.engine.tiling.sites import Pack, Runs, Site, find_sites
+from explorer.engine.tiling.tile import bind_dims
+from explorer.facts import Dim, Shape, SkippedSite
+from explorer.facts.tiling import Grouped
+from explorer.host.gc_pause import uncollected
+
+__all__ = ["Products", "find_products"]
+
+InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+
+_LENGTH = 64
+"""Size that figures are for where a dimension other than the batch is left open."""
+
+
+class Products(Struct, frozen=True):
+    """Tileable and other products of one model.
+
+    Attributes:
+        bound: The model at the sizes that were bound.
+        sites: What can be tiled, in execution order.
+        skipped: What cannot, with the reason.
+        macs_total: MACs of the whole model at the sizes of `dims`; None unless every one is known.
+        dims: The sizes of symbolic dimensions that figures are for.
+        free: Those of `dims` that nobody bound: they stay open.
+        whole: The model at the sizes that were bound, with nothing taken apart.
+        decomposed: Nodes that `bound` has taken apart.
+    """
+
+    bound: Model
+    sites: list[Site]
+    skipped: list[SkippedSite]
+    macs_total: int | None
+    dims: dict[str, int]
+    free: tuple[str, ...]
+    whole: Model
+    decomposed: tuple[str, ...] = ()
+
+
+def find_products(
+    model: Model,
+    dims: Mapping[str, int],
+    input_shapes: InputShapes,
+    rules: Rules | None = None,
+    grouped: Grouped = "leave",
+    pack: Pack | None = None,
+    apart: Sequence[str] | None = None,
+) -> Products:
+    """The products of `model`.
+
+    Args:
+        model: The model.
+        dims: Sizes of symbolic dimensions that are bound; the others stay open in the tiled graph.
+        input_shapes: Input name to (dtype or None, shape), in place of what the model says.
+        rules: Rules of the user's own.
+        grouped: What is asked of grouped convolutions.
+        pack: The tiles that groups are packed into.
+        apart: Nodes that may be taken apart so that their products stand by themselves; None for all.
+    """
+    examples, inputs = _examples(model, dims, input_shapes)
+    sizes = {**dims, **examples}
+    opened, inferred = _inferred(model, dims, sizes, inputs)
+    whole = bind_dims(model, opened.main.values)
+    declared = opened.main.values if examples else None
+    model, decomposed, refused = decompose(model, inferred.main.values, declared, apart)
+    if decomposed:
+        opened, inferred = _inferred(model, dims, sizes, inputs)
+    bound = bind_dims(model, opened.main.values)
+    with uncollected():
+        # what follows from a value that a caller may replace is known here, for the figures
+        known = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
+        walk = visitor.walk(model, known, own=rules)
+        totals = layer_tree.totals(walk.leaves, groups=walk.groups)
+    counted = _counted(model, walk.leaves)
+    sites: list[Site] = []
+    skipped: list[SkippedSite] = []
+    for place, symbolic in zip(places(model, inferred, _tiled), places(model, opened, _tiled), strict=True):
+        found = find_sites(
+            place.view if place.path else bound,
+            place.example,
+            grouped,
+            symbolic.shapes if place.path or examples else None,
+            pack,
+            own=place.nodes if place.path else None,
+            place=place.path,
+            runs=partial(_runs, counted, place),
+            defaults=model.defaults,
+        )
+        if place.view.opset != model.opset:
+            # functions of one name serve the whole model, and are written for one operator set
+            why = f"its function is of opset {place.view.opset}, the model of opset {model.opset}"
+            found = [], [*found[1], *(SkippedSite(s.name, s.node.op, why, s.runs.macs) for s in found[0])]
+        sites += found[0]
+        skipped += found[1]
+    skipped = [replace(s, reason=refused.get(s.name, s.reason)) for s in skipped]
+    # a share of what happens to be known would flatter: without all of it the total is unknown
+    total = totals.macs if totals.coverage == 1.0 else None
+    return Products(bound, sites, skipped, total, sizes, tuple(examples), whole, decomposed)
+
+
+Counted = dict[int | str, list[tuple[Dim, int | None]]]
+"""For every node, by its id, and every site of tiles by its name: how often it runs in each place that it is
+called from, and the MACs."""
+
+
+def _counted(model: Model, leaves: Sequence[layer_tree.Leaf]) -> Counted:
+    single: dict[str, Node] = {}
+    for function in model.functions.values():
+        # a leaf of such a function is made from the call
+        working = [node for node in function.nodes if node.op != "Constant"]
+        if len(working) == 1:
+            single[function.name] = working[0]
+    done = {node.metadata[SITE_KEY] for node in held(model.graph.nodes) if SITE_KEY in node.metadata}
+    found: Counted = {}
+    for leaf in leaves:
+        if leaf.origin is not None:
+            frame, node, _ = leaf.origin
+            run = (frame.trips, leaf.figures.macs) if leaf.counted else (0, 0)
+            found.setdefault(id(single.get(leaf.kind, node)), []).append(run)
+            if done:
+                around = (scope.path for scope in frame.scopes if scope.path in done)
+                found.setdefault(node.metadata.get(SITE_KEY) or next(around, ""), []).append(run)
+    return found
+
+
+def _runs(counted: Counted, place: Place, node: Node) -> Runs:
+    """How often a node runs; as its place says where calls stay closed in the analysis."""
+    found = counted.get(node.metadata.get(SITE_KEY, id(node)))
+    if found is None:
+        return Runs(place.calls)
+    trips, macs = [times for times, _ in found], layer_tree.whole([macs for _, macs in found])
+    if macs is None or not all(isinstance(times, int) for times in trips):
+        return Runs(None)
+    each = Counter[int]()
+    for times, all_ in found:
+        if isinstance(times, int) and times and all_ is not None:
+            each[all_ // times] += times
+    return Runs(each.total(), macs, tuple((times, of_one) for of_one, times in each.items()))
+
+
+def _inferred(
+    model: Model,
+    dims: Mapping[str, int],
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, tuple[str | None, Shape]],
+) -> tuple[shapes.Inference, shapes.Inference]:
+    """Shapes with the dimensions that nobody bound left open, and at the sizes that figures are for."""
+    if model.defaults:
+        # no size of the tiled graph may follow from a value that a caller may replace
+        stored = {n: t for n, t in model.graph.initializers.items() if n not in model.defaults}
+        model = replace(model, graph=replace(model.graph, initializers=stored))
+    opened = shapes.Inference(model, dims, inputs)
+    return opened, opened if sizes == dims else shapes.Inference(model, sizes, inputs)
+
+
+def _tiled(node: Node) -> bool:
+    return SITE_KEY in node.metadata or node.domain == DOMAIN
+
+
+def _examples(
+    model: Model, dims: Mapping[str, int], input_shapes: InputShapes
+) -> tuple[dict[str, int], dict[str, tuple[str | None, Shape]]]:
+    """Sizes for the dimensions that nobody bound, and for batches that have no name and are bound therefore.
+
+    The first dimension of an input is its batch.
+    """
+    examples: dict[str, int] = {}
+    given: dict[str, tuple[str | None, Shape]] = dict(input_shapes)
+    feeds = [value for value in model.graph.feeds if value.shape and value.name not in given]
+    for value in feeds:
+        first, *others = value.shape or ()
+        if isinstance(first, str) and first not in dims:
+            examples[first] = 1
+        elif first is None:
+            given[value.name] = (None, (1, *others))
+    for value in feeds:
+        for dim in (value.shape or ())[1:]:
+            if isinstance(dim, str) and dim not in dims:
+                examples.setdefault(dim, _LENGTH)
+    return examples, given

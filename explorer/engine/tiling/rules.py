@@ -1,0 +1,146 @@
+"""What is asked of one site: the specification, and the rules that speak of this site in particular.
+
+A value is decided by the first rule that speaks of it and means the site; else by the specification. So a
+rule may set the tile of all convolutions while another, above or below it, switches one of them off.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from msgspec import Struct
+
+from explorer.base.errors import Misuse, nearest
+from explorer.facts import Edges, Form, TileRule, TileSpec
+from explorer.settings.parse import parse_conditions
+
+__all__ = ["Choice", "Rules", "choose", "packing"]
+
+_SIGNS: Mapping[str, Callable[[int, int], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+class Choice(Struct, frozen=True):
+    """What holds for a site.
+
+    Attributes:
+        tile, edges, form: As asked for.
+        on: Whether it is tiled at all.
+        origins: For each of these who said so: 'npu.toml:12', 'command line', or '' for the default.
+    """
+
+    tile: tuple[int, int, int]
+    edges: Edges
+    form: Form
+    on: bool
+    origins: Mapping[str, str]
+
+
+class Rules:
+    """Rules made ready to be asked for many sites.
+
+    A file that the program wrote has a rule for every site by its name: those are looked up, and only globs
+    are tried one by one.
+
+    Args:
+        rules: As a specification has them.
+
+    Raises:
+        Misuse: A rule asks for what cannot be, or its conditions on the shape cannot be read.
+    """
+
+    def __init__(self, rules: Sequence[TileRule]) -> None:
+        for rule in rules:
+            _check(rule)
+        self.rules = tuple(rules)
+        self._named: dict[str, list[int]] = {}
+        self._globs: list[tuple[int, Callable[[str], Any]]] = []
+        self._conditions = [parse_conditions(rule.shape, rule.origin or "shape") for rule in rules]
+        for at, rule in enumerate(rules):
+            self._named.setdefault(rule.site, []).append(at)
+            if not rule.site or any(sign in rule.site for sign in "*?["):
+                self._globs.append((at, re.compile(fnmatch.translate(rule.site or "*")).match))
+
+    def of(self, name: str, op: str, sizes: tuple[int, int, int]) -> Iterator[tuple[int, TileRule]]:
+        """The rules that mean the site `name`, an `op` of `sizes` (M, K, N), with their places.
+
+        A name that is written out in full means itself, whatever signs of a glob it holds.
+        """
+        found = {at for at, matches in self._globs if matches(name)}
+        found.update(self._named.get(name, ()))
+        of = dict(zip("MKN", sizes, strict=True))
+        for at in sorted(found):
+            rule = self.rules[at]
+            if rule.op and not fnmatch.fnmatchcase(op, rule.op):
+                continue
+            if all(_SIGNS[sign](of[axis], size) for axis, sign, size in self._conditions[at]):
+                yield at, rule
+
+
+def _check(rule: TileRule) -> None:
+    """Refuses what cannot be, with the place where it was said; a program's rules come unread."""
+    from explorer.engine.tiling.plan import MAX_TILE
+
+    where = rule.origin or "a rule"
+    for name, value, known in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
+        if value is not None and value not in known:
+            raise Misuse(f"{name} '{value}' is not known", where=where, hint=nearest(value, known))
+    sizes = rule.tile
+    if sizes is None:
+        return
+    if len(sizes) != 3 or not all(isinstance(size, int) and 0 < size <= MAX_TILE for size in sizes):
+        shown = "x".join(map(str, sizes))
+        hint = f"give three sizes from 1 to {MAX_TILE:,}"
+        raise Misuse(f"a tile of {shown} cannot be", where=where, hint=hint)
+
+
+_last: tuple[Sequence[TileRule], Rules] = ((), Rules(()))
+"""The rules that were asked for last: a plan asks with the same ones for every site."""
+
+
+def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> Choice:
+    """What `spec` asks of the site `name`, an `op` of `sizes` (M, K, N).
+
+    Raises:
+        Misuse: See `Rules`.
+    """
+    values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
+    said = dict(spec.origins)
+    origins = {value: said.get(value, "") for value in values}
+    undecided = set(values)
+    for _, rule in _ready(spec.rules).of(name, op, sizes) if spec.rules else ():
+        for value in [v for v in undecided if getattr(rule, v) is not None]:
+            values[value], origins[value] = getattr(rule, value), rule.origin
+            undecided.discard(value)
+        if not undecided:
+            break
+    return Choice(**values, origins=origins)
+
+
+def _ready(rules: Sequence[TileRule]) -> Rules:
+    global _last
+    known, ready = _last
+    if known is not rules:
+        ready = Rules(rules)
+        _last = (rules, ready)
+    return ready
+
+
+def packing(spec: TileSpec) -> Callable[[str, str, tuple[int, int, int]], tuple[int, int]]:
+    """What the groups of a convolution are packed into: (TK, TN) of the tile that `spec` asks for it."""
+
+    def pack(name: str, op: str, sizes: tuple[int, int, int]) -> tuple[int, int]:
+        _, depth, columns = choose(spec, name, op, sizes).tile
+        return depth, columns
+
+    return pack

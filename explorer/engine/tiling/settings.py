@@ -1,0 +1,61 @@
+"""What a specification asks of every site, with who said so: the answer of `explorer settings`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from explorer.engine.tiling.rules import Rules, choose
+from explorer.facts import SitePlan, TileRule, TileSpec
+from explorer.facts.settings import Settings, SiteSettings, UnusedRule
+
+__all__ = ["in_force"]
+
+DEFAULT = "default"
+
+
+def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePlan]) -> Settings:
+    """What `spec` asks.
+
+    Args:
+        spec: The specification.
+        every: All sites, however they would be tiled.
+        chosen: Those of them that `spec.sites` means.
+
+    Raises:
+        Misuse: A rule's conditions on the shape cannot be read.
+    """
+    said = dict(spec.origins)
+    meant = {site.output for site in chosen}
+    sites = []
+    for site in every:
+        choice = choose(spec, site.name, site.op, (site.M, site.K, site.N))
+        origins = {value: origin or DEFAULT for value, origin in choice.origins.items()}
+        on = choice.on and site.output in meant
+        if site.output not in meant or (spec.sites and origins["on"] == DEFAULT):
+            origins["on"] = said.get("sites", DEFAULT)
+        sites.append(
+            SiteSettings(
+                site.name,
+                site.op,
+                site.M,
+                site.K,
+                site.N,
+                choice.tile,
+                choice.edges,
+                choice.form,
+                on,
+                origins,
+            )
+        )
+    rules = Rules(spec.rules)
+    used = {at for site in every for at, _ in rules.of(site.name, site.op, (site.M, site.K, site.N))}
+    unused = [_unused(rule, every) for at, rule in enumerate(spec.rules) if at not in used]
+    return Settings(spec.grouped, said.get("grouped", DEFAULT), tuple(sites), tuple(unused))
+
+
+def _unused(rule: TileRule, every: Sequence[SitePlan]) -> UnusedRule:
+    near = difflib.get_close_matches(rule.site, [site.name for site in every], n=1, cutoff=0.6)
+    asked = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
+    says = ", ".join(f"{name} {value}" for name, value in asked if value)
+    return UnusedRule(rule.origin, says, near[0] if near and near[0] != rule.site else "")

@@ -1,0 +1,400 @@
+"""Where the matrix products are: which nodes can be tiled, of what size, and where the operands lie.
+
+What an operator multiplies is told by its kind (`kinds`): a `Site` is a product in one normal form, a stack
+of X (M, K) times W (K, N), with the nodes that lead to it and away from it made by functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor
+from explorer.engine.tiling.emit.builder import SITE_KEY, Region
+from explorer.engine.tiling.emit.dequantize import dequantized
+from explorer.facts import Dim, Shape, SkippedSite, TensorInfo
+from explorer.facts.tiling import Grouped
+
+__all__ = [
+    "REPLACEABLE",
+    "Constants",
+    "Finish",
+    "Look",
+    "Make",
+    "Runs",
+    "Pack",
+    "Site",
+    "Taken",
+    "Weight",
+    "find_sites",
+]
+
+Make = Callable[[Region, Sequence[str]], str]
+"""Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
+
+Finish = Callable[[Region, str, Sequence[str]], str]
+"""Writes the nodes from the product, in the accumulator's type, to the site's output; returns its name."""
+
+
+class Taken(Struct, frozen=True):
+    """X (M, K) as rows of another matrix, of which each row of X takes several: it would be a copy of them.
+
+    Attributes:
+        places: Value name of the matrix, (places, K / taps).
+        index: Value name of which rows of it, (M, taps).
+        taps: How many rows of it stand beside each other in one of X.
+    """
+
+    places: str
+    index: str
+    taps: int
+
+
+Pack = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
+"""(TK, TN) of the tile that a product of this name, operator and size gets: what groups are packed into."""
+
+
+class Weight(Struct, frozen=True):
+    """A constant right-hand operand (K, N), or a stack of them, and how it is stored.
+
+    Attributes:
+        tensor: The stored tensor: `batch` matrices one after the other.
+        name: What identifies it: the initializer's name, or the value name of the Constant.
+        transposed: The stored matrices are (N, K).
+        K, N: Of the operand, not of the stored tensor.
+        chain: Nodes between the stored tensor and the product.
+        batch: Matrices in the stack.
+        cut: Makes the block of a matrix whose corner is (k, n), `cut(matrix, k, n, height, width, fill)`;
+            None where the tensor holds the matrices themselves.
+        layout: What tells apart operands that are cut from one tensor.
+    """
+
+    tensor: Tensor
+    name: str
+    transposed: bool
+    K: int
+    N: int
+    chain: tuple[Node, ...]
+    batch: int = 1
+    cut: Callable[[int, int, int, int, int, int], Any] | None = None
+    layout: tuple[Any, ...] = ()
+
+
+class Runs(Struct, frozen=True):
+    """What one pass of the model does of a node, as it is counted: of the branches of an If the costliest.
+
+    Attributes:
+        calls: How often it runs, at most; None where the data decides.
+        macs: Of all its runs; None where they are not known.
+        each: How many runs have how many MACs; empty where they are not known.
+    """
+
+    calls: int | None = 1
+    macs: int | None = None
+    each: tuple[tuple[int, int], ...] = ()
+
+
+class Site(Struct, frozen=True):
+    """A product in normal form: `batch` times X (M, K) W (K, N).
+
+    Attributes:
+        node: The operator whose place it takes.
+        label: What functions that stand for such a site are called after: 'Linear', 'Conv'.
+        dtype: Of the operands.
+        inputs: Value names of the activations that it reads: X, then others such as a computed bias.
+        left: Makes X, (M, K), or (batch, M, K) where it is `stacked`.
+        right: The weight, or makes W, (K, N) or (batch, K, N).
+        finish: From the products, (M, N) or (batch, M, N), to the output.
+        bias: Whether `finish` adds one.
+        fill: What X and W are padded with.
+        dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only; the sizes are examples then.
+        place: Names of the nodes or functions that hold it, outermost first.
+        runs: How often it runs.
+        macs: Of one run; None where every element of X and W counts: a pack of groups holds zeros.
+        absorbed: Nodes before `node` whose place it takes, too, as far as nobody else uses them.
+        other: Element type of W where it is not that of X: unsigned activations meet signed weights.
+        taken: Makes X so that it can be had in rows; None, or gives None, where `left` is as good.
+    """
+
+    node: Node
+    label: str
+    batch: int
+    M: int
+    K: int
+    N: int
+    dtype: str
+    inputs: tuple[str, ...]
+    left: Make
+    right: Weight | Make
+    finish: Finish
+    bias: bool = False
+    fill: tuple[int, int] = (0, 0)
+    dynamic: tuple[str, ...] = ()
+    place: tuple[str, ...] = ()
+    runs: Runs = Runs()
+    macs: int | None = None
+    other: str = ""
+    absorbed: tuple[Node, ...] = ()
+    taken: Callable[[Region, Sequence[str]], Taken | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The node's name, or its output's, behind those of what holds it."""
+        return "/".join((*self.place, self.node.label))
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the operands are stacks of matrices."""
+        return self.batch != 1 or "batch" in self.dynamic
+
+    @property
+    def accumulator(self) -> str:
+        """Type of the sums: half precision is added up in single, integers in int32."""
+        return _ACCUMULATORS.get(self.dtype, self.dtype)
+
+    @property
+    def right_dtype(self) -> str:
+        """Element type of W."""
+        return self.other or self.dtype
+
+    @property
+    def weight(self) -> Weight | None:
+        """The constant operand; None where both are activations."""
+        return self.right if isinstance(self.right, Weight) else None
+
+    @property
+    def output(self) -> str:
+        """Value name of Y."""
+        return self.node.outputs[0]
+
+
+_ACCUMULATORS = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
+
+
+def find_sites(
+    model: Model,
+    shapes: Mapping[str, TensorInfo],
+    grouped: Grouped = "leave",
+    declared: Mapping[str, TensorInfo] | None = None,
+    pack: Pack | None = None,
+    *,
+    own: Sequence[Node] | None = None,
+    place: Sequence[str] = (),
+    runs: Callable[[Node], Runs] = lambda node: Runs(),
+    defaults: Collection[str] | None = None,
+) -> tuple[list[Site], list[SkippedSite]]:
+    """The tileable products of one graph, and those that are left, with the reason.
+
+    Args:
+        model: The model.
+        shapes: Shape and dtype of every value of the main graph, dimensions bound.
+        grouped: What is asked of grouped convolutions.
+        declared: The same with those dimensions left symbolic that the tiled graph leaves open; None if it
+            leaves none.
+        pack: The tiles that groups are packed into; None for tiles of 64.
+        own: The nodes to look at; None for all of the main graph.
+        place: Where they stand, see `places.Place`, whose `view` is the model then.
+        runs: How often a node runs in one pass, and its MACs.
+        defaults: Stored tensors that a caller may replace; None for the model's.
+
+    Returns:
+        Sites and skipped sites, both in execution order.
+    """
+    from explorer.engine.tiling.kinds import KINDS
+
+    look = Look(model, shapes, grouped, declared, pack, defaults)
+    sites: list[Site] = []
+    skipped: list[SkippedSite] = []
+    tiled: set[str] = set()
+    for node in model.graph.nodes if own is None else own:
+        done = node.metadata.get(SITE_KEY)
+        kind = KINDS.get((node.domain, node.op))
+        found: Site | str = ""
+        if done is not None:
+            if done not in tiled:
+                skipped.append(SkippedSite(done, node.op, "tiled already", runs(node).macs))
+            tiled.add(done)
+        elif kind is not None and node.key not in model.functions:
+            look.constants.replaceable = False
+            found = _REFERS if _refers(node) else kind(node, look)
+            if found and look.constants.replaceable:
+                found = REPLACEABLE
+        if isinstance(found, Site):
+            sites.append(replace(found, place=tuple(place), runs=runs(node)))
+        elif found:
+            skipped.append(SkippedSite("/".join((*place, node.label)), node.op, found, runs(node).macs))
+    return sites, skipped
+
+
+REPLACEABLE = (
+    "an operand is an input with a default, which a caller may replace: take it off the graph's inputs"
+)
+"""Why a product is left whose weight would be written into the tiles, whatever a caller gives."""
+
+_REFERS = "its attributes are those of the call of the function around it"
+
+
+def _refers(node: Node) -> bool:
+    return any(isinstance(value, AttributeRef) for value in node.attributes.values())
+
+
+class Constants:
+    """Finds the stored tensor behind a value.
+
+    Exporters hide a weight behind Identity (shared parameters), Transpose (nn.Linear) or Constant nodes: the
+    chain is followed to the stored tensor, and only the orientation is remembered. What a caller may replace
+    is no constant.
+
+    Args:
+        graph: Where to look.
+        defaults: Names of stored tensors that a caller may replace.
+
+    Attributes:
+        replaceable: Whether such a one was come upon; who wants to know sets it to False before.
+    """
+
+    def __init__(self, graph: Graph, defaults: Collection[str] = ()) -> None:
+        self.initializers = graph.initializers
+        self.defaults = defaults
+        self.replaceable = False
+        self.producers = {o: n for n in graph.nodes for o in n.outputs if o}
+        self.derived: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+        """Weights that are reckoned from stored ones, and their axes, by a name."""
+
+    def resolve(self, name: str) -> tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]] | None:
+        """(tensor, its name, axes of the tensor in the order of the value, nodes between)."""
+        chain: list[Node] = []
+        perms: list[tuple[int, ...] | None] = []
+        while name not in self.initializers:
+            if name in self.derived:
+                tensor, turned = self.derived[name]
+                chain += [self.producers[name]] if name in self.producers else []
+                return tensor, name, tuple(turned[a] for a in _axes(len(turned), perms)), tuple(chain)
+            node = self.producers.get(name)
+            if node is None or node.domain or len(chain) > 64:
+                return None
+            chain.append(node)
+            if node.op == "Constant":
+                value = node.attributes.get("value")
+                if not isinstance(value, Tensor):
+                    return None
+                return value, name, _axes(len(value.shape), perms), tuple(chain)
+            if node.op == "Transpose":
+                perm = node.attributes.get("perm")
+                perms.append(tuple(perm) if perm else None)
+            elif node.op == "DequantizeLinear":
+                floats = dequantized(node, self._stored)
+                if floats is None:
+                    return None
+                self.derived[name] = floats, tuple(range(len(floats.shape)))
+                chain.pop()  # the next look finds it above
+                continue
+            elif node.op != "Identity":
+                return None
+            name = node.inputs[0]
+        if name in self.defaults:
+            self.replaceable = True
+            return None
+        tensor = self.initializers[name]
+        return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
+
+    def _stored(self, name: str) -> Tensor | None:
+        """A stored tensor that no Transpose stands behind."""
+        found = self.resolve(name)
+        if found is None or found[2] != tuple(range(len(found[2]))) or found[0].payload is None:
+            return None
+        return found[0]
+
+    def __contains__(self, name: str) -> bool:
+        return self.resolve(name) is not None
+
+    def matrix(self, name: str, flip: bool) -> Weight | str | None:
+        """The constant operand called `name` as (K, N), None for a stack; `flip` when the node turns it."""
+        found = self.resolve(name)
+        if found is None:
+            return "no operand is constant"
+        tensor, stored, axes, chain = found
+        if tensor.payload is None:
+            return f"the weight '{stored}' carries no data"
+        # leading dimensions of 1 broadcast away: (1, K, N) is a matrix
+        kept = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
+        if len(kept) == 1:
+            return Weight(tensor, stored, False, tensor.shape[kept[0]], 1, chain)
+        if len(kept) != 2:
+            return None
+        if flip:
+            kept.reverse()
+        k, n = tensor.shape[kept[0]], tensor.shape[kept[1]]
+        return Weight(tensor, stored, kept[0] > kept[1], k, n, chain)
+
+
+def _axes(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:
+    axes = tuple(range(rank))
+    for perm in reversed(perms):  # the one nearest to the tensor was found last
+        axes = tuple(axes[i] for i in perm) if perm is not None else axes[::-1]
+    return axes
+
+
+class Look:
+    """What a kind needs to know of the graph around a node.
+
+    Attributes:
+        constants: Stored tensors behind values.
+        grouped: What is asked of grouped convolutions.
+        pack: The tiles that groups are packed into.
+        opset: Version of the default operator set.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        shapes: Mapping[str, TensorInfo],
+        grouped: Grouped = "leave",
+        declared: Mapping[str, TensorInfo] | None = None,
+        pack: Pack | None = None,
+        defaults: Collection[str] | None = None,
+    ) -> None:
+        self._shapes = shapes
+        self._declared = shapes if declared is None else declared
+        self._free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
+        self.constants = Constants(model.graph, model.defaults if defaults is None else defaults)
+        self.grouped = grouped
+        self.pack: Pack = pack if pack is not None else lambda name, op, size: (64, 64)
+        self.opset = model.opset
+
+    def dtype(self, name: str) -> str | None:
+        """Element type of a value; None if it is not known."""
+        info = self._shapes.get(name)
+        return info.dtype if info is not None else None
+
+    def shape(self, name: str) -> tuple[int, ...] | str:
+        """The shape of a value at the sizes that figures are for, or why it cannot be used."""
+        return self._sizes(self._shapes.get(name))
+
+    def static(self, name: str) -> tuple[int, ...] | str:
+        """The shape of a value if it is the same in every run, or why it cannot be used."""
+        return self._sizes(self._declared.get(name))
+
+    def opened(self, name: str) -> frozenset[int]:
+        """The axes of a value whose lengths are known at run time only."""
+        info, here = self._declared.get(name), self._shapes.get(name)
+        if info is None or info.shape is None:
+            return frozenset(range(len(here.shape))) if here is not None and here.shape else frozenset()
+        return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
+
+    def _sizes(self, info: TensorInfo | None) -> tuple[int, ...] | str:
+        shape: Shape | None = info.shape if info is not None else None
+        if shape is None and not self._free:
+            return "the shape of its activation is not known"
+        unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
+        if shape is None or unknown:
+            # inference may have lost the name on the way, in a product or a concatenation
+            names = [d for d in self._free if d in unknown] or list(self._free)
+            if not names:
+                return "the shape of its activation depends on the data"
+            options = " ".join(f"--dim {n}=N" for n in names)
+            return f"M depends on {', '.join(repr(n) for n in names)}: bind it with {options}"
+        return tuple(d for d in shape if isinstance(d, int))

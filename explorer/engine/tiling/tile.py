@@ -1,0 +1,271 @@
+"""A model and a plan in, the tiled model out.
+
+Nodes that are no site keep their bytes; weights that nothing uses any more are left out; what is new
+comes as payloads that are computed while the file is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
+from explorer.engine.graph.repeated_nodes import Run, Tensors, gathered, held
+from explorer.engine.tiling.emit.builder import DOMAIN, Emission
+from explorer.engine.tiling.emit.forms import emit
+from explorer.engine.tiling.emit.metadata import carrying
+from explorer.engine.tiling.sites import Site
+from explorer.facts import Plan, SitePlan, TensorInfo
+
+__all__ = ["bind_dims", "tile"]
+
+
+def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
+    """The model with every planned site written as tile products.
+
+    Args:
+        model: The original, its dimensions bound as the plan says (`bind_dims`).
+        plan: What to tile.
+        sites: The plan's sites, in its order, found in `model`.
+
+    Returns:
+        A new model; `model` is untouched.
+    """
+    quantized = any(
+        node.op == "DequantizeLinear"
+        for nodes in (model.graph.nodes, *(f.nodes for f in model.functions.values()))
+        for node in _inner(nodes)
+    )
+    emission = Emission(opset=model.opset, taken=set(_names(model.graph)), quantized=quantized)
+    # functions of an earlier tiling stay; the same name stands for the same body
+    emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
+    planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
+    bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
+    bypassed |= {id(n) for s in sites for n in s.absorbed}
+    graph = model.graph
+    nodes, used = _prune(
+        _replaced(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
+    )
+    own = {
+        key: _function(f, planned, bypassed, emission)
+        for key, f in model.functions.items()
+        if f.domain != DOMAIN
+    }
+    new_graph = Graph(
+        name=graph.name,
+        nodes=gathered(nodes),
+        # up to IR version 3 all stored tensors are listed, later those that a caller may replace
+        inputs=tuple(
+            v
+            for v in graph.inputs
+            if v.name not in graph.initializers or (v.name in used and v.name in model.defaults)
+        ),
+        outputs=graph.outputs,
+        initializers=_stored({**graph.initializers, **emission.initializers}, emission, used),
+        # what was declared about values that stay is still true
+        values=graph.values,
+        extra=graph.extra,
+    )
+    return replace(
+        model,
+        graph=new_graph,
+        opsets={**model.opsets, DOMAIN: 1},
+        ir_version=max(model.ir_version, 8),  # local functions came with IR version 8
+        # what is called stands before what calls it, which onnx's own evaluator wants
+        functions={**{f.key: f for f in emission.functions.values()}, **own},
+        metadata=carrying(model.metadata, plan),
+        path="",
+    )
+
+
+def _stored(single: Mapping[str, Tensor], emission: Emission, used: set[str]) -> Mapping[str, Tensor]:
+    """The weights that are used."""
+    kept = {name: tensor for name, tensor in single.items() if name in used}
+    bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used]
+    return Tensors(kept, bundles) if bundles else kept
+
+
+Planned = Mapping[int, tuple[Site, SitePlan]]
+
+
+def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission) -> list[Node]:
+    """The nodes of one graph with the planned ones written as tile products, in its bodies too."""
+    out: list[Node] = []
+    names = {node.name for node in nodes if id(node) not in planned}
+    for node in nodes:
+        if id(node) in planned:
+            site, site_plan = planned[id(node)]
+            made = emit(site, site_plan, emission)
+            # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
+            made[0].metadata = {**_origin(node), **made[0].metadata}
+            for one in made:
+                if isinstance(one, Run) and names.isdisjoint(one.names):
+                    names.update(one.names)
+                elif isinstance(one, Run):
+                    one.names = [_free(name, names) for name in one.names]
+                else:
+                    one.name = _free(one.name, names)
+            out += made
+        else:
+            out.append(_with_bodies(node, planned, bypassed, emission))
+    return out
+
+
+def _free(wanted: str, names: set[str]) -> str:
+    """A name that no other node of the graph has, which a runtime asks for; `names` grows by it."""
+    name, number = wanted, 2
+    while name in names:
+        name, number = f"{wanted}_{number}", number + 1
+    names.add(name)
+    return name
+
+
+def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
+    """A node whose bodies are tiled; the node itself if nothing is planned in them."""
+    attributes = dict(node.attributes) if subgraphs(node) else {}
+    changed = False
+    for name, body in attributes.items():
+        if not isinstance(body, Graph) or not any(id(inner) in planned for inner in _inner(body.nodes)):
+            continue
+        made = _replaced(body.nodes, planned, bypassed, emission)
+        kept, used = _prune(made, [v.name for v in body.outputs], bypassed)
+        stored = {n: t for n, t in body.initializers.items() if n in used}
+        attributes[name] = replace(body, nodes=gathered(kept), initializers=stored)
+        changed = True
+    if not changed:
+        return node
+    return Node(
+        node.op,
+        node.inputs,
+        node.outputs,
+        name=node.name,
+        domain=node.domain,
+        overload=node.overload,
+        attributes=attributes,
+        metadata=node.metadata,
+    )
+
+
+def _function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
+    """A function whose body is tiled; the function itself if nothing is planned in it.
+
+    A body of a function sees no initializers: its weights become Constants of its own.
+    """
+    nodes = function.nodes
+    if not any(id(node) in planned for node in _inner(nodes)):
+        return function
+    names = {*function.inputs, *(o for node in _inner(nodes) for o in node.outputs)}
+    inner = Emission(
+        function.opsets.get("", emission.opset),
+        names,
+        functions=emission.functions,
+        named=emission.named,
+        quantized=emission.quantized,
+    )
+    made, _ = _prune(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
+    stored = [
+        Node("Constant", (), (name,), name=name, attributes={"value": _materialised(tensor)})
+        for name, tensor in Tensors(inner.initializers, list(inner.bundles.values())).items()
+    ]
+    opsets = {**function.opsets, DOMAIN: 1}
+    return replace(function, nodes=gathered((*stored, *made)), opsets=opsets, record=None)
+
+
+def _materialised(tensor: Tensor) -> Tensor:
+    """A tensor with its bytes in memory, as an attribute holds them."""
+    assert tensor.payload is not None
+    return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.pieces())))
+
+
+def _held(node: Node) -> Iterator[Node]:
+    """Every node in the bodies of a node."""
+    for _, body in subgraphs(node):
+        yield from _inner(body.nodes)
+
+
+def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Nodes, and those in their bodies; what is held as one is one."""
+    for node in held(nodes):
+        yield node
+        yield from _held(node)
+
+
+def _origin(node: Node) -> dict[str, str]:
+    """What torch's exporter wrote of where a node comes from."""
+    return {key: said for key, said in node.metadata.items() if key.startswith("pkg.torch.onnx.")}
+
+
+def _names(graph: Graph) -> Iterator[str]:
+    """Every value name in a graph and the graphs inside it."""
+    yield from graph.initializers
+    for value in (*graph.inputs, *graph.outputs, *graph.values):
+        yield value.name
+    for node in held(graph.nodes):
+        yield from node.outputs
+        for _, inner in subgraphs(node):
+            yield from _names(inner)
+
+
+def _uses(graph: Graph) -> Iterator[str]:
+    """Value names that the nodes of a body need, those captured by its own bodies included."""
+    for value in graph.outputs:
+        yield value.name
+    for node in held(graph.nodes):
+        yield from node.inputs
+        for _, inner in subgraphs(node):
+            yield from _uses(inner)
+
+
+def _prune(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:
+    """Drops the bypassed nodes whose outputs nobody uses; also says which names are used."""
+    used = set(outputs)
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if id(node) in bypassed and not any(o in used for o in node.outputs):
+            continue
+        used.update(node.inputs)
+        for _, graph in subgraphs(node):
+            used.update(_uses(graph))
+        kept.append(node)
+    kept.reverse()
+    return kept, used
+
+
+def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
+    """The model with its inputs and outputs declared at the sizes that were bound.
+
+    Args:
+        model: The model.
+        shapes: Every value of the main graph as inferred with `dims`.
+
+    Returns:
+        A model whose declared intermediate shapes are dropped: they speak of the symbolic model.
+    """
+    graph = model.graph
+    changed = False
+    given = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]
+    names = {size for info in given for size in info.shape or () if isinstance(size, str)}
+
+    def bound(value: Value) -> Value:
+        nonlocal changed
+        info = shapes.get(value.name)
+        if value.shape is None or info is None or info.shape is None:
+            return value
+        shape = info.shape
+        if len(shape) == len(value.shape):
+            # inference may lose the name of a size that is still open
+            shape = tuple(
+                said if found is None and said in names else found
+                for said, found in zip(value.shape, shape, strict=True)
+            )
+        if shape == value.shape:
+            return value
+        changed = True
+        return Value(value.name, value.dtype, shape)
+
+    inputs = tuple(bound(v) for v in graph.inputs)
+    outputs = tuple(bound(v) for v in graph.outputs)
+    if not changed:
+        return model
+    return replace(model, graph=replace(graph, inputs=inputs, outputs=outputs, values=()))

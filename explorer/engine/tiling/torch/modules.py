@@ -1,0 +1,125 @@
+"""torch's own layers with their products done by tiles.
+
+Each is a subclass of the layer that it stands for and has the same parameters under the same names, so that
+a state_dict fits both, and whoever asks `isinstance(m, nn.Linear)` gets the same answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from explorer.engine.tiling.torch.products import Tile, tiled_product
+from explorer.facts import Edges
+
+__all__ = ["TiledConv1d", "TiledConv2d", "TiledConv3d", "TiledLinear"]
+
+TILE: Tile = (64, 64, 64)
+
+
+class _Tiled(nn.Module):
+    """What the layers below have in common.
+
+    Args:
+        *args, **kwargs: As for torch's own layer.
+        tile: (TM, TK, TN): rows of the left operand, depth, columns.
+        edges: 'ragged' or 'padded', as in `TileSpec`.
+    """
+
+    def __init__(self, *args: Any, tile: Tile = TILE, edges: Edges = "ragged", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tile = tile
+        self.edges = edges
+
+    def extra_repr(self) -> str:
+        """The layer's own words, and the tile."""
+        return f"{super().extra_repr()}, tile={'x'.join(map(str, self.tile))}, edges={self.edges}"
+
+
+class TiledLinear(_Tiled, nn.Linear):
+    """nn.Linear by tile products: x is (rows, in_features), whatever dimensions it has in front."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X W^T + b for x of shape (..., in_features)."""
+        rows = x.reshape(-1, self.in_features)
+        sizes = self.out_features, self.in_features
+        y = tiled_product(rows, self.weight, self.tile, padded=self.edges == "padded", sizes=sizes)
+        if self.bias is not None:
+            y = y + self.bias
+        return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
+
+
+def _convolved(module: Any, x: Tensor) -> Tensor:
+    """A convolution as one product: a row for every place of the result, a column for every channel."""
+    dims = len(module.kernel_size)
+    alone = x.dim() == dims + 1
+    if alone:
+        x = x.unsqueeze(0)
+    if any(module._reversed_padding_repeated_twice):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+    steps = tuple(zip(module.kernel_size, module.dilation, module.stride, strict=True))
+    sizes = [(x.shape[2 + at] - d * (k - 1) - 1) // s + 1 for at, (k, d, s) in enumerate(steps)]
+    depth = module.in_channels * math.prod(module.kernel_size)
+    rows = _windows(x, steps, sizes, depth)
+    weight, shape = module.weight.reshape(module.out_channels, depth), (module.out_channels, depth)
+    y = tiled_product(rows, weight, module.tile, padded=module.edges == "padded", sizes=shape)
+    if module.bias is not None:
+        y = y + module.bias
+    y = y.to(x.dtype).reshape(x.shape[0], *sizes, module.out_channels)
+    y = y.permute(0, dims + 1, *range(1, dims + 1))
+    return y.squeeze(0) if alone else y
+
+
+def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int) -> Tensor:
+    """What the kernel sees at each place: (batch x places, channels x kernel).
+
+    torch's own unfold is for images and goes through every exporter; a signal is an image of height 1, and
+    a volume is cut by slices.
+    """
+    if all(step == (1, 1, 1) for step in steps):
+        return x.flatten(2).transpose(1, 2).reshape(-1, depth)
+    if len(steps) == 1:
+        x, steps = x.unsqueeze(2), ((1, 1, 1), *steps)
+    if len(steps) == 2:
+        kernel, dilation, stride = zip(*steps, strict=True)
+        found = functional.unfold(x, kernel, dilation=dilation, stride=stride)
+    else:
+        parts = []
+        for at in itertools.product(*(range(k) for k, _, _ in steps)):
+            part = x
+            for axis, (o, (_, d, s), size) in enumerate(zip(at, steps, sizes, strict=True), start=2):
+                part = part.narrow(axis, o * d, s * (size - 1) + 1)
+                part = part[(slice(None),) * axis + (slice(None, None, s),)]
+            parts.append(part.flatten(2))
+        found = torch.stack(parts, 2).flatten(1, 2)
+    return found.transpose(1, 2).reshape(-1, depth)
+
+
+class TiledConv1d(_Tiled, nn.Conv1d):
+    """nn.Conv1d by tile products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution of (batch, channels, length), or without a batch."""
+        return _convolved(self, x)
+
+
+class TiledConv2d(_Tiled, nn.Conv2d):
+    """nn.Conv2d by tile products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution of (batch, channels, height, width), or without a batch."""
+        return _convolved(self, x)
+
+
+class TiledConv3d(_Tiled, nn.Conv3d):
+    """nn.Conv3d by tile products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution of (batch, channels, depth, height, width), or without a batch."""
+        return _convolved(self, x)

@@ -1,0 +1,295 @@
+"""An nn.Module with tiled layers in place of its own, and the plan that says so.
+
+The layers of a copy change their class, nothing else: parameters, buffers, hooks, flags, and whoever holds
+the module by another name than its parent's stay as they are. Tied weights stay tied, because the copy holds
+each tensor once, as the original does.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.formats.torch_module.meta_copy import sharing_values
+from explorer.engine.tiling.plan import check_tile
+from explorer.engine.tiling.rules import Choice, choose
+from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear
+from explorer.engine.tiling.torch.products import accumulator
+from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
+from explorer.host.optional_packages import said
+
+__all__ = ["TILED", "Calls", "rows_of", "rows_of_calls", "sizes_of", "tile_module"]
+
+Calls = Mapping[str, Sequence[int]]
+"""Rows of the product in each call of a layer, by the layer's name."""
+
+TILED: Mapping[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: TiledLinear,
+    nn.Conv1d: TiledConv1d,
+    nn.Conv2d: TiledConv2d,
+    nn.Conv3d: TiledConv3d,
+}
+"""What stands for what."""
+
+_LEFT: Mapping[type[nn.Module], str] = {
+    nn.MultiheadAttention: "it reads the weights of its projections itself",
+    nn.RNNBase: "its steps are one operator of torch's",
+    nn.RNNCellBase: "its step is one operator of torch's",
+    nn.ConvTranspose1d: "transposed convolutions have no tiled layer",
+    nn.ConvTranspose2d: "transposed convolutions have no tiled layer",
+    nn.ConvTranspose3d: "transposed convolutions have no tiled layer",
+    nn.Bilinear: "a product of three operands",
+}
+"""Layers that multiply matrices and have no tiled twin, and why."""
+
+
+class _Site(Struct, frozen=True):
+    """A layer that could be tiled."""
+
+    name: str
+    module: nn.Module
+    kind: type[nn.Module]
+
+
+def tile_module(
+    module: nn.Module,
+    spec: TileSpec,
+    calls: Calls,
+    *,
+    share: bool = False,
+    macs_total: int | None = None,
+) -> tuple[nn.Module, Plan]:
+    """A copy of a module whose layers multiply by tiles; `module` stays as it is.
+
+    Args:
+        module: Any module.
+        spec: Tile size, layers, edges.
+        calls: How often each layer runs, and with how many rows (see `rows_of_calls`).
+        share: The copy holds the same tensors; else it has tensors of its own, on the same devices.
+        macs_total: MACs of the whole module, for the share that runs on tiles.
+
+    Returns:
+        The copy, and the plan: a site for every layer, and for every number of rows that it runs with.
+
+    Raises:
+        Misuse: The tile size is impossible, a form is asked for, a glob matches nothing, no layer can be
+            tiled, or the module cannot be copied.
+    """
+    tile = check_tile(spec.tile)
+    if spec.form != "auto":
+        raise Misuse("forms are ways to write ONNX", where="--form", hint="leave it out with --to torch")
+    sites, skipped = _found(module, calls)
+    chosen = _chosen(sites, skipped, spec)
+    plans: list[SitePlan] = []
+    choices: dict[str, Choice] = {}
+    for site in chosen:
+        made, left = _planned(site, spec, calls[site.name])
+        if left is not None:
+            skipped.append(left)
+            continue
+        plans += made[0]
+        choices[site.name] = made[1]
+    if not plans:
+        raise Misuse("no layer is left to tile", hint="; ".join(dict.fromkeys(s.reason for s in skipped)))
+    twin = _copied(module, share)
+    layers = dict(twin.named_modules(remove_duplicate=False))
+    for site in chosen:
+        if site.name in choices:
+            _become(layers[site.name], TILED[site.kind], choices[site.name])
+    _by_their_layers(twin)
+    plan = Plan(
+        tile=tile,
+        edges=spec.edges,
+        form="module",
+        sites=tuple(plans),
+        products=sum(p.products_total or 0 for p in plans),
+        macs=sum(p.macs_total or 0 for p in plans),
+        macs_total=macs_total,
+        skipped=tuple(skipped),
+    )
+    return twin, plan
+
+
+def rows_of_calls(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Runs a module, best on the meta device, and writes down with how many rows each layer runs.
+
+    Raises:
+        Exception: Whatever the module raises.
+    """
+    calls: dict[str, list[int]] = {}
+    handles = []
+
+    def hook(name: str) -> Any:
+        def note(layer: nn.Module, _: Any, output: Any) -> None:
+            calls.setdefault(name, []).append(rows_of(layer, output))
+
+        return note
+
+    for name, layer in module.named_modules():
+        if any(isinstance(layer, kind) for kind in TILED):
+            handles.append(layer.register_forward_hook(hook(name)))
+    try:
+        with torch.no_grad():
+            module(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def sizes_of(layer: Any) -> tuple[int, int]:
+    """K and N of a layer's product."""
+    return math.prod(layer.weight.shape[1:]), layer.weight.shape[0]
+
+
+def rows_of(layer: Any, output: torch.Tensor) -> int:
+    """Rows of the product that made a layer's output."""
+    rows: int = output.numel() // max(layer.weight.shape[0], 1)
+    return rows
+
+
+def _found(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[SkippedSite]]:
+    """The layers that can be tiled, and those that multiply and cannot."""
+    sites: list[_Site] = []
+    skipped: list[SkippedSite] = []
+    inside: tuple[str, ...] = ()
+    for name, layer in module.named_modules():
+        if inside and name.startswith(inside):
+            continue
+        kind = next((base for base in (*TILED, *_LEFT) if isinstance(layer, base)), None)
+        if kind is None:
+            continue
+        why = _LEFT.get(kind) or _unfit(layer, kind, calls.get(name, ()))
+        if kind in _LEFT:
+            inside = (*inside, f"{name}.")
+        if why:
+            skipped.append(SkippedSite(name, type(layer).__name__, why, _macs(layer, kind, calls.get(name))))
+        else:
+            sites.append(_Site(name, layer, kind))
+    return sites, skipped
+
+
+def _macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) -> int | None:
+    if kind not in TILED or rows is None or isinstance(layer.weight, UninitializedParameter):
+        return None
+    depth, columns = sizes_of(layer)
+    return sum(rows) * depth * columns
+
+
+def _unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
+    """Why a layer cannot be tiled; '' if it can."""
+    if parametrize.is_parametrized(layer):
+        return "its weight is made by a parametrization"
+    if type(layer).forward is not kind.forward:
+        return f"the class {type(layer).__name__} computes something of its own"
+    if isinstance(layer.weight, UninitializedParameter):
+        return "its shape is not known before it has run"
+    if kind is not nn.Linear and layer.groups > 1:
+        return "grouped: left for the vector unit"
+    if not layer.weight.is_floating_point() or layer.weight.layout != torch.strided:
+        return f"its weight is {str(layer.weight.dtype).removeprefix('torch.')}"
+    if not sum(rows):
+        return "it does not run with these inputs"
+    return ""
+
+
+def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[_Site]:
+    """Those that the globs name.
+
+    Raises:
+        Misuse: One names none, or there is nothing to tile.
+    """
+    from fnmatch import fnmatchcase
+
+    if not sites:
+        reasons = "; ".join(dict.fromkeys(s.reason for s in skipped))
+        raise Misuse(f"no layer can be tiled ({reasons})" if reasons else "the module has no matrix product")
+    if not spec.sites:
+        return list(sites)
+    for glob in spec.sites:
+        if not any(fnmatchcase(site.name, glob) for site in sites):
+            known = next((s for s in skipped if fnmatchcase(s.name, glob)), None)
+            if known is not None:
+                raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where="--site")
+            hint = nearest(glob, [site.name for site in sites])
+            raise Misuse(f"no layer is called '{glob}'", where="--site", hint=hint)
+    return [site for site in sites if any(fnmatchcase(site.name, glob) for glob in spec.sites)]
+
+
+def _planned(
+    site: _Site, spec: TileSpec, rows: Sequence[int]
+) -> tuple[tuple[list[SitePlan], Choice], SkippedSite | None]:
+    """The site's plans, one for each number of rows; or why it is left."""
+    layer: Any = site.module
+    depth, columns = sizes_of(layer)
+    op = site.kind.__name__
+    # one layer has one tile, whatever it is called with: its first call decides
+    choice = choose(spec, site.name, op, (rows[0], depth, columns))
+    if not choice.on:
+        origin = next((o for o in choice.origins.values() if o), "")
+        why = f"switched off{f' by {origin}' if origin else ''}"
+        return ([], choice), SkippedSite(site.name, op, why, sum(rows) * depth * columns)
+    tm, tk, tn = check_tile(choice.tile)
+    plans = []
+    for count in dict.fromkeys(r for r in rows if r):
+        grid = -(-count // tm), -(-depth // tk), -(-columns // tn)
+        products = math.prod(grid)
+        plans.append(
+            SitePlan(
+                name=site.name,
+                op=op,
+                M=count,
+                K=depth,
+                N=columns,
+                grid=grid,
+                products=products,
+                utilisation=count * depth * columns / (products * tm * tk * tn),
+                form="module",
+                edges=choice.edges,
+                output="",
+                weight=f"{site.name}.weight" if site.name else "weight",
+                bias=layer.bias is not None,
+                tile=(tm, tk, tn),
+                dtype=str(layer.weight.dtype).removeprefix("torch."),
+                accumulator=str(accumulator(layer.weight.dtype)).removeprefix("torch."),
+                calls=rows.count(count),
+            )
+        )
+    return (plans, choice), None
+
+
+def _copied(module: nn.Module, share: bool) -> nn.Module:
+    if share:
+        return sharing_values(module)
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise Misuse(f"the module cannot be copied ({said(error)})", where=type(module).__name__) from error
+
+
+def _become(layer: Any, kind: type[nn.Module], choice: Choice) -> None:
+    """Turns a layer of torch's into its tiled twin."""
+    layer.__class__ = kind
+    layer.tile = choice.tile
+    layer.edges = choice.edges
+
+
+def _by_their_layers(module: nn.Module) -> None:
+    """Keeps torch's transformer layers from their fused operator, which reads the weights of the layers in
+    them and never calls them.
+    """
+    for layer in module.modules():
+        if any(isinstance(inner, tuple(TILED.values())) for inner in layer.modules()):
+            if isinstance(layer, nn.TransformerEncoderLayer):
+                layer.activation_relu_or_gelu = 0
+            elif isinstance(layer, nn.TransformerEncoder):
+                layer.use_nested_tensor = False

@@ -1,6 +1,0 @@
-"""Two graphs in, numeric evidence out. Imports numpy and onnxruntime: import it when it is needed."""
-
-from explorer.engine.verify.proof import verify
-from explorer.engine.verify.recovery import recover_plan
-
-__all__ = ["recover_plan", "verify"]

@@ -1,0 +1,83 @@
+"""Packages that are not ours: had or missing, chatty, and raising whatever they like.
+
+torch and TensorFlow are extras. What they, or a model's own code, print goes nowhere: standard output belongs
+to the answer. A broken installation is said to be one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from explorer.base.errors import MissingExtra
+
+__all__ = ["TORCH", "require", "said", "search_here", "silence"]
+
+TORCH = "pip install 'explorer-nn[torch]'"
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Nothing that is said inside reaches the terminal."""
+    level = logging.root.manager.disable
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(level)
+
+
+def search_here() -> None:
+    """Lets the user's code in the current folder be imported, behind all that the program itself imports.
+
+    For good: the code's own imports may come later, inside its functions.
+    """
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def said(error: BaseException) -> str:
+    """An exception in one line, without a traceback."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+def require(package: str, source: str, *, install: str = TORCH) -> Any:
+    """Imports a package of an extra.
+
+    Args:
+        package: A dotted name.
+        source: What the user asked for, which needs it.
+        install: The command that installs the extra.
+
+    Raises:
+        MissingExtra: It is not installed, or is broken.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        name = (error.name or package).partition(".")[0]
+        raise MissingExtra(
+            f"this needs {name}, which is not installed", where=source, hint=f"type: {install}"
+        ) from error
+    except Exception as error:
+        # one that does not fit its numpy or protobuf raises whatever it stumbles over
+        raise MissingExtra(
+            f"{package.partition('.')[0]} is installed but cannot be imported ({said(error)})",
+            where=source,
+            hint=f"repair it, for instance with: {install}",
+        ) from error

@@ -1,0 +1,184 @@
+"""Where results go: nothing is lost, and nothing half-written gets a name.
+
+A target that would cost the user a file is refused before any work is done; what is written is written
+beside its target and renamed into place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from explorer.base.errors import Misuse
+from explorer.host import scratch
+
+__all__ = ["check_target", "clear_left", "listen", "replacing"]
+
+
+def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str]) -> None:
+    """Refuses a target that would cost the user a file.
+
+    Args:
+        path: Where somebody wants to write.
+        overwrite: Whether an existing file may be replaced.
+        models: Files that are being worked on.
+        weights: Files that hold the weights of those.
+
+    Raises:
+        Misuse: `path` is one of them, is no regular file, or exists and may not be replaced.
+    """
+    if os.path.isdir(path):
+        raise Misuse("is a directory", where=path, hint="name a file to write")
+    beside = f"{path}.data"
+    if any(_same_file(file, beside) for file in weights):
+        raise Misuse("the model's weights lie beside it", where=beside, hint="choose another name")
+    if not os.path.lexists(path):
+        return
+    if os.path.exists(path) and not os.path.isfile(path):
+        # replacing a device node or a pipe would take it away from everybody
+        raise Misuse("is not a regular file", where=path, hint="name a file to write")
+    if any(_same_file(model, path) for model in models):
+        raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
+    if any(_same_file(file, path) for file in weights):
+        raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
+    if not overwrite:
+        raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+
+
+def _same_file(a: str, b: str) -> bool:
+    """Whether both exist and are one file, by whatever names."""
+    return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
+
+
+@contextlib.contextmanager
+def replacing(path: str, *, overwrite: bool = False) -> Iterator[str]:
+    """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
+
+    When the block ends well, every file in that folder (the model, and its external data) is put
+    into place, the model last; when it does not, nothing is left.
+
+    Args:
+        path: Where the result goes; `check_target` has said that it may.
+        overwrite: Whether it, and files that come with it (external data), may replace others.
+
+    Raises:
+        Misuse: The folder does not exist, `path` is a directory, it or a file that comes with it would
+            replace another, somebody else is writing it, or writing failed (permission, space).
+    """
+    if os.path.isdir(path):
+        raise Misuse("is a directory", where=path, hint="name a file to write")
+    folder, name = os.path.split(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise Misuse("there is no such folder", where=folder, hint="create it first")
+    staging, ours = _staging(path), scratch.is_ours(path)
+    if not ours:
+        _tell("writing", staging)
+    lock = _claimed(staging, path)
+    try:
+        clear_left(folder)
+        yield os.path.join(staging, name)
+        _put(staging, folder, name, overwrite, ours)
+    except OSError as error:
+        reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+        text = reason.get(error.errno or 0, error.strerror or str(error))
+        raise Misuse(f"cannot be written: {text}", where=path, hint="nothing was written") from error
+    finally:
+        scratch.remove(staging)
+        os.close(lock)
+
+
+def _claimed(staging: str, path: str) -> int:
+    try:
+        return scratch.claim(staging)
+    except FileExistsError:
+        raise Misuse("another process is writing it", where=path, hint="nothing was written") from None
+    except OSError as error:
+        text = error.strerror or str(error)
+        raise Misuse(f"cannot be written: {text}", where=path, hint="nothing was written") from error
+
+
+def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> None:
+    """Puts what was written into place, the file `name` last.
+
+    Raises:
+        Misuse: A file would be lost.
+        OSError: It cannot be done.
+    """
+    entries = sorted(os.listdir(staging), key=lambda entry: entry == name)
+    if ours:
+        for entry in entries:
+            os.chmod(os.path.join(staging, entry), scratch.PRIVATE)
+    else:
+        about = os.stat(os.path.join(staging, name))
+        _tell("putting", os.path.join(folder, name), about.st_dev, about.st_ino)
+    done: list[str] = []
+    try:
+        for entry in entries:
+            target = os.path.join(folder, entry)
+            _move(os.path.join(staging, entry), target, overwrite)
+            done.append(target)
+    except BaseException as error:
+        for placed in () if overwrite else done:
+            os.unlink(placed)
+        if isinstance(error, FileExistsError) and not overwrite:
+            raise Misuse(
+                "the file exists", where=target, hint="choose another name, or say --force"
+            ) from None
+        raise
+
+
+def _move(source: str, target: str, overwrite: bool) -> None:
+    """Gives a file its name; without `overwrite` never one that another file has, whenever that came.
+
+    Raises:
+        FileExistsError: There is such a file.
+    """
+    if overwrite:
+        os.replace(source, target)
+        return
+    try:
+        os.link(source, target)
+        os.unlink(source)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.replace(source, target)
+
+
+def _nobody(kind: str, *words: object) -> None:
+    """Is told where nobody listens."""
+
+
+_tell: Callable[..., None] = _nobody
+
+
+def listen(tell: Callable[..., None]) -> None:
+    """Has somebody told of what is written.
+
+    Args:
+        tell: Called with 'writing' and the folder where a result is made; with 'putting', the result's path,
+            and device and number of the file that gets this name.
+    """
+    global _tell
+    _tell = tell
+
+
+def clear_left(folder: str) -> None:
+    """Removes what processes that were killed had written on the way to a file in `folder`."""
+    scratch.clear_left(folder, _PART.fullmatch)
+
+
+_PART = re.compile(r"\.explorer-[0-9a-f]{16}\.part")
+
+
+def _staging(path: str) -> str:
+    """Where whoever writes `path` does so: a short name, and the same for all, so that one wins."""
+    import hashlib  # 10 ms that a command which writes nothing does not pay
+
+    folder, name = os.path.split(os.path.abspath(path))
+    mark = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
+    return os.path.join(folder, f".explorer-{mark}.part")

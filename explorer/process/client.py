@@ -1,0 +1,570 @@
+"""The session's door, in a process of its own.
+
+Importing torch in a thread was seen to freeze an event loop for 0.3 s, an ONNX export for a second, and
+neither can be stopped there. In a process a job can be killed at any moment, and a crash or an
+out-of-memory kill in native code is an error message, not the end of the program.
+
+The parent keeps the session's history (every state is a file), so a new process takes up where the old
+one was lost. The protocol is pickled tuples over two pipes; both ends are this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.base.errors import Cancelled, EngineDied, ExplorerError, beyond
+from explorer.host import child, memory_limit, output_files, scratch
+from explorer.process.rows import Piece, Rows, packed, pieces, structure_of
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from explorer.facts import History, Layer, Progress
+    from explorer.process.preview import Header
+    from explorer.session import Session
+
+__all__ = ["Engine", "Event", "Job", "Outlined", "main"]
+
+_SLICE = 250
+"""Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
+
+_LONG: Mapping[str, tuple[str, ...]] = {
+    "Blame": ("probes",),
+    "Diff": ("nodes",),
+    "Memory": ("steps", "lifetimes"),
+    "Roofline": ("points",),
+    "Training": ("layers",),
+    "Weights": ("tensors",),
+    "Activations": ("tensors",),
+    "Sweep": ("rows", "layers"),
+}
+"""Fields of results, by the result's type, that hold a row for every layer or tensor: sent in slices."""
+
+_TEMPORARY = "temporary"
+"""Folder, in the session's, for the temporary files of the engine and of the libraries that it uses."""
+
+_PAGES = 16
+"""Pages of rows a message."""
+
+_STAGES = frozenset({
+    "open", "bind", "analysis", "plan", "cost", "tile", "verify", "blame", "diff", "save", "convert",
+    "weights", "activations", "sweep",
+})  # fmt: skip
+"""Methods that take long and say where they stand."""
+
+_WRITING = frozenset({"save", "script", "keep_choices"})
+"""Methods whose first argument is a file that they write."""
+
+_METHODS = _STAGES | {
+    "info", "ops", "search", "history", "undo", "redo", "go", "name", "script", "command",
+    "settings", "keep_choices", "tiling",
+    "memory", "roofline", "training", "torchinfo", "locate", "conversions",
+}  # fmt: skip
+
+
+class Event(Struct, frozen=True):
+    """What became of a job, told in the reader's thread.
+
+    Attributes:
+        job_id: Of the job.
+        kind: 'progress', 'done' or 'failed'.
+        progress: Set for 'progress'.
+        result: Set for 'done'.
+        error: Set for 'failed'.
+    """
+
+    job_id: int
+    kind: str
+    progress: Progress | None = None
+    result: Any = None
+    error: ExplorerError | None = None
+
+
+class Outlined(Struct, frozen=True):
+    """What the model's header says, or its beginning.
+
+    Attributes:
+        header: Of the whole.
+        rows: Of the tree.
+        whole: Whether these are all.
+        plain: Whether these are all, and tensors in groups that their names make, and nothing else.
+    """
+
+    header: Header
+    rows: Rows
+    whole: bool
+    plain: bool
+
+
+class Job(Struct):
+    """One call of a session's method.
+
+    Attributes:
+        id: Increases from job to job.
+        method: Name of the method.
+        future: Its result, or the `ExplorerError` it failed with.
+        progress: The latest word on where it stands.
+    """
+
+    id: int
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    future: Future[Any] = field(default_factory=Future)
+    progress: Progress | None = None
+
+
+class Engine:
+    """A session in a child process.
+
+    The rows of an analysis come packed (`explorer.process.rows`), and its caller takes out those that it
+    looks at.
+
+    Args:
+        source: As for `Session`.
+        on_event: Called in the reader's thread for every event; must not block.
+        folder: Makes the folder for models that are not saved, which is the caller's to keep or remove;
+            None, or an answer of '', for a temporary one that goes with the engine.
+        history: Of a session that ended before it was closed; its models lie in `folder`.
+        memory: Most bytes that the child may take.
+        **options: As for `Session`.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        on_event: Callable[[Event], None] | None = None,
+        folder: Callable[[], str] | None = None,
+        history: History | None = None,
+        memory: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.source = os.fspath(source)
+        self.history = history
+        self._folder, self._memory = folder, memory
+        self._own_workdir: scratch.Folder | None = None
+        self._options = options
+        self._on_event = on_event
+        self._ids = itertools.count(1)
+        self._lock = threading.RLock()
+        self._jobs: dict[int, Job] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: Connection | None = None
+        self._reader: threading.Thread | None = None
+        self._workdir = ""
+        self._closed = False
+        self._looked = False
+        self._outlines: list[Future[Outlined | None]] = []
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Starts the child, which imports in the background; returns at once."""
+        with self._lock:
+            if self._process is None and not self._closed:
+                self._spawn()
+
+    def outlined(self, at: int) -> Future[Outlined | None]:
+        """The header's rows as they are read: those known at first, more of them, ...; None behind the last.
+
+        They are read once, beside whatever the engine does first.
+        """
+        with self._lock:
+            while len(self._outlines) <= at:
+                self._outlines.append(Future())
+                if self._closed:
+                    self._outlines[-1].set_result(None)
+            return self._outlines[at]
+
+    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Job:
+        """Asks for a method of the session; jobs run one after the other.
+
+        Raises:
+            ValueError: The session has no such method.
+        """
+        if method not in _METHODS:
+            raise ValueError(f"the session has no method '{method}'")
+        with self._lock:
+            job = Job(next(self._ids), method, args, kwargs)
+            if self._closed:
+                job.future.set_exception(EngineDied("the engine is closed"))
+                return job
+            self._jobs[job.id] = job
+            self.start()
+            self._send(job)
+        return job
+
+    def stop(self, job: Job) -> None:
+        """Stops a job at once by killing the child; waiting jobs go to a new one."""
+        with self._lock:
+            if job.id not in self._jobs:
+                return
+            del self._jobs[job.id]
+            self._kill()
+            target = job.kwargs.get("output") or (
+                job.args[0] if job.method in _WRITING and job.args else None
+            )
+            if target is not None:
+                output_files.clear_left(os.path.dirname(os.path.abspath(target)))
+            waiting = list(self._jobs.values())
+            if not self._closed:
+                self._spawn()
+                for other in waiting:
+                    self._send(other)
+        self._fail(job, Cancelled(f"{job.method} was stopped"))
+
+    def close(self) -> None:
+        """Ends the child and removes what it left; jobs that still run fail."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            jobs = list(self._jobs.values())
+            self._jobs.clear()
+            self._kill()
+            reader = self._reader
+        if reader is not None and reader is not threading.current_thread():
+            reader.join(timeout=2)
+        for job in jobs:
+            self._fail(job, Cancelled("the program is closing"))
+        if self._own_workdir is not None:
+            self._own_workdir.remove()
+        elif self._workdir:
+            shutil.rmtree(os.path.join(self._workdir, _TEMPORARY), ignore_errors=True)
+
+    def kill(self) -> None:
+        """Ends the child at once, whoever holds which lock, and leaves the rest to whoever resumes.
+
+        For a process that is about to end itself: a signal handler may call it.
+        """
+        self._closed = True
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    # inside; the lock is held unless said otherwise
+
+    def _spawn(self) -> None:
+        from multiprocessing.connection import Connection  # 7 ms that the first paint need not wait for
+
+        if not self._workdir:
+            self._workdir = self._folder() if self._folder is not None else ""
+            if not self._workdir:
+                self._own_workdir = scratch.Folder()
+                self._workdir = self._own_workdir.path
+        temporary = os.path.join(self._workdir, _TEMPORARY)
+        shutil.rmtree(temporary, ignore_errors=True)  # of an engine that was killed
+        os.mkdir(temporary)
+        os.chmod(temporary, 0o700)
+        child_in, requests = os.pipe()
+        answers, child_out = os.pipe()
+        seen, child_seen = os.pipe()
+        # what native code prints must not reach the screen; its last line explains a crash
+        with scratch.private(os.path.join(self._workdir, "engine.log")) as log:
+            self._process = subprocess.Popen(
+                child.command("explorer.process.client", *map(str, (child_in, child_out, child_seen))),
+                env={**os.environ, "TMPDIR": temporary},
+                pass_fds=(child_in, child_out, child_seen),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl+C is the screen's, not the engine's
+            )
+        os.close(child_in)
+        os.close(child_out)
+        os.close(child_seen)
+        self._requests = Connection(requests, readable=False)
+        setup = {"source": self.source, "workdir": self._workdir, **self._options}
+        looking, self._looked = not self._looked, True
+        self._write(("setup", setup, self.history, self._own_workdir is not None, self._memory, looking))
+        threading.Thread(
+            target=self._look, args=(Connection(seen, writable=False), looking), name="header", daemon=True
+        ).start()
+        incoming = Connection(answers, writable=False)
+        self._reader = threading.Thread(
+            target=self._read, args=(incoming, self._process), name="engine-reader", daemon=True
+        )
+        self._reader.start()
+
+    def _write(self, message: tuple[Any, ...]) -> None:
+        # a child that died is noticed, and reported, by the reader
+        with contextlib.suppress(OSError):
+            assert self._requests is not None
+            self._requests.send(message)
+
+    def _send(self, job: Job) -> None:
+        self._write(("call", job.id, job.method, job.args, dict(job.kwargs)))
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        # only now: a child that sees this end close takes the session for over and clears it away
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+
+    def _read(self, incoming: Connection, process: subprocess.Popen[bytes]) -> None:
+        """Runs in the reader's thread, without the lock."""
+        parts: dict[int, dict[str, Any]] = {}
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                kind, job_id, content, history = incoming.recv()
+                if kind == "part":
+                    name, some = content
+                    parts.setdefault(job_id, {}).setdefault(name, []).extend(some)
+                    continue
+                if kind == "rows":
+                    rows = parts.setdefault(job_id, {}).setdefault("layers", Rows())
+                    for piece in content:
+                        rows.add(piece)
+                    continue
+                with self._lock:
+                    if process is not self._process:
+                        break
+                    self.history = history or self.history
+                    job = self._jobs.get(job_id) if kind == "progress" else self._jobs.pop(job_id, None)
+                if job is None:
+                    continue
+                if kind == "progress":
+                    job.progress = content
+                    self._tell(Event(job_id, kind, progress=content))
+                elif kind == "done":
+                    tables = parts.pop(job_id, {})
+                    whole = {n: t if isinstance(t, Rows) else tuple(t) for n, t in tables.items()}
+                    result = replace(content, **whole) if tables else content
+                    job.future.set_result(result)
+                    self._tell(Event(job_id, kind, result=result))
+                else:
+                    self._fail(job, content)
+        incoming.close()
+        with self._lock:
+            if process is not self._process:
+                return
+            self._process = None
+            self._requests = None
+            lost = list(self._jobs.values())
+            self._jobs.clear()
+        reason = f"the engine stopped ({self._epitaph(process)})"
+        if self._memory is not None and memory_limit.says_so(reason):
+            reason = f"this needs more memory than {memory_limit.words(self._memory)}; the engine stopped"
+        for job in lost:
+            self._fail(job, EngineDied(reason, hint="the next command restarts it"))
+
+    def _look(self, incoming: Connection, looking: bool) -> None:
+        """Runs in a thread of its own, without the lock."""
+        header, rows, at = None, Rows(), 0
+        grown = rows.restructured()
+        with contextlib.suppress(EOFError, OSError):
+            while looking:
+                kind, content = incoming.recv()
+                if kind == "header":
+                    header = content
+                elif kind == "rows":
+                    for piece in content:
+                        rows.add(piece)
+                elif kind == "tree" and header is not None:
+                    piece, far = content
+                    grown.add(piece)
+                    if far:
+                        seen = Outlined(header, grown, far != "more", far == "all known")
+                        grown = rows.restructured()
+                        self._tell_outlined(at, seen)
+                        at += 1
+                else:
+                    break
+        incoming.close()
+        if looking:
+            self._tell_outlined(at, None)
+
+    def _tell_outlined(self, at: int, seen: Outlined | None) -> None:
+        with self._lock:
+            future = self.outlined(at)
+            if not future.done():
+                future.set_result(seen)
+
+    def _fail(self, job: Job, error: ExplorerError) -> None:
+        if not job.future.done():
+            job.future.set_exception(error)
+            self._tell(Event(job.id, "failed", error=error))
+
+    def _tell(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _epitaph(self, process: subprocess.Popen[bytes]) -> str:
+        """Why a process ended, in words."""
+        code = process.wait()
+        if code == -signal.SIGKILL:
+            return "killed, perhaps for want of memory"
+        # native code that gets no memory seldom says so
+        perhaps = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"crashed with {signal.Signals(-code).name}{perhaps}"
+        with contextlib.suppress(OSError):
+            with open(os.path.join(self._workdir, "engine.log"), "rb") as log:
+                log.seek(max(os.fstat(log.fileno()).st_size - 4096, 0))
+                lines = [x for x in log.read().decode("utf-8", "replace").splitlines() if x.strip()]
+                if lines:
+                    return lines[-1].strip() + perhaps
+        return f"exit code {code}{perhaps}"
+
+
+def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
+    """A result without its long tables, and the tables."""
+    tables = {name: getattr(result, name) for name in _LONG.get(type(result).__name__, ())}
+    return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
+
+
+def _serve(requests: Connection, answers: Connection, seen: int) -> None:
+    """The child: one job after the other, until the parent hangs up.
+
+    The model's header goes to the pipe `seen`.
+    """
+
+    def listen() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                inbox.put(requests.recv())
+        # the parent is gone: nobody wants the result of what is running; what was not saved may be resumed
+        if temporary:
+            shutil.rmtree(setup["workdir"], ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.killpg(os.getpid(), signal.SIGKILL)  # with whatever it forked
+        os._exit(0)
+
+    inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    _, setup, history, temporary, memory, looking = requests.recv()
+    if memory is not None:
+        memory_limit.apply(memory)
+    if looking:
+        _fork_off(setup["source"], seen, requests, answers)
+    os.close(seen)
+    threading.Thread(target=listen, name="requests", daemon=True).start()
+    session = _session(setup, history)
+    while True:
+        _, job_id, method, args, kwargs = inbox.get()
+
+        def on_progress(progress: Progress, job_id: int = job_id) -> None:
+            answers.send(("progress", job_id, progress, None))
+
+        if method in _STAGES:
+            kwargs["on_progress"] = on_progress
+        failure: ExplorerError | None = None
+        full = False
+        try:
+            call = partial(_locate, session) if method == "locate" else getattr(session, method)
+            result, tables = _split(call(*args, **kwargs))
+        except ExplorerError as error:
+            # under a limit a library that cannot be loaded, or fails, has met it more often than not
+            full = memory is not None and memory_limit.is_met(error)
+            failure = memory_limit.out_of_memory(memory, where=error.where) if full else error
+        except Exception as bug:
+            full = memory_limit.is_met(bug)
+            failure = memory_limit.out_of_memory(memory) if full else _one_line(bug, method)
+        if full:
+            # only now, when no frame of the failure holds anything: with nothing of what was read so far
+            session = _session(setup, session.history())
+        if memory is not None:
+            memory_limit.keep_spare()
+        if failure is not None:
+            answers.send(("failed", job_id, failure, session.history()))
+            continue
+        for name, rows in tables.items():
+            for at in range(0, len(rows), _SLICE):
+                answers.send(("part", job_id, (name, rows[at : at + _SLICE]), None))
+        if type(result).__name__ == "Analysis":
+            for some in _in_messages(result.layers):
+                answers.send(("rows", job_id, some, None))
+            result = replace(result, layers=())
+        answers.send(("done", job_id, result, session.history()))
+        del result, tables
+
+
+def _fork_off(source: str, seen: int, *others: Connection) -> None:
+    """Reads the header in a process beside this one, while it has no thread that could hold a lock.
+
+    It is of this one's group, and so goes when this one is killed.
+    """
+    try:
+        child = os.fork()
+    except OSError:  # then the screen shows nothing before the analysis
+        return
+    if child:
+        threading.Thread(target=os.waitpid, args=(child, 0), name="header", daemon=True).start()
+        return
+    try:
+        from explorer.process import preview
+
+        for other in others:
+            other.close()  # whoever waits for the end of the engine's pipes must not wait for this process
+        preview.run(source, seen)
+    except BaseException:
+        pass
+    finally:
+        os._exit(0)
+
+
+def _in_messages(layers: Sequence[Layer]) -> Iterator[tuple[Piece, ...]]:
+    """Rows as pieces, a few at a time."""
+    pages = (Piece("page", "", page) for page in packed(layers))
+    while some := tuple(itertools.islice(pages, _PAGES)):
+        yield some
+    for piece in pieces(structure_of(layers)):
+        yield (piece,)
+
+
+def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
+    """Which rows of the current model have these paths."""
+    wanted = frozenset(paths)
+    return {layer.path: layer.id for layer in session.analysis().layers if layer.path in wanted}
+
+
+def _session(setup: Mapping[str, Any], history: History | None) -> Session:
+    from explorer.session import Session
+
+    session = Session(**setup)
+    if history is not None:
+        session.restore(history)
+    return session
+
+
+def _one_line(bug: Exception, method: str) -> ExplorerError:
+    """What the screen is told of a bug; the traceback goes to the log."""
+    if (said := beyond(bug)) is not None:
+        return said
+    import traceback
+
+    traceback.print_exc()
+    return ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
+
+
+def main() -> None:
+    """The engine's process; its pipes are named on its command line."""
+    from multiprocessing.connection import Connection
+
+    requests, answers, seen = map(int, sys.argv[1:4])
+    _serve(Connection(requests, writable=False), Connection(answers, readable=False), seen)

@@ -1,0 +1,288 @@
+"""A model's tree before it is analysed: what its header says, as rows of the layer tree.
+
+Opening a model for real takes as long as it takes: torch is imported, shapes are inferred, costs counted.
+Its header is read in a moment (`explorer.session.headers`), so the screen shows that first, in the same
+rows, without the figures that nobody knows yet. The rows come as the header is read, and the first of them
+at once; a process of its own reads it, so that neither the screen nor the analysis waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from explorer.base.errors import ExplorerError
+from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
+from explorer.process.rows import GROUP, PAGE, UNKNOWN, Piece, Structure, close, narrow, packed, pieces
+
+if TYPE_CHECKING:
+    from explorer.engine.costs.layer_tree import Scope
+    from explorer.engine.formats.outline import Outline, OutlineRow
+
+__all__ = ["Header", "run", "send"]
+
+PENDING = "not analysed yet"
+_FIRST = 8 * PAGE
+"""Rows before the tree is shown first; then it is shown with `_MORE` times as many, and so on."""
+_MORE = 16
+_ENOUGH = 100_000
+"""Rows that are on show by then; what comes behind them comes at once."""
+_PAGES = 16
+"""Pages of rows a message."""
+
+Send = Callable[[tuple[str, Any]], None]
+
+
+class Header(Struct, frozen=True):
+    """What a header says of the whole model."""
+
+    format: str
+    file_bytes: int | None
+    facts: tuple[tuple[str, str], ...]
+
+
+def send(source: str, out: Send, after_first: Callable[[], object] = lambda: None) -> None:
+    """Sends what the header of `source` says, in parts, and 'end' behind them.
+
+    The parts: ('header', Header), ('rows', pages as pieces), ('tree', a piece of the structure of all rows
+    sent so far, and with the last of them how far it goes: 'more', 'all', or 'all known'). What has no
+    header, or a broken one, ends early: opening it says why. `after_first` is called whenever there is
+    something on show.
+    """
+    from explorer.session import headers
+
+    try:
+        outline = headers.outline(source)
+        facts = tuple((str(key), str(text)) for key, text in outline.facts)
+        out(("header", Header(outline.format, outline.file_bytes, facts)))
+        _send_rows(outline, out, after_first)
+    except ExplorerError:
+        pass
+    out(("end", None))
+
+
+def _send_rows(outline: Outline, out: Send, after_first: Callable[[], object]) -> None:
+    tree = _Tree()
+    pages = packed(tree.rows(outline.rows))
+    shown = _FIRST
+    while some := tuple(Piece("page", "", page) for page in itertools.islice(pages, _PAGES)):
+        out(("rows", some))
+        if tree.count >= shown:
+            shown = tree.count * _MORE if tree.count < _ENOUGH else sys.maxsize
+            _send_structure(tree.structure(tree.count // PAGE * PAGE), out, "more")
+            after_first()
+    _send_structure(tree.structure(tree.count), out, "all known" if tree.plain else "all")
+
+
+def _send_structure(found: Structure, out: Send, far: str) -> None:
+    parts = list(pieces(found))
+    for at, piece in enumerate(parts):
+        out(("tree", (piece, far if at == len(parts) - 1 else "")))
+
+
+class _Tree:
+    """Rows of an outline as a tree: names and scopes say what lies in what."""
+
+    def __init__(self) -> None:
+        self.parent, self.depth, self.kinds = array("i"), array("H"), array("i")
+        self.flags, self.params, self.weights = array("B"), array("q"), array("q")
+        self._kind_ids: dict[str, int] = {}
+        self._open: list[tuple[str, int]] = []  # path and row of the groups around
+        self._known: dict[str, dict[str, tuple[Scope, ...] | None]] = {"/": {}, ".": {}}
+        self._operators = self._scoped = False
+        self.plain = True
+        """Whether there are only tensors and groups that their names make: an analysis knows no more."""
+
+    @property
+    def count(self) -> int:
+        return len(self.parent)
+
+    def rows(self, outlined: Iterable[OutlineRow]) -> Iterator[Layer]:
+        """A layer for each, and for each group that a name tells."""
+        waiting: OutlineRow | None = None  # an operator, until it is known whether it is alone in its group
+        for row in outlined:
+            operator = row.kind == "operator"
+            if waiting is not None:
+                yield from self._operator(waiting, row if operator else None)
+            waiting = row if operator else None
+            if row.kind == "tensor":
+                yield from self._tensor(row)
+            elif row.kind == "module":
+                if row.path and row.path != "(model)":
+                    yield self._add(row.path, self._within(row.path), row.dtype, group=True, note=row.note)
+            elif row.kind in ("function", "model", "more"):
+                self._open.clear()
+                yield self._add(row.path, row.path, row.dtype or row.kind, note=row.note)
+        if waiting is not None:
+            yield from self._operator(waiting, None)
+
+    def _operator(self, row: OutlineRow, following: OutlineRow | None) -> Iterator[Layer]:
+        from explorer.engine.costs.onnx.scopes import (
+            from_name,  # 10 ms, which a file of tensors need not wait for
+        )
+
+        self._operators = True
+        if self._open and not self._scoped:  # modules are listed, and this lies in one
+            yield self._add(row.path, self._within(row.path), row.dtype, note=row.note)
+            return
+        self._scoped = True
+        scopes, name = from_name(row.path, self._known)
+        if scopes:
+            inner = scopes[-1]
+            shared = len(self._open) >= len(scopes) and self._open[len(scopes) - 1][0] == inner.path
+            if following is not None and not shared:
+                around = from_name(following.path, self._known).scopes
+                shared = len(around) >= len(scopes) and around[len(scopes) - 1].path == inner.path
+            if not shared:
+                scopes, name = scopes[:-1], inner.name
+        for depth, scope in enumerate(scopes):
+            if depth < len(self._open) and self._open[depth][0] == scope.path:
+                continue
+            del self._open[depth:]
+            yield self._add(scope.path, scope.name, scope.kind, group=True)
+        del self._open[len(scopes) :]
+        yield self._add(row.path, name, row.dtype, note=row.note)
+
+    def _tensor(self, row: OutlineRow) -> Iterator[Layer]:
+        name = self._within(row.path)
+        # beside operators, what is stored has no row in the tree of an analysis either
+        if not self._scoped and (self._open or not self._operators):
+            yield self._add(row.path, name, row.dtype, tensor=row, note=row.note)
+
+    def _within(self, path: str) -> str:
+        """What a path is called in the innermost group that it lies in; the groups beyond are left."""
+        while self._open:
+            around = self._open[-1][0]
+            if path.startswith(around) and path[len(around) : len(around) + 1] in (".", "/"):
+                return path[len(around) + 1 :]
+            self._open.pop()
+        return path
+
+    def _add(
+        self,
+        path: str,
+        name: str,
+        kind: str,
+        *,
+        group: bool = False,
+        tensor: OutlineRow | None = None,
+        note: str = "",
+    ) -> Layer:
+        at, depth = self.count, len(self._open)
+        parent = self._open[-1][1] if self._open else -1
+        params = size = 0
+        weights: tuple[TensorInfo, ...] = ()
+        if note or (kind if group else tensor is None):
+            self.plain = False
+        if tensor is not None:
+            size = tensor.nbytes or 0
+            shape = None if tensor.shape is None else tuple(tensor.shape)
+            params = _elements(tensor)
+            weights = (TensorInfo(path, tensor.dtype, shape, "declared"),)
+        self.parent.append(parent)
+        self.depth.append(depth)
+        self.flags.append(GROUP | UNKNOWN if group else UNKNOWN)
+        self.kinds.append(self._kind_ids.setdefault(kind, len(self._kind_ids)))
+        self.params.append(min(params, _MOST))
+        self.weights.append(min(size, _MOST))
+        if group:
+            self._open.append((path, at))
+        return Layer(
+            id=at,
+            parent=None if parent < 0 else parent,
+            path=path,
+            name=name,
+            kind=kind,
+            depth=depth,
+            group=group,
+            weights=weights,
+            params=params,
+            weight_bytes=size,
+            reason=f"{PENDING}; {note}" if note else PENDING,
+            **NOTHING_KNOWN,
+        )
+
+    def structure(self, count: int) -> Structure:
+        """What is known of the first `count` rows."""
+        found = Structure(
+            parent=self.parent[:count],
+            end=array("i", bytes(4 * count)),
+            depth=self.depth[:count],
+            repeat=array("i", [1]) * count,
+            flags=self.flags[:count],
+        )
+        params, weights = self.params[:count], self.weights[:count]
+        unknown = array("b", [-1]) * count
+        signs: dict[Any, int] = {}
+        signed = array("i", bytes(4 * count))
+        below: dict[int, list[int]] = {}
+        for at in range(count - 1, -1, -1):
+            above = found.parent[at]
+            inside = below.pop(at, ())
+            if inside:
+                _mark_runs(found, inside, signed)
+            sign = (self.kinds[at], params[at], tuple([signed[i] for i in reversed(inside)]))
+            signed[at] = signs.setdefault(sign, len(signs))
+            below.setdefault(above, []).append(at)
+            if above >= 0:
+                params[above] = min(params[above] + params[at], _MOST)
+                weights[above] = min(weights[above] + weights[at], _MOST)
+        _mark_runs(found, below.pop(-1, ()), signed)
+        known = not self._scoped  # what operators without modules hold is for the analysis to find
+        found.columns = {
+            "macs": unknown,
+            "params": narrow(params) if known else unknown,
+            "weight_bytes": narrow(weights) if known else unknown,
+            "activation_bytes": unknown,
+        }
+        close(found)
+        return found
+
+
+_MOST = (1 << 62) - 1
+
+
+def _elements(row: OutlineRow) -> int:
+    count = 1
+    for dim in row.shape or ():
+        count *= dim if isinstance(dim, int) and dim >= 0 else 1
+    return count
+
+
+def _mark_runs(found: Structure, backwards: Any, signed: array[int]) -> None:
+    """Marks siblings that are built alike and hold something; they come last first."""
+    siblings = list(reversed(backwards))
+    start = 0
+    while start < len(siblings):
+        stop = start + 1
+        first = siblings[start]
+        if found.flags[first] & GROUP:
+            while stop < len(siblings) and signed[siblings[stop]] == signed[first]:
+                stop += 1
+            if stop - start > 1:
+                for at in siblings[start:stop]:
+                    found.repeat[at] = 0
+                found.repeat[first] = stop - start
+        start = stop
+
+
+def run(source: str, descriptor: int) -> None:
+    """The process that reads a header: writes to a pipe until nobody reads it."""
+    from multiprocessing.connection import Connection
+
+    with Connection(descriptor, readable=False) as out:
+        parent = os.getppid()
+
+        def checked(message: tuple[str, Any]) -> None:
+            if os.getppid() != parent:
+                raise BrokenPipeError
+            out.send(message)
+
+        # the first rows are waited for, the others are not: the analysis is
+        send(source, checked, lambda: os.nice(5))

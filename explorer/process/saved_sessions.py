@@ -1,0 +1,377 @@
+"""Sessions that outlive their terminal: what the screen knew, in a folder of its own, until it is closed.
+
+A dropped line, a closed window or a kill ends the screen without a word. So the screen keeps its state
+on disk as it changes, beside the models that were made in the session, and takes the folder away only
+when its user leaves it properly: whatever else ends it, `explorer --resume` finds the folder.
+
+The screen that owns a session holds a lock on its folder, which the system lets go when the process
+ends, however it ends: no list of process ids goes stale. What is read back is data that anybody may have
+written: it is decoded into typed records, and names no file outside its own folder as one of its models.
+Trust is not kept: code in a model runs when the user says so, each time.
+
+MessagePack and not JSON, because evidence of a verification may hold an infinity or a NaN.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import math
+import os
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.facts import History, HistoryEntry
+from explorer.facts.roofline import Machine
+
+__all__ = ["Kept", "Opening", "Saved", "View", "begin", "clear_old", "find", "home", "waiting"]
+
+VERSION = 1
+_FILE, _LOCK = "session.msgpack", "lock"
+_MOST_BYTES = 64 << 20
+"""Of a state file: a plan of 20,000 sites takes 4 MB."""
+_MOST_OPENED = 10_000
+_DAYS = 7.0
+"""After which a session that nobody resumed is cleared away."""
+
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class View(Struct, frozen=True):
+    """What the screen showed.
+
+    Attributes:
+        metric: Id of the tree's column.
+        query: The filter as it was typed.
+        cursor: Path of the layer under the cursor.
+        opened: Open rows of the tree: the path of a layer, and whether the row is the run that it begins.
+        machine: Of the Roofline tab.
+    """
+
+    tab: str = "layer"
+    exact: bool = False
+    metric: str = ""
+    by_cost: bool = False
+    query: str = ""
+    cursor: str = ""
+    opened: tuple[tuple[str, bool], ...] = ()
+    zoom: Literal["", "zoom-left", "zoom-right"] = ""
+    light: bool = False
+    machine: Machine | None = None
+
+
+class Opening(Struct, frozen=True):
+    """How a model is opened: the arguments of `session.Session` that the command line can give."""
+
+    weights: str | None = None
+    dims: dict[str, Annotated[int, Meta(ge=1)]] = field(default_factory=dict)
+    input_shapes: dict[str, tuple[str | None, tuple[_Count, ...]]] = field(default_factory=dict)
+    trust: bool = False
+    rules: str | None = None
+    observe: bool = False
+    past: _Count | None = None
+
+
+class Saved(Struct, frozen=True):
+    """A session on disk.
+
+    Attributes:
+        source: As it was typed, in the folder `cwd`.
+        history: None until the model is open; its files are named without their folder.
+        memory: Limit of the engine's memory in bytes.
+    """
+
+    source: str
+    cwd: str
+    opening: Opening
+    history: History | None = None
+    view: View = View()
+    memory: Annotated[int, Meta(ge=1 << 26)] | None = None
+    version: int = VERSION
+
+
+class Kept:
+    """The folder of the session on show, locked.
+
+    Args:
+        folder: It.
+        lock: Descriptor of the lock, which lives as long as the process.
+    """
+
+    def __init__(self, folder: str, lock: int) -> None:
+        self.folder = folder
+        self._lock = lock
+
+    def save(self, saved: Saved) -> bool:
+        """Replaces what is on disk, all or nothing; whether that was possible.
+
+        A disk that is full must not end a screen that lives.
+        """
+        view = replace(saved.view, opened=saved.view.opened[:_MOST_OPENED])
+        history = saved.history and _inside(saved.history, self.folder)
+        path = os.path.join(self.folder, _FILE)
+        # a signal may come while another thread is writing
+        new = f"{path}.{threading.get_ident()}.new"
+        try:
+            data = msgspec.msgpack.encode(replace(saved, view=view, history=history))
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.fchmod(descriptor, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(new, path)
+        except (OSError, OverflowError, TypeError, ValueError):
+            return False
+        return True
+
+    def remove(self) -> None:
+        """Clears the session away: it was closed properly."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.release()
+
+    def release(self) -> None:
+        """Leaves the session for somebody else to resume."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def home(environment: Mapping[str, str]) -> str:
+    """The folder of all sessions: of the XDG base directories the one for state."""
+    state = environment.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # the specification: a relative path is to be ignored
+        state = os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".local", "state")
+    return os.path.join(state, "explorer", "sessions")
+
+
+def begin(environment: Mapping[str, str]) -> Kept | None:
+    """A new session's folder, which only the user may read; None where none can be made."""
+    base = home(environment)
+    try:
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        os.chmod(base, 0o700)
+        folder = tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base)
+        os.chmod(folder, 0o700)
+        lock = _take(folder)
+    except OSError:
+        return None
+    return Kept(folder, lock) if lock is not None else None
+
+
+def find(
+    model: str | None, environment: Mapping[str, str], *, trust: bool = False, cwd: str = ""
+) -> tuple[Kept, Saved]:
+    """The newest session that nobody has on show, taken over.
+
+    Args:
+        model: The path or name that it was opened with; None for any.
+        environment: Says where sessions are.
+        trust: The user lets code run again that he let run in that session.
+        cwd: The folder that a relative `model` is in.
+
+    Raises:
+        Misuse: There is none, or it needs `trust`.
+        BadModel: Its state is broken, or of another version.
+    """
+    others: list[str] = []
+    for folder in _newest_first(home(environment)):
+        lock = _take(folder)
+        if lock is None:
+            continue
+        kept = Kept(folder, lock)
+        try:
+            saved = _read(folder)
+            if model is not None and not _same_model(saved, model, cwd):
+                others.append(saved.source)
+                kept.release()
+                continue
+            if saved.opening.trust and not trust:
+                raise Misuse(
+                    "code of this model ran in this session", where=saved.source, hint="add --trust to let it"
+                )
+            _clear_rest(folder)
+        except BadModel:
+            kept.release()
+            if model is None:
+                raise
+        except BaseException:
+            kept.release()
+            raise
+        else:
+            return kept, saved
+    hint = f"explorer --resume {others[0]}" if others else "sessions that were closed properly leave nothing"
+    raise Misuse("there is no session to resume", where=model or "--resume", hint=hint)
+
+
+def waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
+    """Whether a session of this model waits to be resumed."""
+    for folder in _newest_first(home(environment)):
+        lock = _take(folder)
+        if lock is None:
+            continue
+        os.close(lock)
+        with contextlib.suppress(BadModel):
+            if _same_model(_read(folder), source, cwd):
+                return True
+    return False
+
+
+def clear_old(environment: Mapping[str, str], *, days: float = _DAYS) -> None:
+    """Removes the sessions that nobody has resumed for `days`."""
+    for folder in _newest_first(home(environment), with_state=False):
+        with contextlib.suppress(OSError):
+            if time.time() - _changed(folder) < days * 86_400:
+                continue
+            lock = _take(folder)
+            if lock is not None:
+                Kept(folder, lock).remove()
+
+
+# inside
+
+
+def _newest_first(base: str, *, with_state: bool = True) -> list[str]:
+    """Folders of sessions; a link is none."""
+    try:
+        folders = [entry.path for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    if with_state:
+        folders = [folder for folder in folders if os.path.lexists(os.path.join(folder, _FILE))]
+    return sorted(folders, key=_changed, reverse=True)
+
+
+def _changed(folder: str) -> float:
+    """When a session was last written; its folder's own age while there is no state."""
+    for path in (os.path.join(folder, _FILE), folder):
+        with contextlib.suppress(OSError):
+            return os.stat(path).st_mtime
+    return 0.0
+
+
+def _take(folder: str) -> int | None:
+    """The lock of a session, None if somebody has it or it cannot be had."""
+    try:
+        lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(lock, 0o600)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _read(folder: str) -> Saved:
+    """The state in a folder, checked; paths of its models are whole again."""
+    path = os.path.join(folder, _FILE)
+    try:
+        data = _bytes_of(path)
+    except OSError as error:
+        raise BadModel(f"the session cannot be read: {error.strerror}", where=path, hint=_REMOVE) from None
+    try:
+        version = msgspec.msgpack.decode(data, type=_Version).version
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        raise BadModel("the session's state is broken", where=path, hint=_REMOVE) from None
+    if version != VERSION:
+        raise BadModel(
+            f"the session's state has version {version}, this program knows {VERSION}",
+            where=path,
+            hint=_REMOVE,
+        )
+    try:
+        saved = msgspec.msgpack.decode(data, type=Saved)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadModel(f"the session's state is broken ({reason})", where=path, hint=_REMOVE) from None
+    if not saved.source or "\0" in f"{saved.source}{saved.cwd}":
+        raise BadModel("the session's state names no model", where=path, hint=_REMOVE)
+    machine = saved.view.machine
+    if machine is not None and not (0 < machine.peak_macs < math.inf and 0 < machine.bandwidth < math.inf):
+        raise BadModel("the session's state has a machine that cannot be", where=path, hint=_REMOVE)
+    return replace(saved, history=saved.history and _outside(saved.history, folder, path))
+
+
+_REMOVE = "remove its folder, or name the model of another session"
+
+
+class _Version(Struct):
+    version: int
+
+
+def _bytes_of(path: str) -> bytes:
+    """A file of the user's own, that nobody else can write, of a size that can be meant."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        if about.st_uid != os.getuid() or about.st_mode & 0o022:
+            raise OSError(errno.EPERM, "others can write it")
+        if about.st_size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, "it is too large")
+        return file.read(_MOST_BYTES)
+
+
+def _inside(history: History, folder: str) -> History:
+    """The history with the names of its models in place of their paths; others keep their paths."""
+
+    def named(entry: HistoryEntry) -> HistoryEntry:
+        here = entry.path is not None and os.path.dirname(entry.path) == folder
+        return replace(entry, path=os.path.basename(entry.path or "")) if here else entry
+
+    return replace(history, entries=tuple(map(named, history.entries)))
+
+
+def _outside(history: History, folder: str, path: str) -> History:
+    """The other way round, up to the first model that is not there any more."""
+    entries: list[HistoryEntry] = []
+    for at, entry in enumerate(history.entries):
+        if at == 0:
+            entries.append(replace(entry, path=None))
+            continue
+        name = entry.path or ""
+        file = os.path.join(folder, name)
+        if not name or os.path.basename(name) != name or not stat.S_ISREG(_mode(file)):
+            break
+        entries.append(replace(entry, path=file))
+    if not entries or history.current < 0:
+        raise BadModel("the session's state has no history", where=path, hint=_REMOVE)
+    return replace(history, entries=tuple(entries), current=min(history.current, len(entries) - 1))
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def _clear_rest(folder: str) -> None:
+    """Removes what a job that was interrupted had half written."""
+    for entry in list(os.scandir(folder)):
+        if entry.name.endswith(".part") and entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        elif entry.name.endswith(".new"):
+            with contextlib.suppress(OSError):
+                os.remove(entry.path)
+
+
+def _same_model(saved: Saved, model: str, cwd: str) -> bool:
+    """Whether a session is about what the user calls `model`: a name, or a file by any path to it."""
+    if saved.source == model:
+        return True
+    theirs, ours = os.path.join(saved.cwd, saved.source), os.path.join(cwd or os.getcwd(), model)
+    return os.path.exists(ours) and os.path.realpath(theirs) == os.path.realpath(ours)

@@ -1,0 +1,1 @@
+"""Facts as text on a terminal, a file an answer."""

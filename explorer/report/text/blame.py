@@ -1,0 +1,215 @@
+"""Where two models part, in text: `explorer blame`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from explorer.base.units import dims_text, exact_text, seconds_text, shape_text
+from explorer.facts.blame import Blame, Probe
+from explorer.report.layout import BAD, BAR, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.text.model import Block
+
+__all__ = ["STATES", "blame", "claim", "curve", "decades", "error_text", "how", "shown"]
+
+STATES = {
+    "equal": ("equal", GOOD),
+    "rounding": ("rounding", GOOD),
+    "inherited": ("inherited", NOTE),
+    "coarser": ("number type", NOTE),
+    "introduced": ("INTRODUCED", BAD),
+}
+"""What a value's state is called, and its style."""
+
+_CLAIMS = {
+    "equal": "NO DIFFERENCE",
+    "rounding": "ROUNDING ONLY",
+    "fault": "DEPARTS",
+    "spread": "DEPARTS THROUGHOUT",
+    "coarser": "DEPARTS BY ITS NUMBER TYPES",
+    "amplified": "DEPARTS BY ROUNDING THAT GROWS",
+    "unlike": "CANNOT BE COMPARED",
+}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_WIDTH = 64
+_CELLS = 10
+
+
+def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
+    """The answer of `explorer blame`: verdict, the layer that begins it, and the growth of the error.
+
+    Args:
+        fact: The figures.
+        limit: Rows of the table.
+        plotted: The file with the picture; '' for none.
+    """
+    blocks: list[Block] = [
+        Line((Span(fact.before, STRONG), Span("   against   ", DIM), Span(fact.after, STRONG))),
+        Line(),
+        Prose(claim(fact), f"bold {GOOD}" if fact.same else BAD),
+        Prose(fact.verdict, indent=4),
+    ]
+    if fact.first is not None:
+        blocks += [Line(), Table(_FIGURES, _first(fact.probes[fact.first], fact))]
+    if fact.probes:
+        line, axis = curve(fact.probes, _WIDTH)
+        growth = Table((Column(""), Column("", style=BAR)), [(Span("error growth", DIM), line)])
+        blocks += [Line(), growth, Prose(axis, DIM)]
+        rows = shown(fact, limit)
+        most = len(fact.probes)
+        more = (
+            [Prose(f"{len(rows):,} of {most:,} values: the first, the worst; --csv has all", NOTE)]
+            if len(rows) < most
+            else []
+        )
+        blocks += [Line(), *more, _table(fact, rows)]
+    if fact.unpaired_count:
+        blocks += [Line(), Prose(_unpaired(fact), NOTE)]
+    if plotted:
+        blocks += [Line(), Line((Span("written  ", DIM), Span(plotted, STRONG)))]
+    if fact.kind != "unlike":
+        blocks += [Line(), Prose(f"{fact.criterion[:1].upper()}{fact.criterion[1:]}.", DIM)]
+        blocks.append(Prose(how(fact), DIM))
+    return blocks
+
+
+def claim(fact: Blame) -> str:
+    """The answer in two or three words."""
+    return _CLAIMS[fact.kind]
+
+
+def how(fact: Blame) -> str:
+    """How the figures were gained, so that they can be gained again."""
+    parts = []
+    if fact.seeds:
+        many = "" if len(fact.seeds) == 1 else "s"
+        parts.append(f"{len(fact.seeds)} draw{many}, seed{many} {', '.join(map(str, fact.seeds))}")
+    if fact.sizes:
+        parts.append(f"sizes: {'; '.join(dims_text(sizes) for sizes in fact.sizes)}")
+    if len(fact.sizes) > 1:
+        parts.append(f"figures at {dims_text(fact.at)}")
+    chunks = "at once" if fact.chunks == 1 else f"in {fact.chunks:,} parts"
+    parts += [*fact.inputs, *([f"{len(fact.probes):,} values looked at {chunks}"] if fact.probes else [])]
+    return "; ".join([*parts, seconds_text(fact.seconds)])
+
+
+def shown(fact: Blame, limit: int) -> list[int]:
+    """Positions of at most `limit` probes, in order: those at fault, the largest errors, the outputs."""
+    every = range(len(fact.probes))
+    relative = [probe.relative or 0.0 for probe in fact.probes]
+    rank = (
+        [i for i in (fact.first, fact.most, fact.worst) if i is not None],
+        [i for i in every if fact.probes[i].output],
+        [i for i in every if fact.probes[i].state == "introduced"],
+        sorted((i for i in every if relative[i]), key=lambda i: -relative[i]),
+        every,
+    )
+    chosen = list(dict.fromkeys(i for some in rank for i in some))[:limit]
+    return sorted(chosen)
+
+
+def curve(probes: Sequence[Probe], width: int) -> tuple[str, str]:
+    """The relative error along the graph as blocks on a logarithmic scale, and the words under it."""
+    found = decades(p.relative for p in probes)
+    if found is None:
+        return " " * min(width, len(probes)), "no error anywhere"
+    low, high = found
+    width = min(width, len(probes))
+    line = ""
+    for x in range(width):
+        some = probes[x * len(probes) // width : max(1, (x + 1) * len(probes) // width)]
+        value = max((p.relative or 0.0 for p in some), default=0.0)
+        step = (math.log10(value) - low) / (high - low) if value else 0.0
+        line += _BLOCKS[max(0, min(7, math.ceil(8 * step) - 1))] if value else " "
+    return line, f"RMS error / RMS of the value, from 1e{low} to 1e{high}, first layer to last"
+
+
+def decades(values: Iterable[float | None]) -> tuple[int, int] | None:
+    """The powers of ten around all values that are not 0; None if there is none."""
+    logs = [math.log10(v) for v in values if v and math.isfinite(v)]
+    if not logs:
+        return None
+    low = math.floor(min(logs))
+    return low, max(math.ceil(max(logs)), low + 1)
+
+
+def error_text(value: float | None) -> str:
+    """A relative error: '1.2e-07', '0', '?'."""
+    return "?" if value is None else "0" if not value else f"{value:.1e}"
+
+
+_FIGURES = (Column("", style=DIM), Column("", "right"), Column("", shrink=True, style=DIM))
+
+
+def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
+    """The figures of the layer that begins it."""
+    other = "" if probe.layer_after == probe.layer else f", '{probe.layer_after}' in the other"
+    count = sum(p.state == "introduced" for p in fact.probes)
+    rows: list[tuple[Cell, ...]] = [
+        ("layer", Span(f"{probe.op} {probe.layer}", BAD if count else NOTE), f"node {probe.step:,}{other}"),
+        ("introduced there", error_text(probe.introduced), "RMS error / RMS of the value, on equal inputs"),
+        ("rounding there", error_text(probe.introduced_noise), "the original's own, against float64"),
+        ("error of the value", error_text(probe.relative), _decibels(probe)),
+    ]
+    if probe.nonfinite:
+        rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), BAD), "that the original has not"))
+    if probe.reason:
+        rows.append(("why", "", probe.reason))
+    return rows
+
+
+def _decibels(probe: Probe) -> str:
+    return "" if probe.snr_db is None else f"signal to noise {probe.snr_db:.1f} dB"
+
+
+def _table(fact: Blame, rows: Sequence[int]) -> Table:
+    columns = (
+        Column("node", "right"),
+        Column("layer", shrink=True),
+        Column("operator", drop=4),
+        Column("shape", drop=5),
+        Column("max error", "right", drop=3),
+        Column("relative", "right"),
+        Column("SNR dB", "right", drop=6),
+        Column("cosine", "right", drop=7),
+        Column("noise", "right", drop=2),
+        Column("introduced", "right", drop=1),
+        Column("", style=BAR, drop=8),
+        Column(""),
+    )
+    scale = decades(p.relative for p in fact.probes)
+    return Table(columns, [_row(fact.probes[i], i == fact.first, scale) for i in rows])
+
+
+def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
+    said, style = STATES[probe.state]
+    return (
+        exact_text(probe.step),
+        Span(probe.layer, STRONG if first else ""),
+        Span(probe.op, DIM),
+        Span(shape_text(probe.shape), DIM),
+        error_text(probe.max_abs),
+        error_text(probe.relative),
+        "" if probe.snr_db is None else f"{probe.snr_db:.1f}",
+        "?" if probe.cosine is None else f"{probe.cosine:.7f}",
+        "" if probe.noise is None else error_text(probe.noise),
+        "" if probe.introduced is None else error_text(probe.introduced),
+        _bar(probe.relative, scale),
+        Span(f"{probe.nonfinite:,} NaN or Inf" if probe.nonfinite else said, style),
+    )
+
+
+def _bar(value: float | None, scale: tuple[int, int] | None) -> str:
+    """The logarithm of an error as a bar."""
+    if not value or scale is None or not math.isfinite(value):
+        return ""
+    low, high = scale
+    halves = max(1, round(2 * _CELLS * (math.log10(value) - low) / (high - low)))
+    return "█" * (halves // 2) + "▌" * (halves % 2)
+
+
+def _unpaired(fact: Blame) -> str:
+    named = [f"{name} ({why})" for name, why in fact.unpaired[:3]]
+    more = fact.unpaired_count - len(named)
+    many = "1 value was" if fact.unpaired_count == 1 else f"{fact.unpaired_count:,} values were"
+    return f"{many} not compared: {', '.join(named)}{f' and {more:,} more' if more else ''}."

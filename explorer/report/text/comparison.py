@@ -1,0 +1,139 @@
+"""Models side by side, and our numbers beside torchinfo's: `explorer compare`, `layers --style torchinfo`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from explorer.base.units import bytes_text, count_text, exact_text
+from explorer.facts import Analysis, Info, Totals
+from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
+from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.text.model import Block, layers, title
+from explorer.session.headers import label
+
+__all__ = ["compare", "torchinfo"]
+
+_FIGURES = (
+    ("Parameters", "params", count_text),
+    ("Weight bytes", "weight_bytes", bytes_text),
+    ("MACs", "macs", count_text),
+    ("Elementwise operations", "elementwise_ops", count_text),
+    ("Activations, sum", "activation_bytes_sum", bytes_text),
+    ("Activations, peak", "activation_bytes_peak", bytes_text),
+    ("Bytes read", "bytes_read", bytes_text),
+    ("Bytes written", "bytes_written", bytes_text),
+    ("Nodes", "nodes", exact_text),
+)
+
+
+def compare(fact: Comparison) -> list[Block]:
+    """The answer of `explorer compare`: the verdict, totals and operators side by side, the differences."""
+    verdict = "a difference in parameters or MACs is not explained"
+    if fact.agree:
+        verdict = "parameters and MACs are the same, or every difference in them is explained"
+        if any(not one.totals.nodes and not one.totals.coverage for one in fact.models):
+            verdict = "parameters are the same, or every difference in them is explained; MACs are not known"
+    columns = (
+        Column("", style=DIM),
+        *(Column(one.model.source, "right", shrink=True) for one in fact.models),
+    )
+    rows: list[tuple[Cell, ...]] = [("Format", *(Span(label(one.model.format), DIM) for one in fact.models))]
+    rows += [
+        (label, *_cells([one.totals for one in fact.models], name, text)) for label, name, text in _FIGURES
+    ]
+    rows.append(("Coverage", *(_coverage(one.totals) for one in fact.models)))
+    counts = [(op, *(exact_text(count) if count else "-" for count in found)) for op, found in fact.operators]
+    return [
+        Prose(verdict, f"bold {GOOD}" if fact.agree else BAD, 0),
+        Line(),
+        Table(columns, rows),
+        Line(),
+        Table((Column("operators"), *(Column("", "right") for _ in fact.models)), counts),
+        *_differences(fact),
+    ]
+
+
+_STORED = ("params", "weight_bytes", "nodes")
+"""Known of every model, whatever its shapes are."""
+
+
+def _cells(totals: list[Totals], name: str, text: Callable[[int | None], str]) -> list[Cell]:
+    """Figures beside the first one, marked where they are not equal to it."""
+    shown: list[Cell] = []
+    for one in totals:
+        value = getattr(one, name)
+        said = ("" if value is None or name in _STORED else one.sign) + text(value)
+        same = value == getattr(totals[0], name) and value is not None
+        shown.append(said if same else Span(said, NOTE))
+    return shown
+
+
+def _coverage(totals: Totals) -> Cell:
+    return "100 %" if totals.coverage >= 1 else Span(f"{int(totals.coverage * 1000) / 10:.1f} %", NOTE)
+
+
+def _differences(fact: Comparison) -> list[Block]:
+    if not fact.differences:
+        return []
+    blocks: list[Block] = []
+    for at in dict.fromkeys(difference.model for difference in fact.differences):
+        source, first = fact.models[at].model.source, fact.models[0].model.source
+        blocks += [Line(), Line((Span(source, STRONG), Span("   against   ", DIM), first))]
+        for difference in fact.differences:
+            if difference.model == at:
+                blocks += _difference(difference)
+    return blocks
+
+
+def _difference(fact: Difference) -> list[Block]:
+    """The figure and its difference on one line, why below: reasons are sentences, not cells."""
+    open_ = fact.delta is None or fact.explained != fact.delta
+    delta = "?" if fact.delta is None else f"{fact.delta:+,}"
+    state = Span("open", BAD) if open_ else Span("explained", GOOD)
+    return [Line((f"{fact.figure}  ", Span(delta, STRONG), "  ", state), 2), Prose(fact.why, indent=4)]
+
+
+def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, compared: bool) -> list[Block]:
+    """Torchinfo's own table, ours where it was asked for, and with `compared` where they differ and why."""
+    blocks: list[Block] = []
+    if analysis is None:
+        blocks = [
+            *title(about.model),
+            Line(Span(f"made by torchinfo {fact.version}", DIM)),
+            *(Line(line) for line in fact.text.splitlines()),
+        ]
+    else:
+        blocks = layers(analysis)
+    if not compared:
+        return blocks
+    if not fact.differences:
+        return [*blocks, Line(), Prose(f"torchinfo {fact.version} agrees with every figure", GOOD)]
+    for why in dict.fromkeys(difference.why for difference in fact.differences):
+        blocks += [
+            Line(),
+            Prose(why, NOTE, 0),
+            _overruled([d for d in fact.differences if d.why == why], fact),
+        ]
+    return blocks
+
+
+def _overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable) -> Table:
+    """Torchinfo's numbers that one rule overrules."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            difference.path or "total",
+            Span(difference.kind, DIM),
+            difference.figure,
+            exact_text(difference.theirs),
+            exact_text(difference.ours),
+        )
+        for difference in differences
+    ]
+    columns = (
+        Column("layer", shrink=True),
+        Column("kind", shrink=True, drop=1),
+        Column("figure"),
+        Column(f"torchinfo {fact.version}", "right"),
+        Column("ours", "right", style=STRONG),
+    )
+    return Table(columns, rows)

@@ -1,0 +1,233 @@
+"""The evidence that two models compute the same, in text: `explorer verify`, and the proof of `tile`."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+
+from explorer.base.units import dims_text, exact_text, seconds_text, shape_text
+from explorer.base.verdicts import NOT_NEEDED, VERDICTS
+from explorer.facts import RegionEvidence, SiteEvidence, Verification
+from explorer.report.alike import alike, and_more
+from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.text.model import Block
+from explorer.settings.parse import path_word
+
+_CAP = 40
+"""Changed regions that are listed."""
+
+TONES = {"equal": GOOD, "evidence": GOOD, "different": BAD, "unproven": NOTE}
+"""Styles of verdicts."""
+
+__all__ = ["TONES", "evidence", "to_blame", "verification"]
+
+
+def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]:
+    """The answer of `explorer verify`: the verdict in words, then the evidence.
+
+    Args:
+        fact: The evidence.
+        opening: Options with which the models were opened, for the command to type next.
+    """
+    return [
+        Line((Span(fact.before, STRONG), Span("   against   ", DIM), Span(fact.after, STRONG))),
+        Line(),
+        *evidence(fact),
+        *(to_blame(fact.before, fact.after, opening) if fact.verdict_kind == "different" else []),
+    ]
+
+
+def to_blame(before: str, after: str, opening: Sequence[str], first: str = "") -> list[Block]:
+    """What to type to see which layer departs; `first` is a command that has to come before it."""
+    commands = [(first, "write it all the same")] if first else []
+    blame = shlex.join(("explorer", "blame", path_word(before), path_word(after), *opening))
+    rows = [
+        (Span("next" if at == 0 else "", DIM), command, Span(why, DIM))
+        for at, (command, why) in enumerate((*commands, (blame, "which layer departs")))
+    ]
+    return [Line(), Table((Column(""), Column(""), Column("")), rows)]
+
+
+def evidence(fact: Verification) -> list[Block]:
+    """The verdict, clause by clause, and the tables that it rests on."""
+    blocks: list[Block] = _verdict_lines(fact)
+    if fact.sites:
+        blocks += [Line(), _site_table(fact.sites)]
+    if fact.regions:
+        blocks += [Line(), _region_table(fact.regions)]
+    if fact.outputs:
+        blocks += [Line(), _output_table(fact)]
+    failed = [
+        *((site.name, site.reason or site.structure) for site in fact.sites if not site.passed),
+        *((out.name, out.reason) for out in (*fact.outputs, *fact.torch) if not out.passed),
+    ]
+    if failed:
+        rows = [(Span(name, BAD), reason) for name, reason in failed]
+        blocks += [Line(), Table((Column("why", shrink=True), Column("")), rows)]
+    inexact = [out for out in fact.outputs if out.passed and not out.equal and out.rms_before is None]
+    unknown = [out for out in inexact if out.reference != NOT_NEEDED]
+    if unknown:
+        reasons = [(out.name, Span(out.reason, NOTE)) for out in unknown]
+        blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
+    apart = [site for site in fact.sites if _exact(site) and (site.max_abs or 0.0) >= 1]
+    if apart:
+        # exact, and steps away from the original: its kernel saturates
+        why = [(site.name, Span(site.reason, NOTE)) for site in apart]
+        blocks += [Line(), Table((Column("unlike the original", shrink=True), Column("")), why)]
+    return [*blocks, Line(), Prose("; ".join(_how(fact)), DIM)]
+
+
+def _verdict_lines(fact: Verification) -> list[Block]:
+    """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
+    claim, _, grounds = fact.verdict.partition(": ")
+    style = f"bold {GOOD}" if fact.passed else f"bold {TONES[fact.verdict_kind]}"
+    if not fact.passed:
+        return [Prose(VERDICTS[fact.verdict_kind].upper(), style), Prose(grounds, indent=4)]
+    return [Prose(claim, style), *(Prose(ground, indent=4) for ground in grounds.split("; ") if ground)]
+
+
+def _how(fact: Verification) -> list[str]:
+    """How the evidence was gained, so that it can be gained again."""
+    parts = []
+    if fact.seeds:
+        many = "" if len(fact.seeds) == 1 else "s"
+        parts.append(f"{len(fact.seeds)} draw{many}, seed{many} {', '.join(map(str, fact.seeds))}")
+    if fact.sizes:
+        parts.append(f"sizes: {'; '.join(dims_text(sizes) for sizes in fact.sizes)}")
+    parts += fact.inputs
+    measured = [site.rms_before for site in fact.sites] + [out.rms_before for out in fact.outputs]
+    if any(rms is not None for rms in measured):
+        parts.append("RMS errors are against a float64 run")
+    return [*parts, seconds_text(fact.seconds)]
+
+
+def _site_table(sites: Sequence[SiteEvidence]) -> Table:
+    def sort(site: SiteEvidence) -> tuple[object, ...]:
+        # what failed is always shown by itself
+        fault = site.name if not site.passed or site.nonfinite else ""
+        return site.M, site.K, site.N, site.tiles, site.rows, site.bound_ratio is None, fault
+
+    def worst(group: Sequence[SiteEvidence]) -> SiteEvidence:
+        return max(group, key=lambda site: (site.bound_ratio or 0.0) / site.limit)
+
+    rows: list[tuple[Cell, ...]] = [
+        (
+            and_more([site.name, *(one.name for one in group if one is not site)]),
+            exact_text(sum(one.tiles for one in group)) if not site.structure else Span("wrong", BAD),
+            exact_text(sum(one.rows for one in group)),
+            _float_text(site.max_abs),
+            _float_text(site.mse),
+            _cosine_text(site.cosine),
+            Span("exact", GOOD) if _exact(site) else _ratio(site.bound_ratio, site.limit),
+            _pair(site.rms_before, site.rms_after),
+            _verdict(site.passed, site.nonfinite),
+        )
+        for group in alike(sites, sort)
+        for site in [worst(group)]
+    ]
+    columns = (
+        Column("site" if len(rows) == len(sites) else "site, the worst of those alike", shrink=True),
+        Column("tiles bit-equal", "right"),
+        Column("rows run", "right", drop=4),
+        Column("max error", "right"),
+        Column("MSE", "right", drop=3),
+        Column("cosine", "right", drop=5),
+        Column("of its bound", "right", drop=1),
+        Column("RMS error, was -> is", "right", drop=2),
+        Column(""),
+    )
+    return Table(columns, rows)
+
+
+def _region_table(regions: Sequence[RegionEvidence]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (
+            region.value,
+            region.before if region.before == region.after else f"{region.before} -> {region.after}",
+            exact_text(region.draws),
+            Span("0, bit for bit", GOOD) if region.equal else _float_text(region.max_abs),
+            Span(region.reason, DIM),
+            Span("ok", GOOD)
+            if region.kind in ("equal", "evidence")
+            else Span(VERDICTS[region.kind], TONES[region.kind]),
+        )
+        for region in regions[:_CAP]
+    ]
+    columns = (
+        Column("changed region, by what it makes", shrink=True),
+        Column("operators", shrink=True, drop=1),
+        Column("sets of values", "right", drop=2),
+        Column("max error", "right"),
+        Column("", shrink=True, drop=3),
+        Column(""),
+    )
+    return Table(columns, rows)
+
+
+def _output_table(fact: Verification) -> Table:
+    found = [("before", out) for out in fact.outputs] + [("PyTorch", out) for out in fact.torch]
+    measured = any(out.rms_before is not None for _, out in found)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            out.name,
+            Span(f"{out.dtype} {shape_text(out.shape)}", DIM),
+            Span(against, DIM) if fact.torch else "",
+            Span("0, bit for bit", GOOD) if out.equal else _float_text(out.max_abs),
+            _float_text(out.max_rel),
+            _float_text(out.mse),
+            _cosine_text(out.cosine),
+            *([_pair(out.rms_before, out.rms_after)] if measured else []),
+            Span("nothing shown", BAD)
+            if out.equal and not out.passed
+            else _verdict(out.passed, out.nonfinite),
+        )
+        for against, out in found
+    ]
+    columns = (
+        Column("output", shrink=True),
+        Column("", drop=4),
+        Column("against"),
+        Column("max error", "right"),
+        Column("relative", "right", drop=3),
+        Column("MSE", "right", drop=2),
+        Column("cosine", "right", drop=5),
+        *([Column("RMS error, was -> is", "right", drop=1)] if measured else []),
+        Column(""),
+    )
+    return Table(columns, rows)
+
+
+def _exact(site: SiteEvidence) -> bool:
+    """Whether a site was held against integer arithmetic, which has no bound on its error: there is none."""
+    return site.passed and site.bound_ratio is None and site.rows > 0 and site.rms_after == 0
+
+
+def _float_text(value: float | None) -> Span:
+    if value is None:
+        return Span("?", NOTE)
+    if not math.isfinite(value):
+        return Span(str(value), BAD)
+    return Span(f"{value:.1e}" if value else "0")
+
+
+def _cosine_text(value: float | None) -> Cell:
+    if value is None or not math.isfinite(value):
+        return _float_text(value)
+    return f"{value:.9f}"
+
+
+def _ratio(value: float | None, limit: float) -> Cell:
+    if value is None or not math.isfinite(value):
+        return _float_text(value)
+    return f"{value:.2f} of {limit:.3g}"
+
+
+def _pair(before: float | None, after: float | None) -> Cell:
+    return (_float_text(before), Span(" -> "), _float_text(after))
+
+
+def _verdict(passed: bool, nonfinite: int) -> Cell:
+    if nonfinite:
+        return Span(f"{nonfinite:,} NaN or Inf", BAD)
+    return Span("ok", GOOD) if passed else Span("DIFFERENT", BAD)

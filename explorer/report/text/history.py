@@ -1,0 +1,52 @@
+"""The states of a session, in text: `explorer history`."""
+
+from __future__ import annotations
+
+from explorer.base.units import exact_text
+from explorer.base.verdicts import VERDICTS
+from explorer.facts import History, HistoryEntry
+from explorer.report.layout import DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.text.evidence import TONES
+from explorer.report.text.model import Block
+
+__all__ = ["history"]
+
+
+def history(fact: History, source: str, output: str | None) -> list[Block]:
+    """The answer of `explorer history`: a row a state, the current one marked.
+
+    Args:
+        fact: The states.
+        source: The model of the session.
+        output: Where the script was written; None if nowhere.
+    """
+    blocks: list[Block] = [Line((Span(source, STRONG), Span("   a session that waits to be resumed", DIM)))]
+    columns = (
+        Column(""),
+        Column("", "right", style=DIM),
+        Column("state", shrink=True),
+        Column("tile products", "right"),
+        Column("proof"),
+        Column("command", shrink=True, drop=1, style=DIM),
+    )
+    rows = [_row(entry, at, fact.current) for at, entry in enumerate(fact.entries)]
+    blocks += [Line(), Table(columns, rows), Line()]
+    if output is not None:
+        return [*blocks, Line(("wrote ", Span(output, STRONG)), 2)]
+    return [*blocks, Prose("explorer --resume goes on with it; -o FILE.sh keeps it as a script.", DIM)]
+
+
+def _row(entry: HistoryEntry, at: int, current: int) -> tuple[Cell, ...]:
+    what = "as opened" if at == 0 else entry.label
+    name: Cell = (Span(f"{entry.name}  "), Span(what, DIM)) if entry.name else what
+    products = "" if entry.plan is None else exact_text(entry.plan.products)
+    return ("*" if at == current else "", str(at), name, products, _proof(entry, at), entry.command)
+
+
+def _proof(entry: HistoryEntry, at: int) -> Span:
+    if at == 0:
+        return Span("")
+    if entry.verification is None:
+        return Span("not proven", NOTE)
+    kind = entry.verification.verdict_kind
+    return Span(VERDICTS[kind], TONES[kind])

@@ -1,0 +1,317 @@
+"""What a tiling would cost, in text: `explorer plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.units import (
+    bytes_text,
+    count_text,
+    exact_text,
+    percent_text,
+    rate_text,
+    runs_text,
+    seconds_text,
+)
+from explorer.facts import Info
+from explorer.facts.cost import ORDERS, Formula, Hardware, OrderCost, OrderTotal, PlanCost, SiteCost, Systolic
+from explorer.report.alike import alike, and_more
+from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.text.costs import figure_table
+from explorer.report.text.model import CAP, Block, bytes_row, capped, count_row, share_text, title
+
+__all__ = ["formula_value", "hardware_text", "plan_cost"]
+
+_BOUND = {"compute": GOOD, "memory": NOTE, "": DIM}
+
+
+def hardware_text(machine: Hardware) -> str:
+    """A machine in one line: 'npu: 4,096 MACs and 64 B a cycle, 1.00 GHz, buffer 512.00 KiB'."""
+    cycle = [
+        f"{value:,.6g} {unit}"
+        for value, unit in ((machine.macs_per_cycle, "MACs"), (machine.bytes_per_cycle, "B"))
+        if value is not None
+    ]
+    parts = [" and ".join(cycle) + " a cycle"] if cycle else []
+    if machine.clock is not None:
+        parts.append(rate_text(machine.clock, "Hz"))
+    elif machine.peak_macs is not None and machine.bandwidth is not None:
+        parts += [rate_text(machine.peak_macs, "MAC/s"), rate_text(machine.bandwidth, "B/s")]
+    if machine.buffer is not None:
+        parts.append(f"buffer {bytes_text(machine.buffer)}")
+    if machine.array is not None:
+        parts.append(f"array {machine.array[0]} x {machine.array[1]}")
+    if parts and not machine.double_buffered:
+        parts.append("not double-buffered")
+    return (f"{machine.name}: " if machine.name else "") + ", ".join(parts)
+
+
+def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
+    """The answer of `explorer plan`: sums, all sites by loop order, every site, formulas, assumptions."""
+    machine = fact.hardware
+    detailed = [site for site in fact.sites if site.formulas]
+    return [
+        *title(about.model),
+        *([Line((hardware_text(machine), Span(f"   {machine.origin}", DIM)))] if machine.origin else []),
+        Line(),
+        figure_table(_totals(fact)),
+        *(_by_order(fact) if len(fact.sites) > 1 else []),
+        Line(),
+        *_sites(fact),
+        *(_systolic(fact.systolic, machine) if fact.systolic else []),
+        *(block for site in detailed[:CAP] for block in _detail(site)),
+        Line(),
+        *(Prose(text, DIM) for text in fact.assumptions),
+        *_untimed(fact),
+    ]
+
+
+_NO_MACHINE = "No cycles without a machine: add --profile FILE.toml, or the name of one in the config file."
+
+
+def _untimed(fact: PlanCost) -> list[Block]:
+    """Why there are no cycles, or no time, where there are none."""
+    machine = fact.hardware
+    if machine == Hardware():
+        return [Prose(_NO_MACHINE, NOTE)]
+    if fact.total.cycles is None and fact.total.seconds is None:
+        keys = ("macs_per_cycle", "bytes_per_cycle")
+        missing = ", ".join(key for key in keys if getattr(machine, key) is None)
+        return [Prose(f"No cycles: the machine's profile lacks {missing}.", NOTE)]
+    return [Prose("No time: the machine's profile lacks clock.", NOTE)] if fact.total.seconds is None else []
+
+
+def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
+    machine, total = fact.hardware, fact.total
+    tiles = {site.tile for site in fact.sites}
+    edges = {site.edges for site in fact.sites}
+    unknown = sum(site.calls is None for site in fact.sites)
+    known = unknown < len(fact.sites)
+    without = f"without {unknown:,} of unknown runs" if unknown else ""
+    sizes = ", ".join("x".join(map(str, tile)) for tile in sorted(tiles)[:3]) + (
+        f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
+    )
+    share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""
+    chosen = "each site's best order" if fact.order == "best" else f"loop order {fact.order}"
+    fits = {True: "fits", False: "does not fit", None: ""}[fact.fits]
+    needed = fact.buffer_double if machine.double_buffered else fact.buffer
+    rows: list[tuple[Cell, ...]] = [
+        ("Tiles", sizes, "", f"{' and '.join(sorted(edges))} edges"),
+        count_row("MACs on tiles", fact.macs if known else None, "", share or without),
+        count_row("Tile products", fact.products if known else None, "", without),
+        ("Tiles used", percent_text(fact.utilisation, 1), "", "of the tiles' arithmetic"),
+        ("Padded share", percent_text(fact.padded_share, 1), "", "of operands and outputs"),
+        bytes_row("Traffic without reuse", fact.traffic_without_reuse, "", "every product fetches all"),
+        bytes_row("Traffic", total.traffic, "", chosen),
+        bytes_row("Lower bound", fact.lower_bound, "", f"traffic is {fact.ratio:,.2f} x that"),
+        ("Arithmetic intensity", _intensity(total.intensity), "", "FLOPs per byte of traffic"),
+        bytes_row("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
+        bytes_row("Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""),
+    ]
+    if fact.fits is False and machine.buffer is not None:
+        at = -1 if machine.double_buffered else -2
+        said = f"{bytes_text(needed - machine.buffer)} too much"
+        rows[at] = (*rows[at][:3], Span(said, BAD))
+    if total.compute_cycles is not None:
+        rows.append(count_row("Cycles, computing", total.compute_cycles, ""))
+    if total.memory_cycles is not None:
+        rows.append(count_row("Cycles, moving", total.memory_cycles, ""))
+    if total.cycles is not None:
+        rows.append(count_row("Cycles", total.cycles, "", _bound_text(total, fact)))
+    if total.seconds is not None:
+        remark = "" if total.cycles is not None else _bound_text(total, fact)
+        rows.append(("Time", seconds_text(total.seconds), "", remark))
+    return rows
+
+
+def _bound_text(total: OrderTotal, fact: PlanCost) -> str:
+    if total.memory_bound is None:
+        return ""
+    return f"memory bounds {total.memory_bound:,} of {len(fact.sites):,} sites"
+
+
+def _intensity(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def _by_order(fact: PlanCost) -> list[Block]:
+    least = min(total.traffic for total in fact.orders)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Span(total.order, STRONG if total.order == fact.order else ""),
+            Span(ORDERS.get(total.order, "each site's own"), DIM),
+            Span(bytes_text(total.traffic), GOOD if total.traffic == least else ""),
+            f"{total.traffic / least:,.2f} x" if least else "",
+            _intensity(total.intensity),
+            "" if total.cycles is None else count_text(total.cycles),
+            "" if total.seconds is None else seconds_text(total.seconds),
+        )
+        for total in fact.orders
+    ]
+    columns = (
+        Column("order"),
+        Column("stationary", drop=1),
+        Column("traffic", "right"),
+        Column("of the least", "right", drop=2),
+        Column("FLOPs/byte", "right", drop=3),
+        *_time_columns(fact),
+    )
+    head = Line(Span("all sites in one loop order, outermost loop first", STRONG))
+    return [Line(), head, Table(columns, rows)]
+
+
+def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
+    return (
+        Column("cycles" if fact.total.cycles is not None else "", "right"),
+        Column("time" if fact.total.seconds is not None else "", "right"),
+    )
+
+
+def _sites(fact: PlanCost) -> list[Block]:
+    groups = alike(fact.sites, lambda site: replace(site, name="", formulas=()))
+    rows = [_site_row(group[0], and_more([site.name for site in group])) for group in groups[:CAP]]
+    columns = (
+        Column("site", shrink=True),
+        Column("M", "right", drop=5),
+        Column("K", "right", drop=5),
+        Column("N", "right", drop=5),
+        Column("products", "right", drop=3),
+        Column("used", "right", drop=2),
+        Column("padded", "right", drop=7),
+        Column("order"),
+        Column("no reuse", "right", drop=6),
+        Column("traffic", "right"),
+        Column("x least", "right", drop=1),
+        Column("FLOPs/byte", "right", drop=8),
+        Column("buffer", "right", drop=4),
+        *_time_columns(fact),
+        Column("limit" if fact.total.memory_bound is not None else "", drop=9),
+    )
+    said = capped(len(rows), len(groups), "sites")
+    if len(groups) < len(fact.sites):
+        many = f"{len(fact.sites):,} sites in {len(groups):,} rows: those that are alike share one"
+        said = [*said, Prose(f"{many}, with the figures of each; --json lists all.", DIM)]
+    return [*said, Table(columns, rows)]
+
+
+def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
+    chosen = site.chosen
+    many = [f"x {site.batch:,}" if site.batch > 1 else "", runs_text(site.calls)]
+    remark = ", ".join(text for text in many if text)
+    return (
+        (Span(name), Span(f"  {remark}", DIM)) if remark else name,
+        exact_text(site.M),
+        exact_text(site.K),
+        exact_text(site.N),
+        exact_text(site.products),
+        percent_text(site.utilisation, 1),
+        percent_text(site.padded_share, 1),
+        site.order,
+        bytes_text(site.traffic_without_reuse),
+        bytes_text(chosen.traffic),
+        f"{site.ratio:,.2f}",
+        _intensity(chosen.intensity),
+        Span(bytes_text(site.buffer), BAD if site.fits is False else ""),
+        "" if chosen.cycles is None else count_text(chosen.cycles),
+        "" if chosen.seconds is None else seconds_text(chosen.seconds),
+        Span(chosen.bound, _BOUND[chosen.bound]),
+    )
+
+
+def _systolic(rows: Sequence[Systolic], machine: Hardware) -> list[Block]:
+    size = "" if machine.array is None else f"{machine.array[0]} x {machine.array[1]}"
+    timed = any(row.total is not None for row in rows)
+    table = Table(
+        (
+            Column("what stays in the array"),
+            Column("tile by tile", "right"),
+            Column("with moving" if timed else "", "right"),
+            Column("time" if timed and machine.clock is not None else "", "right"),
+            Column("in one go", "right", drop=1),
+            Column("as SCALE-Sim 3", "right", drop=2),
+        ),
+        [
+            (
+                row.dataflow,
+                count_text(row.cycles),
+                "" if row.total is None else count_text(row.total),
+                "" if row.seconds is None else seconds_text(row.seconds),
+                Span(count_text(row.whole), DIM),
+                Span(count_text(row.scalesim), DIM),
+            )
+            for row in rows
+        ],
+    )
+    head = Line(Span(f"cycles of a systolic array, {size}", STRONG))
+    return [Line(), head, table, Prose(_DRAINED, DIM)]
+
+
+_DRAINED = (
+    "2 R + C + T - 2 cycles a load of the array: R of them fill it, or drain it of outputs. SCALE-Sim 3 does"
+    " not drain: R + C + T - 2 where outputs stay."
+)
+
+
+def _detail(site: SiteCost) -> list[Block]:
+    """One site: what each loop order moves, and how every figure comes about."""
+    return [
+        Line(),
+        Line(Span(site.name, STRONG)),
+        _orders(site),
+        Line(),
+        *(block for formula in site.formulas for block in _formula(formula)),
+    ]
+
+
+def _orders(site: SiteCost) -> Table:
+    timed = site.chosen.cycles is not None
+    rows: list[tuple[Cell, ...]] = [_order_row(cost, site) for cost in site.orders]
+    columns = (
+        Column("order"),
+        Column("stationary", drop=1),
+        Column("reads of A", "right"),
+        Column("of B", "right"),
+        Column("of C", "right"),
+        Column("writes of C", "right"),
+        Column("traffic", "right"),
+        Column("FLOPs/byte", "right", drop=2),
+        Column("cycles" if timed else "", "right"),
+        Column("limit" if site.chosen.bound else "", drop=3),
+    )
+    return Table(columns, rows)
+
+
+def _order_row(cost: OrderCost, site: SiteCost) -> tuple[Cell, ...]:
+    return (
+        Span(cost.order, STRONG if cost.order == site.order else ""),
+        Span(cost.dataflow, DIM),
+        bytes_text(cost.a_bytes),
+        bytes_text(cost.b_bytes),
+        bytes_text(cost.c_read_bytes),
+        bytes_text(cost.c_write_bytes),
+        Span(bytes_text(cost.traffic), STRONG),
+        _intensity(cost.intensity),
+        "" if cost.cycles is None else count_text(cost.cycles),
+        Span(cost.bound, _BOUND[cost.bound]),
+    )
+
+
+def _formula(formula: Formula) -> list[Block]:
+    return [
+        Line((Span(f"{formula.name}  ", DIM), Span(formula_value(formula), STRONG)), 2),
+        Prose(f"{formula.rule}  =  {formula.filled}", indent=6),
+    ]
+
+
+def formula_value(formula: Formula) -> str:
+    """The value of a formula with its unit: '303,038,464 B', '1.6 %', '4.7 ms'."""
+    value = formula.value
+    if formula.unit == "share":
+        return percent_text(value, 1)
+    if formula.unit == "seconds":
+        return seconds_text(value)
+    if formula.unit in ("bytes", "cycles", ""):
+        return exact_text(int(value)) + {"bytes": " B", "cycles": " cycles", "": ""}[formula.unit]
+    return f"{value:,.3f}" + (" x" if formula.unit == "times" else "")

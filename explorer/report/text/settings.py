@@ -1,0 +1,60 @@
+"""What is asked of every site, and who said so, in text: `explorer settings`."""
+
+from __future__ import annotations
+
+from explorer.base.units import exact_text
+from explorer.facts import Info
+from explorer.facts.settings import Settings, SiteSettings
+from explorer.report.layout import DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.text.model import Block
+
+__all__ = ["settings"]
+
+_DEFAULT = "default"
+
+
+def settings(about: Info, fact: Settings) -> list[Block]:
+    """The answer of `explorer settings`: a row for every site, and behind every value where it was said."""
+    on = sum(site.on for site in fact.sites)
+    head = f"   {on:,} of {len(fact.sites):,} products are tiled; grouped convolutions: {fact.grouped}"
+    blocks: list[Block] = [
+        Line((Span(about.model.source, STRONG), Span(f"{head}{_said(fact.grouped_origin)}", DIM))),
+        Line(),
+    ]
+    columns = (
+        Column("site", shrink=True),
+        Column("operator", drop=2, style=DIM),
+        Column("M", "right", drop=1),
+        Column("K", "right", drop=1),
+        Column("N", "right", drop=1),
+        *(Column(name) for name in ("tiled", "tile", "edges", "form")),
+    )
+    if fact.sites:
+        blocks.append(Table(columns, [_row(site) for site in fact.sites]))
+        blocks.append(Line())
+    blocks.append(
+        Prose("In brackets where a value was said; one without was said nowhere and is the default.", DIM)
+    )
+    for rule in fact.unused:
+        near = f"; did you mean '{rule.near}'?" if rule.near else ""
+        blocks.append(Prose(f"{rule.origin or 'a rule'} means no product here: {rule.says}{near}", NOTE))
+    return blocks
+
+
+def _row(site: SiteSettings) -> tuple[Cell, ...]:
+    values = {
+        "on": "yes" if site.on else "no",
+        "tile": "x".join(map(str, site.tile)),
+        "edges": site.edges,
+        "form": site.form,
+    }
+    said: list[Cell] = []
+    for name, value in values.items():
+        # how a site would be tiled that is not says nothing
+        hidden = name != "on" and not site.on
+        said.append(Span("", DIM) if hidden else (Span(value), Span(_said(site.origins[name]), DIM)))
+    return (site.name, site.op, exact_text(site.M), exact_text(site.K), exact_text(site.N), *said)
+
+
+def _said(origin: str) -> str:
+    return "" if origin == _DEFAULT else f" ({origin})"

@@ -1,0 +1,171 @@
+"""Tilings beside each other, in text: `explorer sweep`; and its products as SCALE-Sim reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from explorer.base.units import bytes_text, count_text, exact_text, printable, seconds_text
+from explorer.base.verdicts import VERDICTS
+from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
+from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.text.evidence import TONES
+from explorer.report.text.model import Block
+
+__all__ = ["FRONT", "scalesim", "scalesim_layout", "sweep", "tile_text"]
+
+FRONT = "◆"
+"""What marks a row of the front."""
+_REPEATED = 1_000
+"""Lines for one product: a batch of more is written once, with its count in the name."""
+
+
+def sweep(fact: Sweep) -> list[Block]:
+    """The answer of `explorer sweep`: a row a tiling, the front marked, what is kept where."""
+    rows = fact.rows
+    models = dict.fromkeys((row.model, row.opening) for row in rows)
+    head = [Span(f"{len(rows):,} tilings", STRONG), Span(f"   of {_named(models)}", DIM)]
+    machines = dict.fromkeys(row.hardware for row in rows if row.hardware)
+    if len(machines) == 1:
+        head.append(Span(f"   on {printable(next(iter(machines)))}", DIM))
+    blocks: list[Block] = [Line(tuple(head)), Line(), _table(rows, len(models) > 1, len(machines) > 1)]
+    blocks.append(Line())
+    if not all(row.error for row in rows):
+        blocks.append(Prose(_legend(rows), DIM))
+    if not machines:
+        blocks.append(Prose("Without a machine there are no cycles: --profile npu.toml", DIM))
+    blocks += [Prose(f"{count:,} x {printable(why)}", NOTE) for why, count in _failures(rows)]
+    blocks += [Prose(note, NOTE) for note in fact.notes]
+    return [*blocks, Line(), Line(tuple(_told(fact)), 2)]
+
+
+def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
+    names = [" ".join(filter(None, (printable(name), printable(words)))) for name, words in models]
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2:,} more"
+
+
+def _legend(rows: Sequence[SweepRow]) -> str:
+    known = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
+    what = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else "".join(known)
+    return (
+        f"{FRONT} no other tiling has less {what} without having more of another. 'Used' is the share of the "
+        "tiles' arithmetic that the products need; 'filling' the share of the bytes that fills tiles up."
+    )
+
+
+def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
+    said = [row.error or (row.verdict if row.verified is None else "") for row in rows]
+    return Counter(filter(None, said)).most_common(5)
+
+
+def _told(fact: Sweep) -> Iterator[str | Span]:
+    """What was done now, and where it is kept."""
+    if fact.made or fact.seconds:
+        how = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
+        proofs = f", {fact.proved:,} proved" if fact.proved else ""
+        yield f"{fact.made:,} computed{proofs}{how} in {seconds_text(fact.seconds)}"
+    if fact.output:
+        yield Span(f"   {fact.kept:,} known before" if fact.seconds and fact.kept else "", DIM)
+        yield Span("   kept in ", DIM)
+        yield Span(printable(fact.output), STRONG)
+    else:
+        yield Span("   not kept: add -o FILE to go on from here another time", DIM)
+
+
+def tile_text(row: SweepRow) -> str:
+    """A tile: '64x64x64'."""
+    return "x".join(map(str, row.tile))
+
+
+def _proof(row: SweepRow) -> Cell:
+    if row.verified is None:
+        return Span("not run" if row.verdict else "", NOTE)
+    kind = row.verdict_kind or ("equal" if row.verified else "different")
+    return Span(VERDICTS[kind].removeprefix("proven "), TONES[kind])
+
+
+def _share(value: float | None) -> str:
+    return "?" if value is None else f"{100 * value:.1f} %"
+
+
+_COLUMNS: tuple[tuple[Column, Callable[[SweepRow], Cell]], ...] = (
+    (Column("model", shrink=True), lambda row: printable(row.model)),
+    (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), DIM)),
+    (Column("tile"), lambda row: tile_text(row)),
+    (Column("edges", drop=7), lambda row: Span(row.edges, DIM)),
+    (Column("form", drop=8), lambda row: Span(row.form, DIM)),
+    (Column("groups", drop=8), lambda row: Span(row.grouped, DIM)),
+    (Column("products", "right", drop=1), lambda row: exact_text(row.products)),
+    (Column("used", "right", drop=2), lambda row: _share(row.utilisation)),
+    (Column("filling", "right", drop=6), lambda row: _share(row.padded_share)),
+    (Column("traffic", "right"), lambda row: bytes_text(row.traffic)),
+    (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), BAD if row.fits is False else "")),
+    (Column("cycles", "right"), lambda row: count_text(row.cycles)),
+    (Column("time", "right", drop=4), lambda row: seconds_text(row.seconds)),
+    (Column("proof", drop=3), _proof),
+    (
+        Column("worst error", "right", drop=5),
+        lambda row: "" if row.worst_error is None else f"{row.worst_error:.2g}",
+    ),
+    (Column(""), lambda row: Span(FRONT, GOOD) if row.pareto else ""),
+)
+
+
+def _table(rows: Sequence[SweepRow], several: bool, machines: bool) -> Table:
+    """Columns that tell rows apart, or tell something."""
+    needless = {
+        "model": not several,
+        "machine": not machines,
+        "edges": len({row.edges for row in rows}) < 2,
+        "form": len({row.form for row in rows}) < 2,
+        "groups": len({row.grouped for row in rows}) < 2,
+        "filling": all(not row.padded_share for row in rows),
+        "cycles": all(row.cycles is None for row in rows),
+        "time": all(row.seconds is None for row in rows),
+        "proof": all(row.verified is None and not row.verdict for row in rows),
+        "worst error": all(row.worst_error is None for row in rows),
+    }
+    shown = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
+    return Table([column for column, _ in shown], [[cell(row) for _, cell in shown] for row in rows])
+
+
+def scalesim(layers: Sequence[SweepLayer]) -> str:
+    """Products as a topology of SCALE-Sim (`-i gemm`): a line for each, M x N x K, with commas at the ends.
+
+    The format has no counts, so a batch is as many lines; one of more than a thousand is a line whose name
+    tells the count, and so is one that runs an unknown number of times.
+    """
+    rows = (f"{name}, {layer.M}, {layer.N}, {layer.K}," for name, layer in _lines_of(layers))
+    return "\n".join(["Layer, M, N, K,", *rows, ""])
+
+
+def scalesim_layout(layers: Sequence[SweepLayer]) -> str:
+    """The layout that SCALE-Sim 3 reads beside `scalesim`'s topology: a line for each of its lines.
+
+    Every operand lies in the order of its axes, one element of each axis after the other; SCALE-Sim looks at
+    it where its configuration asks for a custom layout. A name that holds 'DP' would mean a depthwise layer.
+    """
+    axes = ("Height", "Width", "Channel")
+    kernel = ("Num Filter", "Channel", "Filter Height", "Filter Width")
+    factors = ("IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channel", "Num Filter")
+    columns = [f"{of} Intraline Factor" for of in factors]
+    columns += [f"IFMAP {of} {line} Order" for line in ("Intraline", "Interline") for of in axes]
+    columns += [f"Filter: {of} {line} Order" for line in ("Intraline", "Interline") for of in kernel]
+    values = [1] * len(factors) + 2 * list(range(len(axes))) + 2 * list(range(len(kernel)))
+    said = ", ".join(map(str, values))
+    rows = (f"{name.replace('DP', 'D P')}, {said}," for name, _ in _lines_of(layers))
+    return "\n".join([", ".join(["Layer", *columns, ""]).rstrip(), *rows, ""])
+
+
+def _lines_of(layers: Sequence[SweepLayer]) -> Iterator[tuple[str, SweepLayer]]:
+    """The lines of a topology: a name for each, and what it is."""
+    several = len({layer.model for layer in layers}) > 1
+    for layer in layers:
+        name = f"{layer.model}: {layer.name}" if several else layer.name
+        name = " ".join(printable(name).replace(",", ";").split()) or "product"
+        times = layer.batch * (1 if layer.calls is None else layer.calls)
+        if layer.calls is None or times > _REPEATED:
+            count = "?" if layer.calls is None else f"{times}"
+            yield f"{name} (x {count})", layer
+        else:
+            yield from ((f"{name} #{at + 1}" if times > 1 else name, layer) for at in range(times))

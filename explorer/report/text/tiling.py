@@ -1,0 +1,182 @@
+"""What a tiling would do or did, in text: `explorer tile`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from explorer.base.units import count_text, exact_text, runs_text, seconds_text
+from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
+from explorer.report.alike import alike, and_more
+from explorer.report.layout import BAD, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.text.changes import changes
+from explorer.report.text.evidence import evidence, to_blame
+from explorer.report.text.model import Block, share_text
+from explorer.settings.parse import path_word, tied
+
+__all__ = ["plan", "tile"]
+
+
+def plan(fact: Plan, source: str) -> list[Block]:
+    """What would be tiled and how: one row a site, what is left as it was, and why."""
+    sizes = [f"{name} = {size:,}" for name, size in fact.dims.items()]
+    how = [f"{'x'.join(map(str, fact.tile))} tiles", f"{fact.edges} edges", f"form {fact.form}"]
+    how += [f"counted for {', '.join(sizes)}"] if fact.free else sizes
+    share = "the model's own total is not known"
+    if fact.macs_total is not None:
+        share = f"{share_text(fact.macs, fact.macs_total)} of the model's"
+    blocks: list[Block] = [
+        Line((Span(source, STRONG), Span(f"   in {', '.join(how)}", DIM))),
+        Line(),
+    ]
+    # what differs from site to site is said at each
+    own = [
+        (title, shown)
+        for title, asked, shown in (
+            ("tile", fact.tile, lambda site: "x".join(map(str, site.tile))),
+            ("edges", fact.edges, lambda site: site.edges),
+        )
+        if any(
+            getattr(site, title) != asked for site in fact.sites if title == "tile" or site.form != "batched"
+        )
+    ]
+    groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
+    rows: list[tuple[Cell, ...]] = [
+        (
+            and_more([site.name for site in group]),
+            Span(_operator(site), DIM),
+            exact_text(site.M),
+            exact_text(site.K),
+            exact_text(site.N),
+            *(shown(site) for _, shown in own),
+            _grid(site),
+            Span(exact_text(_of_all(site.products_total, len(group))), STRONG),
+            f"{100 * site.utilisation:.1f} %",
+            Span(site.form, DIM),
+        )
+        for group in groups
+        for site in group[:1]
+    ]
+    if len(fact.sites) > 1:
+        rows.append(
+            (*("",) * (5 + len(own)), Span("together", DIM), Span(exact_text(fact.products), STRONG), "", "")
+        )
+    columns = (
+        Column("site", shrink=True),
+        Column("operator", drop=2),
+        Column("M", "right"),
+        Column("K", "right"),
+        Column("N", "right"),
+        *(Column(title, "right") for title, _ in own),
+        Column("grid m x k x n", "right", drop=1),
+        Column("tile products", "right"),
+        Column("tiles used", "right"),
+        Column("form", drop=3),
+    )
+    if fact.sites:
+        blocks.append(Table(columns, rows))
+        blocks.append(Line())
+        if len(groups) < len(fact.sites):
+            many = f"{len(fact.sites):,} sites in {len(groups):,} rows: those that are alike share one"
+            blocks.append(Prose(f"{many}; --json lists each.", DIM))
+        if fact.free:
+            free = " and ".join(fact.free)
+            blocks.append(Prose(f"The tiled graph takes every size of {free}.", DIM))
+        unknown = sum(site.calls is None for site in fact.sites)
+        if unknown:
+            many = "1 site runs" if unknown == 1 else f"{unknown:,} sites run"
+            blocks.append(Prose(f"How often {many} depends on the data: that makes the sums unknown.", NOTE))
+        if any(site.calls == 0 for site in fact.sites):
+            blocks.append(Prose("Of the branches of an If the costliest counts.", DIM))
+        blocks.append(
+            Prose(
+                f"{count_text(fact.macs)} MACs are tiled, {share}. 'Tiles used' is the share "
+                "of each tile's arithmetic that the product needs; the rest is idle.",
+                DIM,
+            )
+        )
+    else:
+        blocks.append(Prose("Nothing to tile: no matrix product here can be tiled.", NOTE))
+    if fact.skipped:
+        head = (Column("", "right"), Column("left as it was"), Column("", shrink=True, drop=1), Column(""))
+        blocks += [Line(), Table(head, _skipped_rows(fact.skipped))]
+    return blocks
+
+
+def _operator(site: SitePlan) -> str:
+    """What the site is, and how often it runs in one pass of the model."""
+    return ", ".join(filter(None, (site.op + (" + bias" if site.bias else ""), runs_text(site.calls))))
+
+
+def _of_all(count: int | None, times: int) -> int | None:
+    return None if count is None else count * times
+
+
+def _grid(site: SitePlan) -> str:
+    """Tiles along each axis, of as many products as there are side by side."""
+    grid = " x ".join(f"{size:,}" for size in site.grid)
+    return grid if site.batch == 1 else f"{site.batch:,} of {grid}"
+
+
+def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[str] = ()) -> list[Block]:
+    """The answer of `explorer tile`: plan, proof, what changed, where it lies, what to type next.
+
+    Args:
+        fact: The result; an empty `output` means that only the plan was asked for.
+        source: The model as the user named it.
+        change: What changed in the graph; None leaves that part out.
+        opening: Options with which the model was opened, for the commands to type next.
+    """
+    blocks = plan(fact.plan, source)
+    if fact.verification is not None:
+        blocks += [Line(), Line(Span("Proof", STRONG)), *evidence(fact.verification)]
+    if change is not None:
+        blocks += [Line(), Line(Span("What changed", STRONG)), *changes(change)]
+    blocks.append(Line())
+    if fact.verification is not None and not fact.verification.passed:
+        shown = fact.verification.verdict_kind == "different"
+        why = "The proof failed" if shown else "It could not be proved"
+        blocks.append(Prose(f"{why}, so nothing was written.", BAD if shown else NOTE))
+        if not fact.command:
+            return blocks
+        return [*blocks, *to_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify")]
+    if not fact.output:
+        return [*blocks, Prose("Only the plan: nothing was written. Add -o FILE to tile.", DIM)]
+    blocks.append(
+        Line(("wrote ", Span(fact.output, STRONG), Span(f"  in {seconds_text(fact.seconds)}", DIM)), 2)
+    )
+    if fact.verification is None:
+        blocks.append(Prose("Not verified, because --no-verify was given.", NOTE))
+    # a dimension that the tiling bound by itself is still open in the original
+    assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
+    opening = [*opening, *(word for one in assumed if one not in opening for word in tied("--dim", one))]
+    following = [
+        (
+            "see both graphs side by side",
+            ("explorer", "diff", path_word(source), path_word(fact.output), *opening),
+        ),
+        ("look around in the result", ("explorer", path_word(fact.output))),
+    ]
+    rows = [
+        (Span("next" if i == 0 else "", DIM), shlex.join(c), Span(w, DIM))
+        for i, (w, c) in enumerate(following)
+    ]
+    blocks.append(Table((Column(""), Column(""), Column("")), rows))
+    return blocks
+
+
+def _skipped_rows(skipped: Sequence[SkippedSite]) -> list[tuple[Cell, ...]]:
+    """A row for every reason: how many, which operator, the first name."""
+
+    def alike(skip: SkippedSite) -> tuple[str, str]:
+        return skip.op, skip.reason
+
+    rows: list[tuple[Cell, ...]] = []
+    for (op, reason), group in groupby(sorted(skipped, key=alike), key=alike):
+        names = [skip.name for skip in group]
+        which = and_more(names)
+        rows.append((exact_text(len(names)), op, Span(which, DIM), Span(reason, NOTE)))
+    return rows

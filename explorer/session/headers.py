@@ -1,0 +1,83 @@
+"""What there is to be opened, at a glance: the look that needs no session.
+
+A session opens a model, and opening is what takes time: records, the analysis, a framework. Here only
+headers are read. It is the same door as `explorer.session` (whose `outline` is this one's), made so that
+nothing beyond the format in question is imported: the verbs that come through here have to be done before
+the finger has left the key.
+"""
+
+from __future__ import annotations
+
+import os
+
+from explorer.base.errors import Misuse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.engine.formats.format import Format
+    from explorer.engine.formats.outline import Outline
+
+__all__ = ["check", "choices", "formats", "label", "outline"]
+
+
+def outline(source: str) -> Outline:
+    """What the header of the file (or folder) `source` says; nothing in it runs, no weight is read.
+
+    Its rows are read from the file while they are iterated, once.
+
+    Raises:
+        BadModel: It is no model, or broken; also while the rows are iterated.
+        Misuse: It is a model that is no file.
+    """
+    from explorer.engine.models.registry import recognise
+
+    format = recognise(source)
+    if format.outline is None:
+        raise Misuse(
+            "this is no file whose header could be read",
+            where=source,
+            hint=f"explorer layers {source} opens it if it is a model's name",
+        )
+    return format.outline(source)
+
+
+def formats() -> tuple[tuple[Format, tuple[str, ...]], ...]:
+    """Every format that can be opened, in the order in which they are asked, and what it can be made into."""
+    from explorer.engine.convert import CONVERTERS
+    from explorer.engine.models import registry as known
+
+    return tuple(
+        (format, tuple(c.format for c in CONVERTERS if format.name in c.sources and c.format != format.name))
+        for format in known.formats()
+    )
+
+
+def label(name: str) -> str:
+    """What a person calls the format that `ModelInfo.format` names: 'onnx' -> 'ONNX'."""
+    from explorer.engine.models import registry as known
+
+    return next((format.label for format in known.formats() if format.name == name), name)
+
+
+def check(source: str) -> None:
+    """Refuses at once a path that leads nowhere.
+
+    Raises:
+        BadModel: There is no such file; or this can be no name either.
+    """
+    from explorer.engine.models.registry import recognise
+
+    if not os.path.exists(source):
+        recognise(source)
+
+
+def choices(source: str) -> Outline | None:
+    """The models in a folder, whose paths are relative to it; None if the folder is a model itself.
+
+    Raises:
+        BadModel: No model is in it.
+    """
+    from explorer.engine.models.registry import recognise
+
+    format = recognise(source)
+    return format.outline(source) if format.chooses and format.outline is not None else None

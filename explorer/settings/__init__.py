@@ -1,0 +1,1 @@
+"""What a user writes: machines, tilings, filters, sizes."""

@@ -1,0 +1,446 @@
+"""Machines as users describe them: typed as two rates, or named in a file of theirs.
+
+The command line and the screen read both in the same spellings. Standard library only. A roofline needs the
+two rates; what a tiling costs needs what the machine does in a cycle, and each follows from the other where
+the clock is known.
+
+The file is $EXPLORER_CONFIG, else explorer/config.toml in $XDG_CONFIG_HOME or ~/.config:
+
+    [machine.npu]
+    peak_macs = "4T"          # or 4e12: multiply-accumulates per second
+    bandwidth = "51.2 GB/s"   # or 51.2e9: bytes per second
+    macs_per_cycle = 4096     # all that follow may be left out
+    bytes_per_cycle = 64
+    clock = "1 GHz"
+    buffer = "512 KiB"        # for the tiles that are being worked on
+    array = "64x64"           # rows and columns of a systolic array
+    double_buffered = true    # the next tiles arrive while these are worked on
+
+A profile may also be a file of its own, with these settings in a table [profile] or in none; the tables of a
+tiling, which `--config` reads, may stand beside them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse, nearest
+from explorer.facts.cost import Hardware
+from explorer.facts.roofline import Machine
+from explorer.host import input_files
+
+__all__ = [
+    "Unit",
+    "as_hardware",
+    "completed",
+    "config_path",
+    "find",
+    "hardware",
+    "hardware_profiles",
+    "parse_rate",
+    "parse_setting",
+    "profiles",
+]
+
+Unit = Literal["macs", "bytes", "hertz"]
+
+_AMOUNT = re.compile(
+    r"(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*([A-Za-z]*)\s*(?:/\s*(s|sec|second|cycle))?", re.ASCII
+)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_PREFIXES = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "g": 3, "T": 4, "t": 4, "P": 5, "p": 5, "E": 6}
+_UNITS: Mapping[Unit, Mapping[str, float]] = {
+    "macs": {"": 1.0, "MAC": 1.0, "MACs": 1.0, "MACS": 1.0, "FLOP": 0.5, "FLOPs": 0.5, "FLOPS": 0.5},
+    "bytes": {"": 1.0, "B": 1.0, "bytes": 1.0},
+    "hertz": {"": 1.0, "Hz": 1.0},
+}
+"""What one of a unit is in multiply-accumulates, bytes or cycles; a multiply-accumulate is two FLOPs."""
+
+_NOUNS: Mapping[Unit, str] = {"macs": "multiply-accumulates", "bytes": "bytes", "hertz": "cycles per second"}
+_HINTS: Mapping[Unit, str] = {
+    "macs": "write multiply-accumulates per second, such as 4T, 4e12 or 8 TFLOPS",
+    "bytes": "write bytes per second, such as 100GB/s, 51.2 GiB/s or 1e11",
+    "hertz": "write cycles per second, such as 1 GHz, 800MHz or 1e9",
+}
+_FLAGS: Mapping[str, Unit] = {"peak_macs": "macs", "bandwidth": "bytes"}
+
+
+def parse_rate(text: str, where: str = "", unit: Unit = "bytes") -> float:
+    """A rate per second: '4T', '4e12', '100GB/s', '51.2 GiB/s', '8 TFLOPS', '800 MHz'.
+
+    GB is 10^9 bytes and GiB is 2^30. FLOPS are halved to multiply-accumulates.
+
+    Args:
+        text: What was typed.
+        where: The option or entry that it belongs to.
+        unit: What is counted.
+
+    Raises:
+        Misuse: It cannot be read, counts something else, or is not above 0.
+    """
+    return _parsed(text, where, unit, ("s", "sec", "second"), _HINTS[unit])
+
+
+def _parsed(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
+    """What was typed, as a number of a unit in one second, or in one cycle."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or (found[4] is not None and found[4] not in per):
+        raise Misuse(f"'{text}' is not a rate", where=where, hint=hint)
+    digits, exponent, word, _ = found.groups()
+    factor = _factor(word, unit)
+    if factor is None:
+        bits = unit == "bytes" and word.endswith("b")
+        what = f"'{text}' counts bits" if bits else f"'{word}' is no unit of {_NOUNS[unit]}"
+        raise Misuse(what, where=where, hint=hint)
+    return _checked(float(digits + (exponent or "")) * factor, text, where, hint)
+
+
+def _factor(word: str, unit: Unit) -> float | None:
+    """What one of a unit with its prefix is; None if there is no such unit."""
+    for name, size in _UNITS[unit].items():
+        if not word.endswith(name):
+            continue
+        prefix = word[: len(word) - len(name)]
+        base = 1000.0
+        if len(prefix) == 2 and prefix[1] == "i":
+            prefix, base = prefix[0], 1024.0
+        if prefix in _PREFIXES:
+            return float(size * base ** _PREFIXES[prefix])
+    return None
+
+
+def _checked(value: float, text: object, where: str, hint: str) -> float:
+    if not math.isfinite(value) or value <= 0:
+        raise Misuse(f"'{text}' is not a rate above 0", where=where, hint=hint)
+    return value
+
+
+def _number(value: Any, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
+    """The same of a value in a file, which may be a number as it is."""
+    if isinstance(value, str):
+        return _parsed(value, where, unit, per, hint)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Misuse(f"'{value}' is not a rate", where=where, hint=hint)
+    try:
+        return _checked(float(value), value, where, hint)
+    except OverflowError:
+        raise Misuse("this is more than any machine does", where=where, hint=hint) from None
+
+
+def _rate(value: Any, where: str, unit: Unit) -> float:
+    return _number(value, where, unit, ("s", "sec", "second"), _HINTS[unit])
+
+
+def _cycle(value: Any, where: str, unit: Unit) -> float:
+    example = "4096" if unit == "macs" else "64 B"
+    return _number(value, where, unit, ("cycle",), f"write {_NOUNS[unit]} in a cycle, such as {example}")
+
+
+_MOST = 1 << 62
+_TILING = ("tile", "site")
+"""Tables that another option reads in the same file."""
+
+
+def _buffer(value: Any, where: str) -> int:
+    """Bytes of memory, in powers of 1024 as for `--memory`."""
+    hint = "write 512 KiB, 2M or a number of bytes"
+    size: float = -1
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value.strip())
+        if found is not None:
+            size = float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " ")
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        size = value
+    # a float that is not a number compares as false
+    if not 1 <= size <= _MOST or size != int(size):
+        raise Misuse(f"'{value}' is not a size of memory", where=where, hint=hint)
+    return int(size)
+
+
+def _array(value: Any, where: str) -> tuple[int, int]:
+    """Rows and columns: '64x64', '64', or a list of two numbers."""
+    pieces = re.split(r"\s*[xX×,]\s*", value.strip()) if isinstance(value, str) else value
+    sides = pieces if isinstance(pieces, list) else [pieces]
+    sides = sides * 2 if len(sides) == 1 else sides
+    sizes = [int(s) if isinstance(s, str) and re.fullmatch(r"\d{1,6}", s, re.ASCII) else s for s in sides]
+    whole = all(isinstance(s, int) and not isinstance(s, bool) and 1 <= s <= 1 << 16 for s in sizes)
+    if len(sizes) != 2 or not whole:
+        raise Misuse(
+            f"'{value}' is no array", where=where, hint='write its rows and columns, such as "64x64"'
+        )
+    return sizes[0], sizes[1]
+
+
+def _flag(value: Any, where: str) -> bool:
+    words = {"true": True, "yes": True, "false": False, "no": False}
+    found = words.get(value.strip().lower()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise Misuse(f"'{value}' is neither true nor false", where=where)
+    return found
+
+
+_SETTINGS: Mapping[str, Callable[[Any, str], Any]] = {
+    "peak_macs": lambda value, where: _rate(value, where, "macs"),
+    "bandwidth": lambda value, where: _rate(value, where, "bytes"),
+    "macs_per_cycle": lambda value, where: _cycle(value, where, "macs"),
+    "bytes_per_cycle": lambda value, where: _cycle(value, where, "bytes"),
+    "clock": lambda value, where: _rate(value, where, "hertz"),
+    "buffer": _buffer,
+    "array": _array,
+    "double_buffered": _flag,
+}
+"""What can be said of a machine, and what reads it; the keys are fields of `Hardware`."""
+
+
+def parse_setting(key: str, value: Any, where: str = "") -> Any:
+    """One setting of a machine, as typed or as a file holds it.
+
+    Args:
+        key: A field of `Hardware`: 'macs_per_cycle', 'bytes_per_cycle', 'clock', 'buffer', 'array', ...
+        value: '4096', '64 B', '1 GHz', '512 KiB', '64x64', or the value itself.
+        where: The option, entry or field that it belongs to; the setting by default.
+
+    Raises:
+        Misuse: There is no such setting, or it cannot be read.
+    """
+    if key not in _SETTINGS:
+        raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, _SETTINGS))
+    return _SETTINGS[key](value, where or key)
+
+
+def completed(machine: Hardware) -> Hardware:
+    """A machine with all that follows from what is said of it.
+
+    A rate per second is one per cycle times the clock, whichever two are known; an array does one
+    multiply-accumulate in each of its cells and cycles, unless something else is said.
+
+    Raises:
+        Misuse: A number is not above 0, or three numbers contradict each other.
+    """
+    where = machine.origin or machine.name or "the machine"
+    for key in _SETTINGS:
+        value = getattr(machine, key)
+        if value is not None:
+            parse_setting(key, list(value) if key == "array" else value, f"{where}, {key}")
+    peak, width, clock = machine.peak_macs, machine.bandwidth, machine.clock
+    macs, moved = machine.macs_per_cycle, machine.bytes_per_cycle
+    if macs is None and machine.array is not None and (peak is None or clock is None):
+        macs = machine.array[0] * machine.array[1]
+    clock = clock or _quotient(peak, macs) or _quotient(width, moved)
+    macs, moved = macs or _quotient(peak, clock), moved or _quotient(width, clock)
+    for key, rate, each, said in (
+        ("peak_macs", peak, "macs_per_cycle", macs),
+        ("bandwidth", width, "bytes_per_cycle", moved),
+    ):
+        if rate and said and clock and not math.isclose(rate, said * clock, rel_tol=1e-6):
+            raise Misuse(
+                f"{key} is {rate:.6g}, but {each} x clock is {said * clock:.6g}",
+                where=where,
+                hint="leave one of the three out",
+            )
+    return replace(
+        machine,
+        macs_per_cycle=macs,
+        bytes_per_cycle=moved,
+        clock=clock,
+        peak_macs=peak or _product(macs, clock),
+        bandwidth=width or _product(moved, clock),
+    )
+
+
+def _quotient(rate: float | None, part: float | None) -> float | None:
+    # twelve digits: what was typed has fewer, and dividing leaves noise behind
+    return float(f"{rate / part:.12g}") if rate and part else None
+
+
+def _product(each: float | None, clock: float | None) -> float | None:
+    return float(f"{each * clock:.12g}") if each and clock else None
+
+
+def config_path(environment: Mapping[str, str] | None = None) -> str:
+    """Where the user's machines are written down, whether the file exists or not."""
+    env = os.environ if environment is None else environment
+    if env.get("EXPLORER_CONFIG"):
+        return env["EXPLORER_CONFIG"]
+    base = env.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "explorer", "config.toml")
+
+
+def profiles(config: str | None = None) -> dict[str, Machine]:
+    """The machines of the config file by name, as a roofline sees them; none if there is no such file.
+
+    A machine of which only cycles are told, without a clock, is in `hardware_profiles` alone.
+
+    Args:
+        config: Its path; None for the user's own.
+
+    Raises:
+        Misuse: It is not readable or says something impossible.
+    """
+    found = hardware_profiles(config).items()
+    return {name: _machine(each) for name, each in found if _has_rates(each) or not _has_cycles(each)}
+
+
+def as_hardware(machine: Machine) -> Hardware:
+    """All that is known of a machine of which a roofline knows its rates."""
+    try:
+        known = hardware_profiles().get(machine.name)
+    except Misuse:
+        known = None
+    if known is not None and (known.peak_macs, known.bandwidth) == (machine.peak_macs, machine.bandwidth):
+        return known
+    return Hardware(
+        machine.name, peak_macs=machine.peak_macs, bandwidth=machine.bandwidth, origin=machine.origin
+    )
+
+
+def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
+    """The same with all that is known of each machine, and complete."""
+    path = config or config_path()
+    try:
+        return _machines(_content(path), path)
+    except FileNotFoundError:
+        return {}
+
+
+def _content(path: str) -> dict[str, Any]:
+    try:
+        data = input_files.content(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
+    return input_files.toml(data, path)[1]
+
+
+def _machines(content: Mapping[str, Any], path: str) -> dict[str, Hardware]:
+    entries = content.get("machine", {})
+    if not isinstance(entries, dict):
+        raise Misuse("'machine' holds no machines", where=path, hint="write [machine.NAME]")
+    return {name: _profile(name, entry, f"{path}, [machine.{name}]", path) for name, entry in entries.items()}
+
+
+def _profile(name: str, entry: Any, where: str, path: str) -> Hardware:
+    if not isinstance(entry, dict):
+        raise Misuse(
+            "this is not a machine", where=where, hint='write peak_macs = "4T" and bandwidth = "100GB/s"'
+        )
+    for key in entry:
+        if key not in _SETTINGS:
+            raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, _SETTINGS))
+    settings = {key: parse_setting(key, value, f"{where} {key}") for key, value in entry.items()}
+    return replace(completed(Hardware(name, **settings, origin=where)), origin=path)
+
+
+def _has_rates(machine: Hardware) -> bool:
+    return machine.peak_macs is not None and machine.bandwidth is not None
+
+
+def _has_cycles(machine: Hardware) -> bool:
+    return machine.macs_per_cycle is not None or machine.bytes_per_cycle is not None
+
+
+def _machine(machine: Hardware) -> Machine:
+    """What a roofline needs of a machine.
+
+    Raises:
+        Misuse: It is not known.
+    """
+    for key, unit in _FLAGS.items():
+        if getattr(machine, key) is None:
+            where = f"{machine.origin}, [machine.{machine.name}]"
+            hint = _HINTS[unit] + (" (or the clock)" if _has_cycles(machine) else "")
+            raise Misuse(f"'{key}' is missing", where=where, hint=hint)
+    assert machine.peak_macs is not None
+    assert machine.bandwidth is not None
+    return Machine(machine.name, machine.peak_macs, machine.bandwidth, machine.origin)
+
+
+def hardware(named: str, config: str | None = None, where: str = "--profile") -> Hardware:
+    """The machine that a user means by a name or a file, complete.
+
+    Args:
+        named: A name in the config file; a TOML file that is a profile or holds one machine ('npu.toml');
+            a machine of such a file ('machines.toml:npu').
+        config: Path of the config file; None for the user's own.
+        where: What the user typed it for.
+
+    Raises:
+        Misuse: There is no such file or name, or it says something impossible.
+    """
+    path, colon, name = named.rpartition(":")
+    if not colon or not path.endswith(".toml"):
+        path, name = named, ""
+    if not path.endswith(".toml") and os.sep not in path:
+        return _named(named, hardware_profiles(config), config or config_path(), where)
+    try:
+        content = _content(path)
+    except FileNotFoundError:
+        raise Misuse(
+            "there is no such file", where=path, hint="a profile is a TOML file, or a name"
+        ) from None
+    if "machine" in content:
+        found = _machines(content, path)
+        if name or len(found) == 1:
+            return _named(name or next(iter(found)), found, path, where)
+        several = f"write {path}:{next(iter(found))}" if found else "write [machine.NAME]"
+        raise Misuse(f"it holds {len(found)} machines", where=path, hint=several)
+    said = content.get("profile", {key: value for key, value in content.items() if key not in _TILING})
+    if name or not said:
+        raise Misuse("it holds no machines", where=path, hint="write macs_per_cycle, bytes_per_cycle, clock")
+    return _profile(os.path.splitext(os.path.basename(path))[0], said, path, path)
+
+
+def _named(name: str, known: Mapping[str, Hardware], path: str, where: str) -> Hardware:
+    if name in known:
+        return known[name]
+    hint = nearest(name, known) or f"write one into {path}: [machine.NAME] macs_per_cycle, bytes_per_cycle"
+    raise Misuse(f"no machine is called '{name}'", where=where, hint=hint)
+
+
+def find(
+    name: str | None = None,
+    peak_macs: str | float | None = None,
+    bandwidth: str | float | None = None,
+    config: str | None = None,
+) -> Machine:
+    """The machine that the user means.
+
+    Args:
+        name: Of a machine in the config file; the rates, if given, replace those written there.
+        peak_macs: Multiply-accumulates per second, as a number or as typed.
+        bandwidth: Bytes per second, likewise.
+        config: Path of the config file; None for the user's own.
+
+    Raises:
+        Misuse: No machine has that name, one of two rates is missing, or a rate cannot be read.
+    """
+    given = {
+        "peak_macs": None if peak_macs is None else _rate(peak_macs, "--peak-macs", "macs"),
+        "bandwidth": None if bandwidth is None else _rate(bandwidth, "--bandwidth", "bytes"),
+    }
+    known: Machine | None = None
+    if name is not None:
+        path = config or config_path()
+        machines = hardware_profiles(path)
+        if name not in machines:
+            hint = nearest(name, machines) or f"write one into {path}: [machine.NAME] peak_macs, bandwidth"
+            raise Misuse(f"no machine is called '{name}'", where="--machine", hint=hint)
+        known = _machine(machines[name])
+    peak, width = given["peak_macs"], given["bandwidth"]
+    if known is not None:
+        typed = "" if peak is None and width is None else ", command line"
+        return Machine(known.name, peak or known.peak_macs, width or known.bandwidth, known.origin + typed)
+    if peak is None or width is None:
+        missing = [f"--{key.replace('_', '-')}" for key, value in given.items() if value is None]
+        hint = "such as --peak-macs 4T --bandwidth 100GB/s, or --machine NAME from the config file"
+        raise Misuse(
+            f"the machine is not known: {' and '.join(missing)} missing", where="roofline", hint=hint
+        )
+    return Machine("", peak, width)

@@ -1,0 +1,362 @@
+"""What a user types as a size, a dimension or an input's shape, read in one place.
+
+The command line and the screen's dialogs take the same spellings and give the same one-line answers
+to what cannot be read. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from explorer.base.errors import Misuse, nearest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "InputShape",
+    "dynamic_words",
+    "opening_words",
+    "parse_choice",
+    "parse_choices",
+    "parse_conditions",
+    "parse_count",
+    "parse_dim_sizes",
+    "parse_dims",
+    "parse_dynamic",
+    "parse_input_shapes",
+    "parse_limit",
+    "parse_memory",
+    "parse_names",
+    "parse_sizes",
+    "parse_tile",
+    "parse_tiles",
+    "path_word",
+    "tied",
+]
+
+InputShape = tuple[str | None, tuple[int, ...]]
+
+_SEPARATOR = re.compile(r"\s*[xX×,]\s*")
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_CONDITION = re.compile(r"([MKN])\s*(>=|<=|!=|==|=|>|<)\s*(\d[\d_]{0,17})", re.ASCII)
+_CONDITIONS_HINT = "write conditions such as M>=64 N<=1000; sizes are M, K and N"
+_LEAST_MEMORY = 64 << 20
+_TILE_HINT = "write one size (64) or three (64x64x64: rows x depth x columns)"
+_SHAPE_HINT = "write x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224"
+
+_DTYPES = {
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "bf16": "bfloat16",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+    "bool": "bool",
+}
+_DTYPES.update({name: name for name in _DTYPES.values()})
+
+
+def parse_tile(text: str, where: str = "--tile") -> tuple[int, int, int]:
+    """A tile's rows, depth and columns: '64', '64x32x16', '64,32,16'.
+
+    Raises:
+        Misuse: Not one or three positive whole numbers.
+    """
+    pieces = _SEPARATOR.split(text.strip())
+    if not all(_INTEGER.fullmatch(piece) for piece in pieces):
+        raise Misuse(f"'{text}' is not a tile size", where=where, hint=_TILE_HINT)
+    sizes = [int(piece) for piece in pieces]
+    if len(sizes) not in (1, 3):
+        raise Misuse(f"'{text}' has {len(sizes)} sizes", where=where, hint=_TILE_HINT)
+    if min(sizes) < 1:
+        raise Misuse(f"'{text}' has a size below 1", where=where, hint=_TILE_HINT)
+    rows, depth, columns = sizes * 3 if len(sizes) == 1 else sizes
+    return rows, depth, columns
+
+
+def parse_tiles(text: str, where: str = "--tile") -> tuple[tuple[int, int, int], ...]:
+    """Tiles between commas, each as one size or three: '16,32,64x64x16'.
+
+    Raises:
+        Misuse: One of them is no tile.
+    """
+    return tuple(dict.fromkeys(parse_tile(piece, where) for piece in text.split(",")))
+
+
+def parse_sizes(text: str, where: str) -> tuple[int, ...]:
+    """Sizes between commas: '16,32,64'.
+
+    Raises:
+        Misuse: One of them is no positive whole number.
+    """
+    return tuple(dict.fromkeys(parse_count(piece, where, 1) for piece in text.split(",")))
+
+
+def parse_choices(text: str, known: Sequence[str], where: str) -> tuple[str, ...]:
+    """Some of a few words, between commas.
+
+    Raises:
+        Misuse: One is none of them.
+    """
+    return tuple(dict.fromkeys(parse_choice(piece.strip(), known, where) for piece in text.split(",")))
+
+
+def parse_choice(text: str, known: Sequence[str], where: str) -> str:
+    """One of a few words.
+
+    Raises:
+        Misuse: It is none of them; the nearest is named, or all.
+    """
+    if text in known:
+        return text
+    hint = nearest(text, known) or f"one of {', '.join(known)}"
+    raise Misuse(f"'{text}' is not known", where=where, hint=hint)
+
+
+def parse_conditions(text: str, where: str = "shape") -> tuple[tuple[str, str, int], ...]:
+    """Conditions on the sizes of a product, all of which have to hold: 'M>=64 N<=1000'.
+
+    Returns:
+        Of each: 'M', 'K' or 'N', one of '>=', '<=', '!=', '=', '>', '<', and a size.
+
+    Raises:
+        Misuse: Something else stands there.
+    """
+    found, at = [], 0
+    for match in _CONDITION.finditer(text):
+        if text[at : match.start()].strip(" ,\t"):
+            break
+        found.append((match[1], match[2].replace("==", "="), int(match[3])))
+        at = match.end()
+    if rest := text[at:].strip(" ,\t"):
+        raise Misuse(f"'{rest}' is no condition on a shape", where=where, hint=_CONDITIONS_HINT)
+    return tuple(found)
+
+
+def parse_count(text: str, where: str, least: int) -> int:
+    """A whole number of at least `least`.
+
+    Raises:
+        Misuse: It is not one.
+    """
+    if not _INTEGER.fullmatch(text.strip()) or int(text) < least:
+        raise Misuse(f"'{text}' is not a whole number of {least} or more", where=where)
+    return int(text)
+
+
+def parse_limit(text: str | None, where: str) -> float | None:
+    """A number of 0 or more; None for nothing.
+
+    Raises:
+        Misuse: It is not one.
+    """
+    try:
+        number = float(text) if text is not None else None
+    except ValueError:
+        number = -1.0
+    if number is not None and not 0 <= number < float("inf"):
+        raise Misuse(f"'{text}' is not a number of 0 or more", where=where)
+    return number
+
+
+def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:
+    """Bindings of symbolic dimensions: 'batch=8', each on its own or several between commas.
+
+    Raises:
+        Misuse: See `parse_dim_sizes`; or a name with several sizes.
+    """
+    found = parse_dim_sizes(texts, where)
+    for name, size in found.items():
+        if not isinstance(size, int):
+            listed = ", ".join(map(str, size))
+            hint = "give one; verify and blame take several"
+            raise Misuse(f"'{name}' has the sizes {listed}", where=where, hint=hint)
+    return {name: size for name, size in found.items() if isinstance(size, int)}
+
+
+def parse_dim_sizes(texts: Iterable[str], where: str = "--dim") -> dict[str, int | tuple[int, ...]]:
+    """As `parse_dims`, where a name may have several sizes: 'seq=5,16,64'.
+
+    Raises:
+        Misuse: No '=', no positive whole number, or one name bound twice to different sizes.
+    """
+    dims: dict[str, int | tuple[int, ...]] = {}
+    for whole in texts:
+        bound: dict[str, list[int]] = {}
+        name = ""
+        for text in whole.split(","):
+            named, equals, size = (piece.strip() for piece in text.rpartition("="))
+            name = named if equals else name
+            if not name:
+                raise Misuse(
+                    f"'{text}' binds no dimension", where=where, hint="write name=size, as in batch=8"
+                )
+            if not _INTEGER.fullmatch(size) or int(size) < 1:
+                raise Misuse(f"'{text}': the size has to be a whole number of 1 or more", where=where)
+            sizes = bound.setdefault(name, [])
+            if equals and sizes and sizes != [int(size)]:
+                raise Misuse(f"'{name}' is bound to {sizes[0]} and to {int(size)}", where=where)
+            if int(size) not in sizes:
+                sizes.append(int(size))
+        for name, sizes in bound.items():
+            chosen = sizes[0] if len(sizes) == 1 else tuple(sizes)
+            if dims.setdefault(name, chosen) != chosen:
+                raise Misuse(f"'{name}' is bound to {dims[name]} and to {chosen}", where=where)
+    return dims
+
+
+def parse_input_shapes(texts: Iterable[str], where: str = "--input-shape") -> dict[str, InputShape]:
+    """Shapes of inputs, with a dtype or without: name -> (dtype in numpy's spelling or None, shape).
+
+    A name may itself hold colons ('input:0'): the shape is what follows the last one, and what stands
+    between is a dtype only if it is the word for one.
+
+    Raises:
+        Misuse: No name, an unreadable shape, or one input given twice.
+    """
+    shapes: dict[str, InputShape] = {}
+    for text in texts:
+        rest, colon, sizes = text.strip().rpartition(":")
+        name, _, word = rest.rpartition(":")
+        dtype = _DTYPES.get(word.strip().lower())
+        if dtype is None or not name:
+            name, dtype = rest, None
+        name = name.strip()
+        if not colon or not name:
+            raise Misuse(f"'{text}' names no input", where=where, hint=_SHAPE_HINT)
+        if name in shapes:
+            raise Misuse(f"the shape of '{name}' is given twice", where=where)
+        shapes[name] = (dtype, _shape(sizes.strip(), text, where))
+    return shapes
+
+
+def _shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
+    inner = sizes[1:-1].strip() if sizes[:1] + sizes[-1:] in ("[]", "()") else sizes
+    if not inner and sizes:
+        return ()
+    pieces = _SEPARATOR.split(inner.rstrip(","))
+    if any(_INTEGER.fullmatch(piece) and int(piece) < 0 for piece in pieces):
+        raise Misuse(f"'{text}' has a negative size", where=where, hint=_SHAPE_HINT)
+    if not all(_INTEGER.fullmatch(piece) for piece in pieces):
+        raise Misuse(f"'{sizes}' in '{text}' is not a shape", where=where, hint=_SHAPE_HINT)
+    return tuple(map(int, pieces))
+
+
+def parse_memory(text: str | None, where: str = "--memory") -> int | None:
+    """A size of memory in bytes, in powers of 1024: '8G', '512M', '1.5GiB', '2000000000'.
+
+    Raises:
+        Misuse: It is no size, less than the program itself needs, or the system cannot limit memory.
+    """
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise Misuse(f"'{text}' is not a size", where=where, hint="write 8G or 512M")
+    size = int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+    if size < _LEAST_MEMORY:
+        raise Misuse(
+            f"'{text}' is less than the program itself needs", where=where, hint="write 512M or more"
+        )
+    if not sys.platform.startswith("linux"):
+        raise Misuse("memory can be limited on Linux only", where=where, hint="leave it out")
+    return size
+
+
+def parse_names(text: str | None, where: str) -> tuple[str, ...]:
+    """Names between commas: 'image,mask'.
+
+    Raises:
+        Misuse: One is empty, or stands there twice.
+    """
+    if text is None:
+        return ()
+    names = tuple(piece.strip() for piece in text.split(","))
+    if not all(names):
+        raise Misuse(f"'{text}' has an empty name", where=where, hint="write names between commas: a,b")
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise Misuse(f"'{name}' stands there twice", where=where)
+    return names
+
+
+def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, dict[int, str]]:
+    """Dimensions that are left open: 'x:0=batch', 'x:0=batch,2=height', each on its own or several.
+
+    Returns:
+        Input to axis to the name of the dimension. A name may itself hold colons: the axes are what
+        follows the last one.
+
+    Raises:
+        Misuse: No input, no axis, no name that ONNX and Python take, or one axis named twice.
+    """
+    hint = "write x:0=batch or x:0=batch,2=height"
+    dynamic: dict[str, dict[int, str]] = {}
+    for text in texts:
+        name, colon, axes = text.strip().rpartition(":")
+        if not colon or not name.strip():
+            raise Misuse(f"'{text}' names no input", where=where, hint=hint)
+        found = dynamic.setdefault(name.strip(), {})
+        for piece in axes.split(","):
+            axis, equals, dim = (part.strip() for part in piece.partition("="))
+            if not equals or not _INTEGER.fullmatch(axis):
+                raise Misuse(f"'{text}' names no axis", where=where, hint=hint)
+            if not dim.isidentifier() or not dim.isascii():
+                raise Misuse(f"'{dim}' is no name for a dimension", where=where, hint=hint)
+            if found.setdefault(int(axis), dim) != dim:
+                raise Misuse(f"axis {axis} is '{found[int(axis)]}' and '{dim}'", where=where)
+    return dynamic
+
+
+def tied(flag: str, value: str) -> list[str]:
+    """An option and its value as they are typed, also where the value looks like an option."""
+    return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
+
+
+def path_word(path: str) -> str:
+    """A path, or a model's name, as it is typed, also where it looks like an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
+def dynamic_words(dynamic: Mapping[str, Mapping[int, str]]) -> list[str]:
+    """Open dimensions as they are typed: what `parse_dynamic` reads."""
+    words: list[str] = []
+    for name, axes in dynamic.items():
+        words += tied("--dynamic", f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}")
+    return words
+
+
+def opening_words(options: Mapping[str, Any]) -> list[str]:
+    """The options that make a model what it is, as they are typed: what the functions above read.
+
+    Args:
+        options: Arguments of `session.Session`, by name.
+    """
+    words = ["--weights", options["weights"]] if options.get("weights") else []
+    for name, size in options.get("dims", {}).items():
+        words += tied("--dim", f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}")
+    for name, (dtype, shape) in options.get("input_shapes", {}).items():
+        sizes = f"[{','.join(map(str, shape))}]"
+        words += tied("--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}")
+    if options.get("rules") is not None:
+        words += ["--rules", path_word(options["rules"])]
+    if options.get("past") is not None:
+        words += ["--decode", "--past", str(options["past"])]
+    return words + [f"--{flag}" for flag in ("trust", "observe") if options.get(flag)]

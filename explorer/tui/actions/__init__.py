@@ -1,0 +1,1 @@
+"""What the screen can be asked: commands, jobs, files to write."""

@@ -1,0 +1,58 @@
+"""The layer table as a file, for a spreadsheet or a script: what `explorer layers` prints."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import explorer
+from explorer.base.errors import Misuse
+from explorer.host.output_files import replacing
+from explorer.report.csv_table import csv_text
+from explorer.report.document import layers as layers_document
+from explorer.report.document import sweep as sweep_document
+
+if TYPE_CHECKING:
+    from explorer.facts import Analysis
+    from explorer.facts.sweep import Sweep
+
+__all__ = ["write_layers", "write_sweep"]
+
+
+def write_layers(analysis: Analysis, path: str) -> None:
+    """Write every layer to `path`: .csv or .json, as `explorer layers --csv` or `--json` prints it.
+
+    The file appears when it is complete.
+
+    Raises:
+        Misuse: Another ending, or the file cannot be written.
+    """
+    _write(path, lambda: layers_document(analysis, _tool()), "layers")
+
+
+def write_sweep(fact: Sweep, path: str) -> None:
+    """Write tilings to `path`, as `explorer sweep --csv` or `--json` prints them.
+
+    Raises:
+        Misuse: As `write_layers`.
+    """
+    _write(path, lambda: sweep_document(fact, _tool()), "rows")
+
+
+def _tool() -> str:
+    return f"explorer {explorer.__version__}"
+
+
+def _write(path: str, make: Callable[[], dict[str, Any]], rows: str) -> None:
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in (".csv", ".json"):
+        raise Misuse("the ending says the format", where=path, hint="use .csv or .json")
+    document = make()
+    with replacing(path, overwrite=True) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        if ending == ".json":
+            json.dump(document, file, indent=2, allow_nan=False)
+            file.write("\n")
+        else:
+            file.write(csv_text(document[rows]))

@@ -1,0 +1,117 @@
+"""What the engine is doing for the screen: one job in the foreground, its progress and its end.
+
+The engine works in another process; here its answers are awaited, so the event loop never waits. Nobody
+is told of progress as it comes: the job bar looks at it twice a second, and nothing ticks while idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from explorer.base.errors import Cancelled
+
+if TYPE_CHECKING:
+    from explorer.facts import Progress
+    from explorer.process.client import Outlined
+
+__all__ = ["Door", "Jobs", "Running"]
+
+
+class _Job(Protocol):
+    """What the screen needs of `worker.Job`."""
+
+    @property
+    def future(self) -> Future[Any]: ...
+
+    @property
+    def progress(self) -> Progress | None: ...
+
+
+class Door(Protocol):
+    """What the screen needs of `worker.Engine`; the pilot tests have their own."""
+
+    def start(self) -> None:
+        """Start the engine; returns at once."""
+
+    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Ask for a method of the session; returns a job."""
+
+    def stop(self, job: Any) -> None:
+        """Stop a job at once."""
+
+    def close(self) -> None:
+        """End the engine."""
+
+
+class Running(Struct):
+    """The job in the foreground."""
+
+    title: str
+    job: _Job
+    started: float
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.started
+
+
+class Jobs:
+    """Awaits the engine.
+
+    Args:
+        door: The engine.
+        on_change: Called when a foreground job begins or ends.
+    """
+
+    def __init__(self, door: Door, on_change: Callable[[], None]) -> None:
+        self.door = door
+        self.current: Running | None = None
+        self._on_change = on_change
+
+    async def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """The answer of a session's method, without a word on the screen."""
+        return await _answer(self.door.submit(method, *args, **kwargs).future)
+
+    async def run(self, title: str, method: str, *args: Any, job: Any = None, **kwargs: Any) -> Any:
+        """The same as the job that the job bar shows and Esc stops; `job` was submitted before.
+
+        Raises:
+            ExplorerError: What the job failed with; `Cancelled` if it was stopped.
+        """
+        mine = Running(title, job or self.door.submit(method, *args, **kwargs), time.monotonic())
+        self.current = mine
+        self._on_change()
+        try:
+            return await _answer(mine.job.future)
+        finally:
+            if self.current is mine:
+                self.current = None
+                self._on_change()
+
+    async def outlined(self, at: int) -> Outlined | None:
+        """The header's rows as they are read (see `worker.Engine.outlined`); None if no more come."""
+        outlined = getattr(self.door, "outlined", None)
+        return None if outlined is None else await _answer(outlined(at))
+
+    def stop(self) -> bool:
+        """Stop the job in the foreground. Returns whether there was one."""
+        if self.current is None:
+            return False
+        self.door.stop(self.current.job)
+        return True
+
+
+async def _answer(future: Future[Any]) -> Any:
+    try:
+        return await asyncio.wrap_future(future)
+    except CancelledError as gone:
+        if isinstance(gone, asyncio.CancelledError) and not future.cancelled():
+            raise  # the screen itself is going away
+        raise Cancelled("the job was stopped") from gone

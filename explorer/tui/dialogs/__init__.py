@@ -1,0 +1,1 @@
+"""Screens that stand above the main one."""

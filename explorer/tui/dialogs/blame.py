@@ -1,0 +1,124 @@
+"""The Blame screen: where two models part, walked through with the arrows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from explorer.report.text.blame import how
+from explorer.tui.actions.commands import in_scope
+from explorer.tui.dialogs.dialogs import Page
+from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
+from explorer.tui.text.lines import fit, safe, wrap
+from explorer.tui.widgets.plot_view import PlotView
+from explorer.tui.widgets.strips import Header, Status
+
+if TYPE_CHECKING:
+    from explorer.facts.blame import Blame
+
+__all__ = ["BlameScreen"]
+
+_KEYS = " ←→ value · n p at fault · w worst · Enter layer · i how · Esc back"
+
+
+class BlameScreen(Screen[str]):
+    """Shows how the error grows; answers with the layer that the user wants to see.
+
+    Args:
+        fact: The figures.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("blame")),
+        Binding("escape,q", "leave", show=False),
+        Binding("question_mark", "help", show=False),
+    ]
+    AUTO_FOCUS = "#growth"
+
+    def __init__(self, fact: Blame) -> None:
+        super().__init__()
+        self.fact, self._shown = fact, growth_of(fact)
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield Header()
+        yield PlotView(id="growth")
+        yield Status(id="blame-keys")
+
+    def on_mount(self) -> None:
+        """Show the plot, the cursor on the first layer that introduces error."""
+        fact, shown = self.fact, self._shown
+        self.query_one(Header).show(lambda width: blame_head(fact, width))
+        self.query_one(Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
+        begin = fact.first if fact.first is not None else fact.worst or 0
+        self.plot.show_plot(
+            lambda at, width, height: growth_page(shown, at, width, height),
+            len(fact.probes),
+            begin,
+            lambda x, y, width, height: probe_at(shown, self.plot.cursor, y, width, height),
+        )
+
+    @property
+    def plot(self) -> PlotView:
+        """The plot, and the list below it."""
+        return self.query_one(PlotView)
+
+    def on_plot_view_chosen(self, event: PlotView.Chosen) -> None:
+        """To the layer under the cursor."""
+        event.stop()
+        self.dismiss(self.fact.probes[event.source.cursor].layer)
+
+    def action_blame_next(self, step: int) -> None:
+        """To the next layer that introduces error, or the one before."""
+        at, guilty = self.plot.cursor, self._shown.guilty
+        ahead = [i for i in guilty if i > at] if step > 0 else [i for i in reversed(guilty) if i < at]
+        if ahead:
+            self.plot.move_to(ahead[0])
+        else:
+            self.app.bell()
+
+    def action_blame_worst(self) -> None:
+        """To the largest error."""
+        if self.fact.worst is not None:
+            self.plot.move_to(self.fact.worst)
+        else:
+            self.app.bell()
+
+    def action_blame_how(self) -> None:
+        """What the figures are, and how they were gained."""
+        fact = self.fact
+        unpaired = [f"{name}: {why}" for name, why in fact.unpaired]
+        more = fact.unpaired_count - len(unpaired)
+        said = [
+            (fact.verdict, "text"),
+            (f"{fact.criterion[:1].upper()}{fact.criterion[1:]}.", "dim"),
+            (how(fact), "dim"),
+            *(("not compared: " + line, "warn") for line in unpaired),
+            *([(f"and {more:,} more", "warn")] if more > 0 else []),
+        ]
+        self.app.push_screen(
+            Page(
+                "How this was found",
+                lambda width: [
+                    line for text, role in said for line in (*wrap(((safe(text), role),), width - 1), ())
+                ],
+            )
+        )
+
+    def action_blame_copy(self) -> None:
+        """Send the verdict to the terminal's clipboard."""
+        self.app.copy_to_clipboard(self.fact.verdict)
+        self.query_one(Status).show(lambda width: (((fit(" sent to terminal", width), "good"),),))
+
+    def action_leave(self) -> None:
+        """Back."""
+        self.dismiss(None)
+
+    def action_help(self) -> None:
+        """All keys."""
+        from explorer.tui.pages.help import help_lines
+
+        self.app.push_screen(Page("Keys", help_lines))

@@ -1,0 +1,288 @@
+"""The History screen: every state of the session, to go to, to compare, to name, to keep as a script."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from msgspec import Struct
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import Input
+
+from explorer.tui.actions.commands import in_scope
+from explorer.tui.dialogs.dialogs import Dialog, Page, text_input
+from explorer.tui.pages.history import state_head, state_lines, state_name, state_row
+from explorer.tui.tabs.diff import diff_entries
+from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
+from explorer.tui.widgets.fold_list import FoldList
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.strips import Header, PaneHead, Status
+
+if TYPE_CHECKING:
+    from explorer.facts import Diff, History
+
+__all__ = ["AskName", "DiffScreen", "HistoryScreen", "Wish"]
+
+_KEYS = " Enter go · c compare · v prove · n name · s script · Esc"
+
+
+class Wish(Struct, frozen=True):
+    """What the user wants of the state `at`; `other` is the earlier one of a pair."""
+
+    what: Literal["go", "compare", "prove", "script"]
+    at: int
+    other: int = 0
+
+
+class _States(LineList):
+    """A row a state."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(id="states")
+        self.history, self.marked = history, None
+        self.cursor = history.current
+
+    marked: int | None
+
+    @property
+    def row_count(self) -> int:
+        """How many states there are."""
+        return len(self.history.entries)
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        entry = self.history.entries[index]
+        return state_row(entry, index, self.history.current, self.marked, width)
+
+
+class AskName(Dialog[str]):
+    """What a state is to be called."""
+
+    TITLE_TEXT = "Name"
+    HINT = "Enter name it · Esc cancel"
+
+    def __init__(self, name: str, state: str, *, blink: bool = False) -> None:
+        super().__init__()
+        self._name_now, self._state, self._blink = name, state, blink
+
+    def body(self) -> ComposeResult:
+        """What is in the box."""
+        view = LineView()
+        view.can_focus = False
+        view.show(self._page)
+        yield view
+        yield text_input(self._name_now, placeholder="no name", blink=self._blink)
+
+    def on_mount(self) -> None:
+        """Go to the entry."""
+        self.query_one(LineView).show(self._page)
+        self.query_one(Input).focus()
+
+    def _page(self, width: int) -> list[Line]:
+        said = f"What to call '{self._state}'; nothing takes its name away"
+        return [*wrap(((said, "dim"),), width), BLANK]
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+
+class HistoryScreen(Screen[Wish]):
+    """The states of the session.
+
+    Args:
+        history: They.
+        rename: Gives a state another name; the history with it.
+        at: Where the cursor stands at first; None for the current state.
+        blink: Whether cursors may blink.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("history")),
+        Binding("escape,q", "leave", show=False),
+        Binding("question_mark", "help", show=False),
+    ]
+    AUTO_FOCUS = "#states"
+
+    def __init__(
+        self,
+        history: History,
+        rename: Callable[[int, str], Awaitable[History]],
+        *,
+        at: int | None = None,
+        blink: bool = False,
+    ) -> None:
+        super().__init__()
+        self._history, self._rename, self._at, self._blink = history, rename, at, blink
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield Header()
+        yield PaneHead(id="states-head")
+        yield _States(self._history)
+        yield LineView(id="state")
+        yield Status(id="history-keys")
+
+    def on_mount(self) -> None:
+        """Show the state under the cursor."""
+        states = self.query_one(_States)
+        self.query_one("#states-head", PaneHead).show(lambda width: (state_head(width),))
+        if self._at is not None:
+            states.cursor = min(self._at, states.row_count - 1)
+        states.rows_changed()
+        self._fit()
+        self._tell()
+
+    def on_resize(self) -> None:
+        """The list takes what it needs, and half of the screen at most."""
+        self._fit()
+
+    def _fit(self) -> None:
+        rows = max(3, (self.size.height - 4) // 2)
+        self.query_one(_States).styles.height = min(self.query_one(_States).row_count, rows)
+
+    @on(LineList.Moved)
+    def _tell(self) -> None:
+        states = self.query_one(_States)
+        history, at = states.history, states.cursor
+        entry = history.entries[at]
+        count = len(history.entries)
+        later = count - 1 - history.current
+        said = f"{count:,} state{'s' * (count != 1)}" + (f", {later:,} to redo" if later else "")
+        marked = states.marked
+        first = "" if marked is None else f"compare {state_name(history.entries[marked], marked)} with: c"
+
+        about = first or "A change of an earlier state takes the place of what could be redone"
+
+        def head(width: int) -> tuple[Line, ...]:
+            return ((" History", "strong"), (f"  {said}", "dim")), ((fit(f" {about}", width), "dim"),)
+
+        self.query_one(Header).show(head)
+        page = self.query_one("#state", LineView)
+        page.show(lambda width: [BLANK, *state_lines(entry, at, history.current, width)], top=True)
+        self.query_one(Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
+
+    @on(LineList.Chosen)
+    def _chosen(self) -> None:
+        self._wish("go")
+
+    def _wish(self, what: Literal["go", "compare", "prove", "script"], other: int = 0) -> None:
+        self.dismiss(Wish(what, self.query_one(_States).cursor, other))
+
+    def action_go(self) -> None:
+        """Go to the state under the cursor; the list says so itself when it has the focus."""
+        self._wish("go")
+
+    def action_mark(self) -> None:
+        """Mark the first of two; compare the second with it."""
+        states = self.query_one(_States)
+        if states.marked is None:
+            states.marked = states.cursor
+        elif states.marked == states.cursor:
+            states.marked = None
+        else:
+            self._wish("compare", states.marked)
+            return
+        states.refresh_line(states.cursor)
+        self._tell()
+
+    def action_prove(self) -> None:
+        """Prove a state equal to the marked one, or to the model as it was opened."""
+        states = self.query_one(_States)
+        other = states.marked or 0
+        if other == states.cursor:
+            self.app.bell()
+        else:
+            self._wish("prove", other)
+
+    def action_script(self) -> None:
+        """The commands that lead to this state."""
+        if self.query_one(_States).cursor:
+            self._wish("script")
+        else:
+            self.app.bell()
+
+    def action_copy_command(self) -> None:
+        """Send the command that made the state to the terminal."""
+        states = self.query_one(_States)
+        command = states.history.entries[states.cursor].command
+        if not command:
+            self.app.bell()
+            return
+        self.app.copy_to_clipboard(command)
+        said = fit(f" sent to terminal: {safe(command)}", self.size.width)
+        self.query_one(Status).show(lambda width: (((fit(said, width), "dim"),),))
+
+    def action_rename(self) -> None:
+        """Ask for a name."""
+        states = self.query_one(_States)
+        at = states.cursor
+        entry = states.history.entries[at]
+
+        async def rename(name: str) -> None:
+            states.history = await self._rename(at, name)
+            states.rows_changed()
+            self._tell()
+
+        def answered(name: str | None) -> None:
+            if name is not None:
+                self.run_worker(rename(name), exit_on_error=False)
+
+        dialog = AskName(entry.name, "as opened" if at == 0 else safe(entry.label), blink=self._blink)
+        self.app.push_screen(dialog, answered)
+
+    def action_leave(self) -> None:
+        """Back."""
+        self.dismiss(None)
+
+    def action_help(self) -> None:
+        """All keys."""
+        from explorer.tui.pages.help import help_lines
+
+        self.app.push_screen(Page("Keys", help_lines))
+
+
+class DiffScreen(Screen[None]):
+    """What changed between any two states.
+
+    Args:
+        changes: It.
+        before, after: What the user calls them.
+        exact: Exact or rounded numbers.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "leave", show=False)]
+    AUTO_FOCUS = "#changes"
+
+    def __init__(self, changes: Diff, before: str, after: str, *, exact: bool = False) -> None:
+        super().__init__()
+        self._changes, self._before, self._after, self._exact = changes, before, after, exact
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield Header()
+        yield FoldList(id="changes")
+        yield Status(id="diff-keys")
+
+    def on_mount(self) -> None:
+        """Show the differences."""
+        names = ((" ", "text"), (self._before, "strong"), (" → ", "dim"), (self._after, "strong"))
+        self.query_one(Header).show(lambda width: (names, ((" What changed from one to the other", "dim"),)))
+        changes = self.query_one(FoldList)
+        changes.set_entries(diff_entries(self._changes, self._exact))
+        keys = " ↑↓ Enter open a row · Esc back to the history"
+        self.query_one(Status).show(lambda width: (((fit(keys, width), "dim"),),))
+        self.call_after_refresh(self._to_first)
+
+    def _to_first(self) -> None:
+        """Put the cursor on the first row that opens, unless that would scroll the summary away."""
+        changes = self.query_one(FoldList)
+        first = changes.first_foldable()
+        changes.move_to(first if first < changes.size.height else 0)
+
+    def action_leave(self) -> None:
+        """Back."""
+        self.dismiss(None)

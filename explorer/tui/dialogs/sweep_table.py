@@ -1,0 +1,439 @@
+"""The Sweep screen: the tilings as a table that sorts, and the front as a plot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.screen import Screen
+from textual.timer import Timer
+
+from explorer.base.errors import Cancelled, ExplorerError
+from explorer.facts import TileSpec
+from explorer.facts.cost import Hardware
+from explorer.facts.sweep import (
+    SORTS,
+    Sweep,
+    SweepRow,
+    ordered,
+    with_front,
+)
+from explorer.tui.actions.commands import in_scope
+from explorer.tui.actions.jobs import Door, Jobs
+from explorer.tui.dialogs.dialogs import AskPath, Confirm, Message, Page
+from explorer.tui.dialogs.sweep import Asked, SweepDialog
+from explorer.tui.pages.sweep import Chart, Field, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
+from explorer.tui.tabs.heads import job_line
+from explorer.tui.text.lines import Line, fit, safe
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.strips import Header, PaneHead, Status
+
+__all__ = ["Found", "SweepScreen"]
+
+BESIDE = 112
+"""Columns from which on table and plot stand beside each other."""
+_TALL = 19
+"""Rows under which only one of both is shown."""
+_AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
+"""Tiles that the engine is asked for in one go, at first and later; with proofs it is one."""
+_TICK, _TICK_REMOTE = 0.5, 2.0
+_KEYS = " Enter tiles  s sort  f front  x axes  p plot  n more  w write  Esc stop, back  ? keys"
+_SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
+
+
+class Found(Struct):
+    """What a sweep has shown so far; the main screen keeps it while the model is the same."""
+
+    asked: Asked | None = None
+    rows: tuple[SweepRow, ...] = ()
+    by: str = "asked"
+    reverse: bool = False
+    front: bool = False
+    axes: int = 0
+
+
+class _Rows(LineList):
+    """A row a tiling."""
+
+    def __init__(self) -> None:
+        super().__init__(id="sweep-rows")
+        self.rows: tuple[SweepRow, ...] = ()
+        self._fields: tuple[tuple[SweepRow, ...], int, tuple[Field, ...]] = ((), 0, ())
+
+    @property
+    def row_count(self) -> int:
+        """How many tilings are shown."""
+        return len(self.rows)
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        return sweep_line(self.rows[index], self.fields(width), width)
+
+    def fields(self, width: int) -> tuple[Field, ...]:
+        """The columns of these rows in `width` cells, looked for once."""
+        if self._fields[0] is not self.rows or self._fields[1] != width:
+            self._fields = self.rows, width, fields_for(self.rows, width)
+        return self._fields[2]
+
+
+class _Plot(LineView):
+    """The front, made for a width and a height."""
+
+    can_focus = False
+
+    def __init__(self, draw: Callable[[int, int], Sequence[Line]]) -> None:
+        super().__init__(id="sweep-plot")
+        self._draw = draw
+
+    def again(self) -> None:
+        """Draw what has changed."""
+        self.show(lambda width: self._draw(width, self.size.height))
+
+    def on_resize(self, event: object) -> None:
+        """Another height is another plot, too."""
+        self.again()
+
+
+class SweepScreen(Screen[TileSpec]):
+    """Tilings beside each other; answers with the one that is to be done.
+
+    Args:
+        source: The model's name.
+        door: The engine.
+        found: What was shown before; what is found is written into it.
+        base: Sites and rules that all tilings have in common.
+        hardware: The machine that was chosen or typed last, wherever that was.
+        remote: Over SSH.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("sweep")),
+        Binding("escape", "stop", show=False),
+        Binding("q", "leave", show=False),
+        Binding("question_mark", "help", show=False),
+    ]
+    AUTO_FOCUS = "#sweep-rows"
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
+        (0, "-stacked"),
+        (BESIDE, "-beside"),
+    ]
+
+    def __init__(
+        self,
+        source: str,
+        door: Door,
+        found: Found,
+        base: TileSpec,
+        *,
+        hardware: Hardware | None = None,
+        remote: bool = False,
+    ) -> None:
+        super().__init__()
+        self._source, self._found, self._base, self._remote = source, found, base, remote
+        self._hardware = hardware
+        self._jobs = Jobs(door, self._show_status)
+        self._open: list[tuple[int, int, int]] = []
+        self._said = ""
+        self._plotted = False
+        self._timer: Timer | None = None
+        self._chart: Chart | None = None
+        self._charted = (0, 0)
+        self._began = 0.0
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield Header()
+        yield PaneHead(id="sweep-head")
+        with Container(id="sweep"):
+            yield _Rows()
+            yield _Plot(self._plot)
+        yield LineView(id="sweep-facts")
+        yield Status()
+        yield Status(id="sweep-keys")
+
+    def on_mount(self) -> None:
+        """Show what there is; ask where there is nothing."""
+        self.query_one("#sweep-facts", LineView).can_focus = False
+        self.query_one("#sweep-keys", Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
+        self._lay_out()
+        self._show()
+        if self._found.asked is None:
+            self.action_more()
+
+    def on_resize(self) -> None:
+        """Both where there is room for both."""
+        self._lay_out()
+        self._show()
+
+    def _lay_out(self) -> None:
+        small = self.size.width < BESIDE and self.size.height < _TALL
+        self.query_one(_Rows).display = not (small and self._plotted)
+        self.query_one(_Plot).display = self._plotted if small else True
+        self.query_one("#sweep-facts").styles.height = 2 if self.size.height < _TALL else 4
+
+    # showing
+
+    @property
+    def current(self) -> SweepRow | None:
+        """The tiling under the cursor."""
+        rows = self.query_one(_Rows)
+        return rows.rows[rows.cursor] if rows.rows else None
+
+    def _show(self) -> None:
+        found, table, current = self._found, self.query_one(_Rows), self.current
+        shown = ordered(found.rows, found.by, reverse=found.reverse)
+        table.rows = tuple(row for row in shown if row.pareto) if found.front else shown
+        if current is not None:
+            marks = [(row.tile, row.edges) for row in table.rows]
+            mark = (current.tile, current.edges)
+            table.cursor = marks.index(mark) if mark in marks else 0
+        table.rows_changed()
+        self._show_head()
+        self.query_one(Header).show(self._title)
+        self._tell()
+        self._show_status()
+
+    @on(LineList.Resized)
+    def _show_head(self) -> None:
+        """The headings over the columns, as wide as the table is."""
+        table, found = self.query_one(_Rows), self._found
+        fields, by, reverse = table.fields(table.size.width), found.by, found.reverse
+        self.query_one("#sweep-head", PaneHead).show(lambda width: (sweep_head(fields, by, reverse, width),))
+
+    @on(LineList.Moved)
+    def _tell(self) -> None:
+        row = self.current
+        self.query_one("#sweep-facts", LineView).show(
+            lambda width: [] if row is None else sweep_facts(row, width), top=True
+        )
+        self.query_one(_Plot).again()
+
+    def _title(self, width: int) -> tuple[Line, ...]:
+        rows, asked = self._found.rows, self._found.asked
+        best = sum(row.pareto for row in rows)
+        count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the front"
+        machine = next((row.hardware for row in rows if row.hardware), "")
+        about = safe(machine) or "no machine: without one there are no cycles"
+        kept = f" · kept in {safe(asked.output)}" if asked is not None and asked.output else ""
+        return (
+            (
+                (" Sweep ", "strong"),
+                (fit(f" {safe(os.path.basename(self._source))}   {count}", width - 7), "dim"),
+            ),
+            ((fit(f" {about}{kept}", width), "dim"),),
+        )
+
+    def _plot(self, width: int, height: int) -> Sequence[Line]:
+        rows, at = self._found.rows, self._found.axes
+        if self._chart is None or self._charted != (id(rows), at):
+            pairs = axes_of(rows)
+            self._chart, self._charted = Chart(rows, pairs[at % len(pairs)]), (id(rows), at)
+        return self._chart.lines(self.current, width, height)
+
+    def _show_status(self) -> None:
+        status, running = self.query(Status).first(), self._jobs.current
+        if not isinstance(status, Status):
+            return
+        status.set_class(running is not None, "busy")
+        status.show(lambda width: (self._status(width),))
+        if running is not None and self._timer is None:
+            self._timer = self.set_interval(_TICK_REMOTE if self._remote else _TICK, self._show_status)
+        elif running is None and self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _status(self, width: int) -> Line:
+        running = self._jobs.current
+        if running is None:
+            return ((fit(f" {safe(self._said)}", width), "dim"),)
+        title = f"sweeping · {len(self._found.rows):,} of {len(self._found.rows) + len(self._open):,}"
+        elapsed = time.monotonic() - self._began
+        return job_line(title, running.job.progress, elapsed, width, refused=False)
+
+    def _say(self, said: str) -> None:
+        self._said = said
+        self._show_status()
+
+    # doing it
+
+    def action_more(self) -> None:
+        """Ask what to combine, and begin."""
+        if self._jobs.current is not None:
+            self.app.bell()
+            return
+        dialog = SweepDialog(self._found.asked, self._base, hardware=self._hardware, blink=not self._remote)
+        self.app.push_screen(dialog, self._begin)
+
+    def _begin(self, asked: Asked | None) -> None:
+        if asked is not None:
+            self._hardware = asked.hardware
+            self.run_worker(self._sweep(asked), group="sweep", exclusive=True, exit_on_error=False)
+        elif self._found.asked is None:
+            self.dismiss(None)
+
+    async def _sweep(self, asked: Asked) -> None:
+        before = self._found.asked
+        # rows of another machine, or of other sites, are no rivals of what comes now
+        alike = before is not None and (before.hardware, before.spec.base) == (
+            asked.hardware,
+            asked.spec.base,
+        )
+        rows = {_mark(row): row for row in self._found.rows} if alike else {}
+        self._found.asked = asked
+        self._found.rows = with_front(list(rows.values()))
+        self._said, self._began = "", time.monotonic()
+        size = 1 if asked.verify else _AT_A_TIME
+        self._open = [
+            tile
+            for tile in asked.spec.tiles
+            if any(
+                (row := rows.get((tile, edges))) is None or (asked.verify and row.verified is None)
+                for edges in asked.spec.edges
+            )
+        ]
+        self._show()
+        try:
+            while self._open:
+                some = tuple(self._open[:size])
+                fact: Sweep = await self._jobs.run(
+                    "sweeping",
+                    "sweep",
+                    replace(asked.spec, tiles=some),
+                    hardware=asked.hardware,
+                    verify=asked.verify,
+                    output=asked.output or None,
+                    workers=1,
+                )
+                del self._open[: len(some)]
+                size = 1 if asked.verify else min(2 * size, _MOST_AT_A_TIME)
+                rows.update({_mark(row): row for row in fact.rows})
+                self._found.rows = with_front(list(rows.values()))
+                self._show()
+            self._say(f"done: {len(self._found.rows):,} tilings")
+        except Cancelled:
+            self._say(f"stopped: {len(self._open):,} tiles are open; n goes on")
+        except ExplorerError as error:
+            self.app.push_screen(Message("Sweep", str(error)))
+        finally:
+            self._open = []
+
+    def action_stop(self) -> None:
+        """Stop what runs; else go back."""
+        if not self._jobs.stop():
+            self.dismiss(None)
+
+    def action_leave(self) -> None:
+        """Back, whatever runs."""
+        self._jobs.stop()
+        self.dismiss(None)
+
+    # choosing
+
+    @on(LineList.Chosen)
+    def _chosen(self) -> None:
+        self.action_sweep_apply()
+
+    def action_sweep_apply(self) -> None:
+        """Tile with the tiling under the cursor."""
+        row = self.current
+        if row is None or row.error or self._jobs.current is not None:
+            self.app.bell()
+            return
+        self.dismiss(replace(self._base, tile=row.tile, edges=row.edges, form=row.form))
+
+    def action_sweep_sort(self, step: int = 1) -> None:
+        """By the next figure."""
+        found = self._found
+        known = [by for by in _SORTS if self._sorts(by)]
+        at = known.index(found.by) if found.by in known else 0
+        found.by = known[(at + step) % len(known)]
+        self._show()
+        self._say(f"sorted by {found.by}" if found.by != "asked" else "in the order of the combinations")
+
+    def _sorts(self, by: str) -> bool:
+        name = SORTS[by][0]
+        return not name or any(getattr(row, name) not in (None, False) for row in self._found.rows)
+
+    def action_sweep_reverse(self) -> None:
+        """The other way round."""
+        self._found.reverse = not self._found.reverse
+        self._show()
+
+    def action_sweep_front(self) -> None:
+        """Only the front, or all."""
+        self._found.front = not self._found.front
+        self._show()
+        self._say("only the front" if self._found.front else "all tilings")
+
+    def action_sweep_axes(self) -> None:
+        """Other figures in the plot."""
+        self._found.axes += 1
+        self.query_one(_Plot).again()
+
+    def action_sweep_plot(self) -> None:
+        """The plot in place of the table, where both have no room."""
+        self._plotted = not self._plotted
+        self._lay_out()
+        if self.query_one(_Rows).display:
+            self.query_one(_Rows).focus()
+        self.query_one(_Plot).again()
+
+    def action_sweep_write(self) -> None:
+        """Ask where, and write the rows."""
+        if not self._found.rows:
+            self.app.bell()
+            return
+        stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
+        self._ask_path(f"{stem}_sweep.csv")
+
+    def _ask_path(self, path: str) -> None:
+        said = "All tilings with their figures; the ending says the format, .csv or .json"
+        self.app.push_screen(AskPath("Write the tilings", path, said, blink=not self._remote), self._write)
+
+    def _write(self, path: str | None) -> None:
+        if path is None:
+            return
+
+        def go(yes: bool | None) -> None:
+            if yes:
+                self.run_worker(self._do_write(path), exit_on_error=False)
+            else:
+                self._ask_path(path)
+
+        if os.path.isfile(path):
+            self.app.push_screen(Confirm("Replace the file?", f"{path} exists. Replace it?"), go)
+        else:
+            go(True)
+
+    async def _do_write(self, path: str) -> None:
+        from explorer.tui.actions.export import write_sweep
+
+        asked = self._found.asked
+        hardware = (asked.hardware if asked is not None else None) or Hardware()
+        rows = ordered(self._found.rows, self._found.by, reverse=self._found.reverse)
+        try:
+            await asyncio.to_thread(write_sweep, Sweep(rows, hardware), path)
+        except ExplorerError as error:
+            self.app.push_screen(Message("Write", str(error)), lambda _: self._ask_path(path))
+            return
+        self._say(f"{len(rows):,} tilings written to {path}")
+
+    def action_help(self) -> None:
+        """All keys."""
+        from explorer.tui.pages.help import help_lines
+
+        self.app.push_screen(Page("Keys", help_lines))
+
+
+def _mark(row: SweepRow) -> tuple[Any, str]:
+    """What tells the rows of one sweep apart."""
+    return row.tile, row.edges

@@ -1,0 +1,353 @@
+"""The tile dialog: what a tiling would do and cost, live as it is typed, before anything is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
+
+from msgspec.structs import replace
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widgets import Input, Static
+
+from explorer.base.errors import Cancelled, ExplorerError
+from explorer.facts import Layer, Plan, SitePlan, TileSpec
+from explorer.facts.cost import Hardware, PlanCost, SiteCost
+from explorer.facts.roofline import Machine
+from explorer.settings import machines
+from explorer.settings.parse import parse_tile
+from explorer.tui.dialogs.dialogs import Dialog, Entry, Page
+from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
+from explorer.tui.text.lines import BLANK, Line, safe, wrap
+from explorer.tui.tree.sites import operands_of, sites_of
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.options import Options
+
+__all__ = ["AskCost", "AskPlan", "Figures", "Made", "TileDialog"]
+
+AskPlan = Callable[[TileSpec], Awaitable[Plan]]
+AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
+"""The engine's cost of a spec on a machine; True has every site's formulas, None those of a single one."""
+
+_EDGES = ("ragged", "padded")
+_GROUPED = ("leave", "pack")
+_FORMS = ("auto", "lab", "scan", "unrolled", "batched")
+_SITES = ("all", "this layer", "this kind")
+_PAUSE = 0.15
+"""Seconds without a key before the plan is asked for again."""
+
+
+class _TileEntry(Entry):
+    """Takes what a tile is written with; any other letter is a key of the dialog."""
+
+    def __init__(self, tile: Sequence[int]) -> None:
+        written = "x".join(map(str, tile))
+        super().__init__(value=written, compact=True, id="tile", select_on_focus=False, restrict="[0-9xX,]*")
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Whether a key is meant for the entry."""
+        return character is not None and character in "0123456789xX,"
+
+
+class Made(Page):
+    """What was tiled, with its proof; the tiles are one key away."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "blocks", show=False)]
+
+    def __init__(self, title: str, page: Callable[[int], Sequence[Line]], plan: Plan, **how: str) -> None:
+        super().__init__(title, page, **how)
+        self._plan = plan
+
+    def action_blocks(self) -> None:
+        """Show the tiles of the first site."""
+        from explorer.tui.dialogs.tile_view import TileView
+
+        if self._plan.sites:
+            self.app.push_screen(TileView(self._plan.sites))
+
+
+class Figures(LineList):
+    """The rows of a plan; above the first lies the field before it."""
+
+    rows: Sequence[CostRow] = ()
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return len(self.rows)
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        return self.rows[index].head(width - 1)
+
+    @property
+    def current(self) -> CostRow | None:
+        """The row under the cursor."""
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+
+    def action_up(self) -> None:
+        """One row up, or out of the list."""
+        if self.cursor:
+            super().action_up()
+        else:
+            self.screen.focus_previous()
+
+
+class TileDialog(Dialog[TileSpec]):
+    """Asks for a tiling.
+
+    Args:
+        ask_plan: The engine's plan for a spec.
+        ask_cost: What that costs.
+        chosen: The layer or run under the cursor, with everything inside it.
+        by_value: See `sites_of`.
+        layers: Those that the tiles are shown with: their operands' names.
+        spec: What was asked for last, to begin with.
+        hardware: The machine that was chosen or typed last, wherever that was.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "apply", show=False, priority=True),
+        Binding("f", "formulas", show=False, priority=True),
+        Binding("i", "blocks", show=False, priority=True),
+        Binding("m", "machine", show=False, priority=True),
+        Binding("up", "focus_step(-1)", show=False),
+        Binding("down", "focus_step(1)", show=False),
+        Binding("pageup", "plan_page(-1)", show=False),
+        Binding("pagedown", "plan_page(1)", show=False),
+    ]
+    TITLE_TEXT = "Tile matrix products"
+    HINT = "f formulas · i tiles · m machine · Enter apply · Esc"
+
+    def __init__(
+        self,
+        ask_plan: AskPlan,
+        ask_cost: AskCost,
+        chosen: Sequence[Layer],
+        *,
+        by_value: bool = True,
+        blink: bool = False,
+        layers: Sequence[Layer] = (),
+        spec: TileSpec | None = None,
+        hardware: Hardware | None = None,
+    ) -> None:
+        super().__init__()
+        self._by_value = by_value
+        self._ask_plan, self._ask_cost = ask_plan, ask_cost
+        self._chosen, self._blink, self._layers = tuple(chosen), blink, layers
+        self._begin = spec or TileSpec()
+        self._every: dict[str, tuple[SitePlan, ...]] = {}
+        self._spec: TileSpec | None = None
+        self.plan: Plan | None = None
+        self._example: SiteCost | None = None
+        self._complaint = ""
+        self._machines: dict[str, Hardware | None] = {"none": None}
+        try:
+            self._machines.update(machines.hardware_profiles())
+        except ExplorerError as error:
+            self._complaint = str(error)
+        if hardware is not None and hardware not in self._machines.values():
+            self._machines["as typed"] = hardware
+        known = list(self._machines.values())
+        one = known[-1] if hardware is None and len(known) == 2 else hardware
+        self._first_machine = known.index(one) if one in known else 0
+
+    def body(self) -> ComposeResult:
+        """What is in the box."""
+        # the rows draw their labels themselves: a dialog of half as many widgets opens in half the time
+        with Horizontal(classes="form-row"):
+            yield Static("tile", classes="form-label", markup=False)
+            entry = _TileEntry(self._begin.tile)
+            entry.cursor_blink = self._blink
+            yield entry
+        with Horizontal(classes="form-row"):
+            yield self._options("edges", _EDGES, self._begin.edges)
+            yield self._options("grouped", _GROUPED, self._begin.grouped, label_width=9)
+        yield self._options("form", _FORMS, self._begin.form)
+        yield Options("sites", _SITES, id="sites")
+        names = [safe(name) for name in self._machines]
+        yield self._options("machine", names, names[self._first_machine])
+        yield LineView(id="plan")
+        yield Figures(id="figures")
+        yield LineView(id="about")
+
+    def _options(self, name: str, words: Sequence[str], value: str, **how: int) -> Options:
+        made = Options(name, words, id=name, **how)
+        made.index = words.index(value)
+        return made
+
+    def on_mount(self) -> None:
+        """Ask for the plan of the first choices."""
+        for name in ("#plan", "#about"):
+            self.query_one(name, LineView).can_focus = False
+        # the box has two borders, five fields and a headline
+        room = int(self.app.size.height * 0.94) - 8
+        about = 2 if room < 8 else 4 if room > 20 else 3
+        self.query_one("#about").styles.height = about
+        self.query_one("#figures").styles.height = max(3, min(20, room - about - (room >= 8)))
+        self.query_one("#plan").set_class(room >= 8, "roomy")
+        self.query_one("#tile", Input).focus()
+        self._ask()
+
+    @property
+    def hardware(self) -> Hardware | None:
+        """The machine that is chosen."""
+        return list(self._machines.values())[self.query_one("#machine", Options).index]
+
+    @on(Input.Changed)
+    @on(Options.Changed)
+    def _ask(self) -> None:
+        self._spec = None  # what is on show is no longer what would be done
+        self.run_worker(self._refresh_plan(), group="plan", exclusive=True, exit_on_error=False)
+
+    async def _refresh_plan(self) -> None:
+        await asyncio.sleep(_PAUSE if self.plan is not None else 0)
+        try:
+            if self._grouped not in self._every:
+                self._say("asking the engine…", "dim")
+                asked = await self._ask_plan(replace(TileSpec(), grouped=self._grouped))
+                self._every[self._grouped] = asked.sites
+            self._name_sites(self._every[self._grouped])
+            spec = self.spec()
+            plan = self.plan = await self._ask_plan(spec)
+        except Cancelled:
+            return
+        except ExplorerError as error:
+            self._say(str(error), "bad")
+            self._show_rows(())
+            return
+        self._spec = spec
+        said = self._complaint
+        cost: PlanCost | None = None
+        try:
+            cost = await self._ask_cost(spec, self.hardware, None)
+            self._example = await self._explained(spec, cost)
+        except Cancelled:
+            return
+        except ExplorerError as error:
+            said = str(error)
+        lines = [((safe(said), "warn"),)] if said else []
+        self.query_one("#plan", LineView).show(
+            lambda width: [headline(plan, width), *(x for line in lines for x in wrap(line, width))]
+        )
+        missing = "choose a machine above" if len(self._machines) > 1 else "m types a machine"
+        self._show_rows(cost_rows(plan, cost, self._example, missing))
+
+    async def _explained(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
+        """The largest site with its formulas: those of all would be thousands."""
+        if not cost.sites:
+            return None
+        largest = max(cost.sites, key=lambda site: site.macs)
+        return largest if largest.formulas else await self._formulas_of(spec, largest.name)
+
+    async def _formulas_of(self, spec: TileSpec, site: str) -> SiteCost | None:
+        found = await self._ask_cost(replace(spec, sites=(site,)), self.hardware, True)
+        return next(iter(found.sites), None)
+
+    def _show_rows(self, rows: Sequence[CostRow]) -> None:
+        figures = self.query_one(Figures)
+        figures.rows = rows
+        figures.rows_changed()
+        self._tell()
+
+    @on(LineList.Moved)
+    def _tell(self) -> None:
+        row = self.query_one(Figures).current
+        self.query_one("#about", LineView).show(lambda width: row.about(width) if row is not None else ())
+
+    def _name_sites(self, every: Sequence[SitePlan]) -> None:
+        counts = (len(every), len(self._here(every)), len(self._kind(every)))
+        words = [f"{word} {count:,}" for word, count in zip(_SITES, counts, strict=True)]
+        self.query_one("#sites", Options).set_words(words)
+
+    def _here(self, every: Sequence[SitePlan]) -> list[SitePlan]:
+        return sites_of(self._chosen, every, by_value=self._by_value)
+
+    def _kind(self, every: Sequence[SitePlan]) -> list[SitePlan]:
+        kinds = {site.op for site in self._here(every)}
+        return [site for site in every if site.op in kinds]
+
+    def _say(self, said: str, role: str) -> None:
+        self.query_one("#plan", LineView).show(lambda width: wrap(((safe(said), role),), width) or [BLANK])
+
+    @property
+    def _grouped(self) -> str:
+        return self.query_one("#grouped", Options).value
+
+    def spec(self) -> TileSpec:
+        """What the fields say.
+
+        Raises:
+            ExplorerError: The tile is not a tile, or no site lies in what was chosen.
+        """
+        tile = parse_tile(self.query_one("#tile", Input).value, "tile")
+        which = self.query_one("#sites", Options).index
+        sites: tuple[str, ...] = ()
+        if which:
+            every = self._every.get(self._grouped, ())
+            found = self._here(every) if which == 1 else self._kind(every)
+            if not found:
+                where = self._chosen[0].path if self._chosen else "no layer"
+                raise ExplorerError("no matrix product here that can be tiled", where=where)
+            sites = tuple(site.name for site in found)
+        said = {name: self.query_one(f"#{name}", Options).value for name in ("edges", "form", "grouped")}
+        return replace(self._begin, tile=tile, sites=sites, **said)
+
+    def action_focus_step(self, step: int) -> None:
+        """The field above or below."""
+        (self.focus_next if step > 0 else self.focus_previous)()
+
+    def action_plan_page(self, step: int) -> None:
+        """A page of the figures on or back."""
+        figures = self.query_one(Figures)
+        (figures.action_page_down if step > 0 else figures.action_page_up)()
+
+    def action_formulas(self) -> None:
+        """How every figure of the site under the cursor comes about; of the largest if none is."""
+        row = self.query_one(Figures).current
+        name = row.site if row is not None and row.site else self._example.name if self._example else ""
+        if self._spec is not None and name:
+            self.run_worker(self._show_formulas(self._spec, name), group="formulas", exit_on_error=False)
+
+    async def _show_formulas(self, spec: TileSpec, name: str) -> None:
+        try:
+            site = await self._formulas_of(spec, name)
+        except ExplorerError:
+            return
+        if site is not None:
+            self.app.push_screen(Page("How the figures come about", lambda width: formula_page(site, width)))
+
+    def action_blocks(self) -> None:
+        """The tiles of the site under the cursor; else of the chosen layer, or the first."""
+        from explorer.tui.dialogs.tile_view import TileView
+
+        if self._spec is None or self.plan is None or not self.plan.sites:
+            return
+        sites, row = self.plan.sites, self.query_one(Figures).current
+        named = [site for site in sites if row is not None and site.name == row.site]
+        first = (named or self._here(sites) or list(sites))[0]
+        self.app.push_screen(TileView(sites, sites.index(first), given=operands_of(self._layers)))
+
+    def action_machine(self) -> None:
+        """Ask for a machine; it holds wherever one is needed."""
+        from explorer.tui.dialogs.machine import MachineDialog
+
+        def answered(machine: Machine | None) -> None:
+            if machine is None:
+                return
+            options, hardware = self.query_one("#machine", Options), machines.as_hardware(machine)
+            if hardware not in self._machines.values():
+                self._machines["as typed"] = hardware
+            options.set_words([safe(name) for name in self._machines])
+            options.index = list(self._machines.values()).index(hardware)
+            self._ask()
+
+        self.app.push_screen(MachineDialog(None, blink=self._blink), answered)
+
+    def action_apply(self) -> None:
+        """Do it, if the plan on show is the plan of what the fields say."""
+        if self._spec is not None and self.plan is not None and self.plan.sites:
+            self.dismiss(self._spec)

@@ -1,0 +1,184 @@
+"""The tile view: a site as a grid of blocks that the arrow keys walk through, product by product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.screen import Screen
+
+from explorer.tui.actions.commands import in_scope
+from explorer.tui.pages.blocks import (
+    BESIDE,
+    block_at,
+    block_page,
+    grid_page,
+    keys_line,
+    product_text,
+    site_lines,
+)
+from explorer.tui.pages.tile_blocks import Blocks, Place
+from explorer.tui.text.lines import Line
+from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.strips import Header, Status
+
+if TYPE_CHECKING:
+    from explorer.facts import SitePlan
+
+__all__ = ["TileView"]
+
+
+class _Pane(LineView):
+    """A page made for a width and a height; the screen has the keys."""
+
+    can_focus = False
+
+    class Clicked(Message):
+        """A click in it."""
+
+        def __init__(self, source: _Pane, x: int, y: int) -> None:
+            super().__init__()
+            self.source, self.x, self.y = source, x, y
+
+    def __init__(self, draw: Callable[[int, int], Sequence[Line]], *, id: str) -> None:
+        super().__init__(id=id)
+        self._draw = draw
+
+    def again(self) -> None:
+        """Draw what has changed."""
+        self.show(lambda width: self._draw(width, self.size.height))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another height is another page, too."""
+        self.again()
+
+    async def _on_click(self, event: events.Click) -> None:
+        self.post_message(self.Clicked(self, event.x, event.y))
+
+
+class TileView(Screen[None]):
+    """Shows how sites are cut into tiles, one at a time.
+
+    Args:
+        sites: What can be paged through.
+        at: The one to begin with.
+        given: By a site's output the names of its operands 'A' and 'B', where they are known.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("tiles")),
+        Binding("escape,q", "leave", show=False),
+        Binding("question_mark", "help", show=False),
+    ]
+    AUTO_FOCUS = ""
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
+        (0, "-stacked"),
+        (BESIDE, "-beside"),
+        (100, "-roomy"),
+    ]
+
+    def __init__(
+        self,
+        sites: Sequence[SitePlan],
+        at: int = 0,
+        *,
+        given: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._sites, self._at, self._given = tuple(sites), at, given or {}
+        self._blocks = Blocks.of(self.site)
+        self.place = Place()
+
+    @property
+    def site(self) -> SitePlan:
+        """The site on show."""
+        return self._sites[self._at]
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield Header()
+        with Horizontal(id="blocks"):
+            yield _Pane(self._grid, id="grid")
+            yield _Pane(self._block, id="block")
+        yield Status(id="tile-keys")
+
+    def on_mount(self) -> None:
+        """Show the first block."""
+        many, batch = len(self._sites) > 1, any(site.batch > 1 for site in self._sites)
+        self.query_one("#tile-keys", Status).show(lambda width: (keys_line(many, batch, width),))
+        self._show_site()
+
+    def _grid(self, width: int, height: int) -> list[Line]:
+        return grid_page(self.site, self.place, width, height)
+
+    def _block(self, width: int, height: int) -> list[Line]:
+        return block_page(self.site, self.place, width, height, self._given.get(self.site.output))
+
+    def _show_site(self) -> None:
+        self.query_one(Header).show(lambda width: site_lines(self._sites, self._at, width))
+        self._show_place()
+
+    def _show_place(self) -> None:
+        for pane in self.query(_Pane):
+            pane.again()
+
+    def _go(self, place: Place) -> None:
+        if place != self.place:
+            self.place = place
+            self._show_place()
+
+    # keys
+
+    def action_tile_step(self, axis: str, step: int) -> None:
+        """Another block, slice of the depth, or product of the batch."""
+        self._go(self._blocks.moved(self.place, **{axis: step}))
+
+    def action_tile_jump(self, axis: str, step: int) -> None:
+        """A tenth of the axis further."""
+        self.action_tile_step(axis, step * max(1, self._blocks.count(axis) // 10))
+
+    def action_tile_page(self, step: int) -> None:
+        """A tenth of the rows further; of the columns where there is one row."""
+        self.action_tile_jump("row" if self._blocks.m.count > 1 else "col", step)
+
+    def action_tile_edge(self, axes: str, end: int) -> None:
+        """To the first or the last along axes."""
+        steps = {axis: (2 * end - 1) * self._blocks.count(axis) for axis in axes.split()}
+        self._go(self._blocks.moved(self.place, **steps))
+
+    def action_tile_site(self, step: int) -> None:
+        """The site before or behind."""
+        if len(self._sites) > 1:
+            self._at = (self._at + step) % len(self._sites)
+            self._blocks, self.place = Blocks.of(self.site), Place()
+            self._show_site()
+
+    def action_tile_copy(self) -> None:
+        """Send the product in words to the terminal's clipboard."""
+        self.app.copy_to_clipboard(product_text(self.site, self.place))
+        said: Line = ((" sent to terminal: ", "dim"), (product_text(self.site, self.place), "text"))
+        self.query_one("#tile-keys", Status).show(lambda width: (said,))
+
+    def action_leave(self) -> None:
+        """Back to where it was opened."""
+        self.dismiss(None)
+
+    def action_help(self) -> None:
+        """All keys."""
+        from explorer.tui.dialogs.dialogs import Page
+        from explorer.tui.pages.help import help_lines
+
+        self.app.push_screen(Page("Keys", help_lines))
+
+    def on__pane_clicked(self, event: _Pane.Clicked) -> None:
+        """A click on a block chooses it."""
+        if event.source.id == "grid":
+            size = event.source.size
+            place = block_at(self.site, self.place, event.x, event.y, size.width, size.height)
+            if place is not None:
+                self._go(place)

@@ -1,0 +1,1 @@
+"""What each tab says, as lines."""

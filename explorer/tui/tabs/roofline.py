@@ -1,0 +1,296 @@
+"""The Roofline tab: what bounds each layer on a machine, and how long the model takes at the least.
+
+Without a measurement every layer lies on the roof: its place along it, left or right of the ridge, says
+what bounds it. A layer without MACs has intensity 0 and no place on a logarithmic axis; it is in the list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base import units
+from explorer.report.text.costs import machine_text
+from explorer.tui.text.lines import BLANK, Line, Span, bar, ending, fit, flow, safe, wrap
+from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
+
+if TYPE_CHECKING:
+    from plotille import Canvas
+
+    from explorer.facts.roofline import Roofline, RooflinePoint
+
+__all__ = ["Ranked", "no_machine_page", "point_at", "points_of", "ranked", "roofline_page"]
+
+_LIMITS = {"compute": "good", "memory": "bar", "unknown": "warn"}
+
+
+class Ranked(Struct, frozen=True):
+    """A roofline in the order in which it is shown.
+
+    Attributes:
+        points: The layers, those that take longest first, those of unknown time last.
+        places: Of each the logarithm of its intensity in steps of the plot, None where it has none: a
+            model of 20,000 layers has a few dozen.
+    """
+
+    roofline: Roofline
+    points: tuple[RooflinePoint, ...]
+    places: tuple[int | None, ...]
+
+
+_STEPS = 200
+"""Places a decade: more than any terminal has dots."""
+
+
+def ranked(roofline: Roofline) -> Ranked:
+    """Order the layers by time and place them, once."""
+    points = sorted(roofline.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
+    places = (round(_STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
+    return Ranked(roofline, tuple(points), tuple(places))
+
+
+def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:
+    """Where in `points` the layers `first` to `last` are."""
+    return [i for i, p in enumerate(points) if first <= p.layer <= last]
+
+
+def no_machine_page(key: str, width: int) -> list[Line]:
+    """What stands here before a machine is known."""
+    why = " What bounds each layer, computing or moving bytes, depends on the machine. "
+    how = f"Press {key} to say what it can do at best, or to choose one of the configuration file."
+    return [BLANK, *wrap(((why, "dim"), (how, "text")), width - 1, 1)]
+
+
+def roofline_page(shown: Ranked, at: int, chosen: Collection[int], width: int, height: int) -> list[Line]:
+    """The machine, the bounds, the plot, and the layers by time.
+
+    Args:
+        shown: The figures.
+        at: Where the cursor is among `shown.points`.
+        chosen: Indices of all that the cursor stands for: the layers of a group.
+        width: In cells.
+        height: In cells; the list is cut to it and follows the cursor.
+    """
+    width -= 1
+    if not shown.points:
+        return [*_figures(shown.roofline, width), BLANK, ((" No layer takes time", "dim"),)]
+    at = max(0, min(at, len(shown.points) - 1))
+    marked = set(chosen) | {at}
+    lines, rows = _above(shown, width, height)
+    lines += _plot(shown, at, marked, width, rows)
+    room = _room(len(lines), height, len(chosen))
+    if len(chosen) > 1:
+        lines.append(_together([shown.points[i] for i in chosen], shown.roofline, width))
+    return [*lines, *_list(shown, at, marked, width, room)]
+
+
+def point_at(
+    shown: Ranked, at: int, chosen: Collection[int], row: int, width: int, height: int
+) -> int | None:
+    """The layer in a row of the page that `roofline_page` makes of the same."""
+    above, rows = _above(shown, width - 1, height)
+    lines = len(above) + rows + _AROUND
+    room = _room(lines, height, len(chosen))
+    found = _first(at, room, len(shown.points)) + row - lines - (len(chosen) > 1) - 1
+    return found if _first(at, room, len(shown.points)) <= found < len(shown.points) else None
+
+
+_AROUND = 3
+"""Lines around the plot: its unit, and the axis with the words under it."""
+
+
+def _above(shown: Ranked, width: int, height: int) -> tuple[list[Line], int]:
+    """What stands above the plot, and the rows that it takes."""
+    lines = _figures(shown.roofline, width, brief=height < 14)
+    lines += [BLANK] if height > 18 else []
+    # below are the heading of the list and what is chosen
+    return lines, max(3, min(12, (height - len(lines) - _AROUND - 2) * 5 // 8))
+
+
+def _room(lines: int, height: int, chosen: int) -> int:
+    """Rows of the list under so many lines."""
+    return max(3, height - lines - 1 - (chosen > 1))
+
+
+def _first(at: int, room: int, count: int) -> int:
+    """The first layer in the list's window around the cursor."""
+    return max(0, min(at - room // 2, count - room))
+
+
+def _figures(roofline: Roofline, width: int, *, brief: bool = False) -> list[Line]:
+    """The machine, the bounds of the time, and how many layers each limit holds back."""
+    role = "number" if roofline.coverage >= 1 else "warn"
+    figures: list[Span] = [
+        (machine_text(roofline.machine), "accent"),
+        (f"ridge {roofline.ridge:,.3g} FLOPs a byte", "dim"),
+        (f"at least {_least(roofline.seconds, roofline.coverage)}", role),
+    ]
+    if not brief:
+        figures += [
+            (f"all MACs {_least(roofline.compute_seconds, roofline.coverage)}", "dim"),
+            (f"all bytes {_least(roofline.memory_seconds, roofline.coverage)}", "dim"),
+        ]
+    figures += [
+        (f"{roofline.compute_bound:,} compute-bound", _LIMITS["compute"]),
+        (f"{roofline.memory_bound:,} memory-bound", _LIMITS["memory"]),
+    ]
+    if roofline.unknown:
+        figures.append((f"{roofline.unknown:,} unknown", _LIMITS["unknown"]))
+    return flow((((fit(safe(said), min(len(said), width - 1)), tone),) for said, tone in figures), width)
+
+
+def _least(seconds: float | None, coverage: float) -> str:
+    """A time; of what is known alone it is the least."""
+    return f"{'≥ ' if coverage < 1 and seconds is not None else ''}{units.seconds_text(seconds)}"
+
+
+class _Scale(Struct, frozen=True):
+    """Where things are on the plot: logarithms of FLOPs a byte across, of FLOPs/s upwards."""
+
+    ridge: float
+    ceiling: float
+    low: float
+    high: float
+    across: int
+    rows: int
+
+    @property
+    def floor(self) -> float:
+        """The lower end: the roof rises by as many decades as its slope is long."""
+        return self.ceiling - (self.ridge - self.low)
+
+    @property
+    def top(self) -> float:
+        """The upper end, a little above the roof."""
+        return self.ceiling + (self.ceiling - self.floor) * 0.12
+
+    def dot(self, x: float, y: float) -> tuple[int, int]:
+        """The dot at two logarithms."""
+        return (
+            spread(x, self.low, self.high, 2 * self.across),
+            spread(y, self.floor, self.top, 4 * self.rows),
+        )
+
+    def on_roof(self, x: float) -> tuple[int, int]:
+        """The dot on the roof above the logarithm of an intensity."""
+        return self.dot(x, min(self.ceiling, self.ceiling - (self.ridge - x)))
+
+
+def _plot(shown: Ranked, at: int, marked: Collection[int], width: int, rows: int) -> list[Line]:
+    """The roof with every layer that has a place on it; the cursor's on a stem, marked ones as diamonds."""
+    ridge, peak = math.log10(shown.roofline.ridge), math.log10(2 * shown.roofline.machine.peak_macs)
+    dots, diamonds = _spots(shown, range(len(shown.points))), _spots(shown, marked)
+    everywhere = [place / _STEPS for _, place in dots] + [ridge]
+    low = min(math.floor(min(everywhere) - 0.1), ridge - 1)
+    high = max(math.ceil(max(everywhere) + 0.1), ridge + 0.7)
+    scale = _Scale(ridge, peak, low, high, 1, rows)
+    ticks = log_ticks(scale.floor, scale.top, max(2, rows // 2))
+    margin = max((len(_rate(power)) for power in ticks), default=0)
+    scale = replace(scale, across=max(8, width - margin - 2))
+    here = shown.places[at]
+
+    def roof(canvas: Canvas) -> None:
+        corner = scale.dot(ridge, peak)
+        canvas.line(*scale.dot(low, scale.floor), *corner)
+        canvas.line(*corner, *scale.dot(high, peak))
+
+    def below_ridge(canvas: Canvas) -> None:
+        x, y = scale.dot(ridge, peak)
+        for step in range(0, y, 3):
+            canvas.point(x, step)
+
+    def layers(limit: str) -> Callable[[Canvas], None]:
+        def draw(canvas: Canvas) -> None:
+            for marker, spots in (("●", dots), ("◆", diamonds)):
+                for bound, place in spots:
+                    if bound == limit:
+                        canvas.point(*scale.on_roof(place / _STEPS), marker=marker)
+
+        return draw
+
+    def stem(canvas: Canvas) -> None:
+        if here is not None:
+            x, y = scale.on_roof(here / _STEPS)
+            canvas.line(x, 0, x, y)
+
+    def cursor(canvas: Canvas) -> None:
+        if here is not None:
+            canvas.point(*scale.on_roof(here / _STEPS), marker="◆")
+
+    parts: list[Part] = [("track", below_ridge), ("dim", roof), ("accent", stem)]
+    parts += [(_LIMITS[limit], layers(limit)) for limit in ("memory", "compute")]
+    picture = overlay(scale.across, rows, [*parts, ("accent", cursor)])
+    labels = {
+        rows - 1 - scale.dot(low, power)[1] // 4: fit(_rate(power), margin, right=True)
+        for power in reversed(ticks)
+    }
+    below = [
+        (scale.dot(power, peak)[0] // 2, _power(power)) for power in log_ticks(low, high, scale.across // 8)
+    ]
+    unit = "FLOPs/s over FLOPs a byte"
+    if here is None:  # 0 has no logarithm
+        unit = "this layer has no MACs" if shown.points[at].macs == 0 else "this layer is not known"
+    return [((fit(" " * (margin + 2) + unit, width), "dim"),), *framed(picture, labels, below)]
+
+
+def _spots(shown: Ranked, indices: Iterable[int]) -> set[tuple[str, int]]:
+    """Where layers are on the roof, each place once."""
+    return {(shown.points[i].limit, place) for i in indices if (place := shown.places[i]) is not None}
+
+
+def _rate(power: int) -> str:
+    """A power of ten beside the axis: '100 G', '10 T'."""
+    return units.rate_text(10.0**power, "").replace(".00", "").strip()
+
+
+def _power(power: int) -> str:
+    """A power of ten below a logarithmic axis: '0.1', '1', '10 k'."""
+    return f"{10.0**power:g}" if power < 3 else units.count_text(10**power).replace(".00", "")
+
+
+def _together(points: Sequence[RooflinePoint], roofline: Roofline, width: int) -> Line:
+    known = [p.seconds for p in points if p.seconds is not None]
+    coverage = len(known) / len(points)
+    seconds = sum(known) if any(known) or coverage == 1 else None
+    share = units.percent_text(seconds, roofline.seconds)
+    said = f" {len(points):,} layers chosen: {_least(seconds, coverage)}, {share}"
+    return ((fit(said, width), "accent"),)
+
+
+def _list(shown: Ranked, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:
+    """A window on the layers by time, around the cursor."""
+    points, roofline = shown.points, shown.roofline
+    kind = 14 if width >= 60 else 0
+    gauge = 8 if width >= 50 else 0
+    part = 7 if width >= 44 else 0
+    name = max(8, width - kind - gauge - part - 8 - 9 - 3)
+    columns = fit("time", 8, right=True) + " " * gauge + fit("share", part, right=True)
+    count = fit(f" {at + 1:,} of {len(points):,} by time", name + 3 + kind)
+    lines: list[Line] = [((count, "head"), (columns + fit("bound", 9, right=True), "dim"))]
+    start = _first(at, room, len(points))
+    for i in range(start, min(start + room, len(points))):
+        point = points[i]
+        filled, track = bar(point.share, max(0, gauge - 1))
+        time = units.seconds_text(point.seconds)
+        share = units.percent_text(point.seconds, roofline.seconds)
+        lines.append(
+            (
+                (" ◆ " if i in marked else "   ", "accent" if i == at else _LIMITS[point.limit]),
+                (
+                    fit(ending(safe(point.path) or "(unnamed)", name - 1), name),
+                    "strong" if i == at else "text",
+                ),
+                (fit(safe(point.kind), kind), "dim"),
+                (fit(time, 8, right=True), "warn" if point.seconds is None else "number"),
+                (" " if gauge else "", "text"),
+                filled,
+                track,
+                (fit(share, part, right=True), "dim"),
+                (fit(point.limit if point.seconds != 0 else "-", 9, right=True), _LIMITS[point.limit]),
+            )
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""Terminals: over SSH, on a console, with a clipboard far away."""

@@ -1,0 +1,1 @@
+"""Lines of roles, their colours, and plots made of text."""

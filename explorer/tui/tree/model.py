@@ -1,0 +1,477 @@
+"""Which rows of the layer tree are on show, in which order.
+
+Textual's own tree builds an object a row: 100,000 rows cost seconds. Here a row is an integer: the id
+of a layer; when negative, a run of identical siblings (`layers.0 … layers.11`) that starts with layer
+`-row - 1`; and below all those, a range of the children of something that has thousands of them. Rows come
+to be when what they lie in is opened, and a layer is taken out when its row is drawn: what the tree has to
+know of all of them lies in arrays (`explorer.process.rows`). No terminal is needed to test it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from explorer.process.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN, WIDE, Rows, structure_of
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer, Totals
+
+__all__ = ["MATCHES", "METRICS", "Metric", "Shape", "TreeModel"]
+
+
+class Metric(Struct, frozen=True):
+    """A column of the tree: its heading, the figure of a layer and of the whole model, and its unit."""
+
+    id: str
+    title: str
+    of: str
+    total: Callable[[Totals], int | None]
+    in_bytes: bool = False
+
+
+METRICS = (
+    Metric("macs", "MACs", "macs", lambda t: t.macs),
+    Metric("params", "params", "params", lambda t: t.params),
+    Metric("weights", "weights", "weight_bytes", lambda t: t.weight_bytes, True),
+    Metric("activations", "activations", "activation_bytes", lambda t: t.activation_bytes_sum, True),
+)
+
+_OPEN_AT_FIRST = 60
+
+
+MATCHES = 2_000
+"""Layers found by a filter that are shown; what is found beyond is counted."""
+
+
+class Shape(Struct, frozen=True):
+    """How a tree is laid out, whatever its layers.
+
+    Attributes:
+        metric: Id of the column; of none that exists leaves the first.
+        opened: Open rows: the path of a layer, and whether the row is the run that it begins.
+    """
+
+    metric: str
+    by_cost: bool
+    opened: frozenset[tuple[str, bool]]
+
+
+class TreeModel:
+    """The visible rows of a tree of layers.
+
+    Args:
+        layers: In pre-order, as `facts.Analysis` lists them.
+
+    Attributes:
+        matches: Of a filter, those that are shown; None without one.
+        found: How many layers it has found so far.
+        growing: Rows are still being read, so that a group may hold more than is known of it.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = layers
+        self.structure = layers.structure if isinstance(layers, Rows) else structure_of(layers)
+        self.end = self.structure.end
+        self.count = len(self.end)
+        self.deepest = self.structure.deepest
+        self.growing = False
+        self._chosen = False
+        self.metric = self._first_metric()
+        self.by_cost = False
+        self.opened: set[int] = set()
+        self.matches: set[int] | None = None
+        self.found = 0
+        self._ranges: list[tuple[int | None, int]] = []
+        self._range_of: dict[tuple[int | None, int], int] = {}
+        self._within: dict[int, list[int]] = {}
+        self._closed: set[int] = set()
+        self._above: dict[int, int | None] = {}
+        self._depths: dict[int, int] = {}
+        self._paths: dict[int, str] = {}
+        self.rows: list[int] = []
+        self._open_first_levels()
+        self.rebuild()
+
+    # what a row is
+
+    def first(self, row: int) -> int:
+        """The layer of a row; the first one of a run or a range."""
+        if row >= 0:
+            return row
+        return -row - 1 if row >= -self.count else self._span(row)[0]
+
+    def members(self, row: int) -> Sequence[int]:
+        """The layers behind a row: itself, every block of its run, or the children of its range."""
+        if row >= 0:
+            return (row,)
+        if row >= -self.count:
+            first = -row - 1
+            size = self.end[first] - first
+            # blocks that are built alike have as many rows each
+            return range(first, first + size * self.structure.repeat[first], size)
+        first, stop = self._span(row)
+        return range(first, stop) if self._is_flat(row) else [*self._hop(first, stop)]
+
+    def is_range(self, row: int) -> bool:
+        """Whether the row stands for children that need not be alike."""
+        return row < -self.count
+
+    def _span(self, row: int) -> tuple[int, int]:
+        """The first layer of a range, and the one behind its last."""
+        above, place = self._ranges[-row - self.count - 1]
+        starts = self._starts(above)
+        if place + 1 < len(starts):
+            return starts[place], starts[place + 1]
+        if above is None:
+            return starts[place], self.count
+        if above >= 0:
+            return starts[place], self.end[above]
+        last = self.members(above)[-1]
+        return starts[place], self.end[last]
+
+    def _starts(self, above: int | None) -> Sequence[int]:
+        """Where the ranges under a row begin."""
+        if above is not None and above < 0:
+            return self.members(above)[::RANGE]
+        return self.structure.wide.get(-1 if above is None else above, ())
+
+    def _is_flat(self, row: int) -> bool:
+        """Whether nothing lies in the children of a range: then they are as many as its layers."""
+        first, stop = self._span(row)
+        above, place = self._ranges[-row - self.count - 1]
+        listed = above is None or above >= 0
+        return listed and stop - first == RANGE and place + 1 < len(self._starts(above))
+
+    def _hop(self, at: int, stop: int) -> Iterator[int]:
+        end = self.end
+        while at < stop:
+            yield at
+            at = end[at]
+
+    def depth(self, row: int) -> int:
+        """Steps of indentation of a row that is on show: runs and ranges that are open count as a level."""
+        return self._depths[row]
+
+    def expandable(self, row: int) -> bool:
+        """Whether something lies under the row."""
+        if row < 0:
+            return True
+        if self.end[row] <= row + 1:
+            return False
+        return self.matches is None or row in self._within
+
+    def is_open(self, row: int) -> bool:
+        """Whether the row's children are on show."""
+        return (row not in self._closed) if self.matches is not None else (row in self.opened)
+
+    def value(self, row: int) -> tuple[int | None, str]:
+        """The row's figure in the current column, and '≤' or '≥' if it is a bound only."""
+        return self.figure(row, self.metric)
+
+    def figure(self, row: int, metric: Metric) -> tuple[int | None, str]:
+        """The row's figure in a column, and '≤' or '≥' if it is a bound only, '≈' if something was assumed.
+
+        The sum over a run counts a parameter that its blocks share once for each block: an upper bound.
+        A group with an unknown part, or of which parts are still being read, sums what is known: a lower one.
+        """
+        flags, column = self.structure.flags, self.structure.columns[metric.of]
+        members = self.members(row)
+        stored = metric.id in ("params", "weights")
+        flag = flags[members[0]] if members else 0
+        bound = ""
+        if flag & GROUP and (self.growing if stored else flag & UNKNOWN):
+            bound = "≥"
+        elif flag & BOUND and metric.id == "macs":
+            bound = "≤"
+        elif flag & ASSUMED and metric.id == "macs":
+            bound = "≈"
+        if row >= 0:
+            value = column[row]
+            return (None if value < 0 else value), bound
+        if isinstance(members, range):
+            at = slice(members.start, members.stop, members.step)
+            values, marks = column[at], list(flags[at])
+        else:
+            values, marks = [column[i] for i in members], [flags[i] for i in members]
+        known: Sequence[int] = values
+        if min(values) < 0:
+            known = [value for value in values if value >= 0]
+            if not known or not self.is_range(row):
+                return None, ""
+            bound = "≥"
+        elif self.is_range(row) and not stored and any(mark & UNKNOWN for mark in marks):
+            bound = "≥"
+        if stored and self.growing and any(mark & GROUP for mark in marks):
+            bound = "≥"
+        elif stored and any(mark & SHARED for mark in marks):
+            bound = "≤"
+        return sum(known), bound
+
+    # which rows there are
+
+    def children(self, row: int | None) -> Iterator[int]:
+        """The rows right under `row` (None: the top), in the order shown."""
+        found: Iterable[int]
+        if self.matches is not None:
+            found = self._within.get(-1 if row is None else row, ())
+        elif row is None or row >= 0:
+            found = self._under(row)
+        elif row >= -self.count:
+            members = self.members(row)
+            found = self._in_ranges(row) if len(members) > WIDE else members
+        elif (above := self._ranges[-row - self.count - 1][0]) is not None and above < 0:
+            found = self.members(row)
+        else:
+            found = self._folded(self._hop(*self._span(row)))
+        if self.by_cost:
+            found = sorted(found, key=self._cost)
+        return iter(found)
+
+    def _under(self, row: int | None) -> Iterable[int]:
+        if (-1 if row is None else row) in self.structure.wide:
+            return self._in_ranges(row)
+        start, stop = (0, self.count) if row is None else (row + 1, self.end[row])
+        return self._folded(self._hop(start, stop))
+
+    def _in_ranges(self, above: int | None) -> list[int]:
+        return [self._range(above, place) for place in range(len(self._starts(above)))]
+
+    def _range(self, above: int | None, place: int) -> int:
+        """The row of a range: always the same."""
+        found = self._range_of.get((above, place))
+        if found is None:
+            self._ranges.append((above, place))
+            found = self._range_of[above, place] = -self.count - len(self._ranges)
+        return found
+
+    def _folded(self, ids: Iterable[int]) -> Iterator[int]:
+        repeats = self.structure.repeat
+        for i in ids:
+            repeat = repeats[i]
+            if repeat > 1:
+                yield -i - 1
+            elif repeat == 1:
+                yield i
+
+    def _cost(self, row: int) -> int:
+        value, _ = self.value(row)
+        return 1 if value is None else -value
+
+    def _open_first_levels(self) -> None:
+        level = list(self.children(None))
+        count = len(level)
+        while level and count <= _OPEN_AT_FIRST:
+            following: list[int] = []
+            for row in level:
+                if row >= 0 and self.end[row] > row + 1:
+                    following += self.children(row)
+                if count + len(following) > _OPEN_AT_FIRST:
+                    return
+            if not following:
+                return
+            self.opened.update(row for row in level if row >= 0 and self.end[row] > row + 1)
+            count += len(following)
+            level = following
+
+    def rebuild(self) -> None:
+        """Make the list of rows anew, after a change of order or filter."""
+        self.rows = list(self._walk(None))
+
+    def _walk(self, row: int | None) -> Iterator[int]:
+        above, depths = self._above, self._depths
+        stack = [(row, self.children(row))]
+        base = 0 if row is None else depths[row] + 1
+        while stack:
+            parent, rest = stack[-1]
+            child = next(rest, None)
+            if child is None:
+                stack.pop()
+                continue
+            above[child], depths[child] = parent, base + len(stack) - 1
+            yield child
+            if self.is_open(child) and self.expandable(child):
+                stack.append((child, self.children(child)))
+
+    # what a user does
+
+    def toggle(self, index: int) -> bool:
+        """Open or close the row at `index`. Returns whether anything changed."""
+        row = self.rows[index]
+        if not self.expandable(row):
+            return False
+        if self.is_open(row):
+            depth, stop = self._depths[row], index + 1
+            while stop < len(self.rows) and self._depths[self.rows[stop]] > depth:
+                stop += 1
+            del self.rows[index + 1 : stop]
+            self._mark(row, False)
+        else:
+            self._mark(row, True)
+            self.rows[index + 1 : index + 1] = list(self._walk(row))
+        return True
+
+    def _mark(self, row: int, opened: bool) -> None:
+        if self.matches is not None:
+            (self._closed.discard if opened else self._closed.add)(row)
+        else:
+            (self.opened.add if opened else self.opened.discard)(row)
+
+    def above(self, row: int) -> int | None:
+        """The row that a row on show lies in, or None at the top."""
+        return self._above.get(row)
+
+    def parent_index(self, index: int) -> int | None:
+        """Where the row above in the hierarchy is, or None at the top."""
+        row = self._above.get(self.rows[index])
+        return None if row is None else self.rows.index(row, 0, index)
+
+    def fold_all(self) -> None:
+        """Close everything."""
+        if self.matches is not None:
+            self._closed = set(self._within)
+        else:
+            self.opened.clear()
+        self.rebuild()
+
+    def set_filter(self, matches: Iterable[int] | None) -> None:
+        """Show only `matches` and what they lie in; None shows everything again."""
+        self.matches = None if matches is None else set()
+        self.found = 0
+        self._closed.clear()
+        self._within = {}
+        self.add_matches(matches or ())
+
+    def add_matches(self, matches: Iterable[int]) -> None:
+        """More that a filter finds, in the order of the tree; shown up to `MATCHES` of them."""
+        shown, within, parent = self.matches, self._within, self.structure.parent
+        for match in matches:
+            self.found += 1
+            if shown is None or len(shown) >= MATCHES:
+                continue
+            shown.add(match)
+            child, row = match, parent[match]
+            while True:
+                beside = within.get(row)
+                if beside is None:
+                    within[row] = [child]
+                elif beside[-1] != child:
+                    beside.append(child)
+                if beside is not None or row < 0:
+                    break
+                child, row = row, parent[row]
+        self.rebuild()
+
+    @property
+    def shape(self) -> Shape:
+        """Column, order and open rows."""
+        opened = frozenset(
+            (self._path(self.first(row)), row < 0) for row in self.opened if not self.is_range(row)
+        )
+        return Shape(self._metric_id, self.by_cost, opened)
+
+    @property
+    def _metric_id(self) -> str:
+        """Of the column; empty if it stands in for the first, which says nothing of these rows."""
+        return self.metric.id if self._chosen or self.metric is METRICS[0] else ""
+
+    def _first_metric(self) -> Metric:
+        """The column shown unless another is asked for: of tensors alone nobody knows the work."""
+        known = self.structure.known
+        return METRICS[1] if METRICS[0].of not in known and METRICS[1].of in known else METRICS[0]
+
+    def _path(self, layer: int) -> str:
+        path = self._paths.get(layer)
+        if path is None:
+            path = self._paths[layer] = self.layers[layer].path
+        return path
+
+    def take_shape(self, shape: Shape, ids: Mapping[str, int] | None = None) -> None:
+        """Take over another tree's column, order and open rows: what follows a change looks alike.
+
+        Rows are known by their path (`ids`: where those are, if that is known); where none is known, the
+        first levels stay open.
+        """
+        wanted = next((m for m in METRICS if m.id == shape.metric), METRICS[0])
+        self._chosen = wanted is not METRICS[0]
+        self.metric = wanted if self._chosen else self._first_metric()
+        self.by_cost = shape.by_cost
+        opened: set[int] = set()
+        if shape.opened:
+            if ids is None:
+                paths = {path for path, _ in shape.opened}
+                ids = {layer.path: layer.id for layer in self.layers if layer.path in paths}
+            for path, is_run in shape.opened:
+                at = ids.get(path)
+                if at is not None and at < self.count and (not is_run or self.structure.repeat[at] > 1):
+                    opened.add(-at - 1 if is_run else at)
+        self.opened = opened or self.opened
+        self.rebuild()
+
+    def grow_from(self, before: TreeModel) -> None:
+        """Take over what was open in a tree whose rows are the first of these."""
+        self.by_cost, self._chosen = before.by_cost, before._chosen
+        if before._chosen:
+            self.metric = before.metric
+        repeat = self.structure.repeat
+        self.opened = {
+            row
+            for row in before.opened
+            if row >= 0 or (not before.is_range(row) and repeat[before.first(row)] > 1)
+        }
+        self._ranges, self._range_of = [], {}
+        self.rebuild()
+
+    def index_of(self, layer: int | None, otherwise: int, *, run: bool = False) -> int:
+        """Where a layer, or the run that it begins, is on show; `otherwise` if it is not."""
+        if layer is not None:
+            for row in (-layer - 1, layer) if run else (layer, -layer - 1):
+                with suppress(ValueError):
+                    return self.rows.index(row)
+        return otherwise
+
+    def set_order(self, *, by_cost: bool) -> None:
+        """Sort siblings by the current column, or leave them as they are executed."""
+        self.by_cost = by_cost
+        self.rebuild()
+
+    def set_metric(self, metric: Metric) -> None:
+        """Switch the column; a sorted tree is sorted by it."""
+        self.metric, self._chosen = metric, True
+        if self.by_cost:
+            self.rebuild()
+
+    def reveal(self, layer: int) -> int:
+        """Open what `layer` lies in. Returns the index of its row, or 0 if a filter hides it."""
+        if self.matches is None:
+            node = layer
+            while node >= 0:
+                self._open_to(node)
+                node = self.structure.parent[node]
+                if node >= 0:
+                    self.opened.add(node)
+            self.rebuild()
+        try:
+            return self.rows.index(layer)
+        except ValueError:
+            return 0
+
+    def _open_to(self, layer: int) -> None:
+        """Open the run and the range among its siblings that hide a layer."""
+        repeat = self.structure.repeat[layer]
+        head = layer
+        if repeat != 1:
+            place = 0 if repeat > 1 else -repeat
+            head = layer - place * (self.end[layer] - layer)
+            run = -head - 1
+            self.opened.add(run)
+            if self.structure.repeat[head] > WIDE:
+                self.opened.add(self._range(run, place // RANGE))
+        parent = self.structure.parent[layer]
+        starts = self.structure.wide.get(parent)
+        if starts:
+            self.opened.add(self._range(None if parent < 0 else parent, bisect_right(starts, head) - 1))

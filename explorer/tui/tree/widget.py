@@ -1,0 +1,169 @@
+"""The layer tree: a row a layer, with a bar for its share of the model's cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
+
+from rich.cells import cell_len
+
+from explorer.tui.text.lines import BLANK, Line, bar, bytes_figure, count_figure, fit, middle, safe
+from explorer.tui.tree.model import TreeModel
+from explorer.tui.widgets.line_view import LineList
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer, Totals
+
+__all__ = ["LayerTree", "row_name", "tree_line"]
+
+_NUMBER, _EXACT_NUMBER = 11, 17
+_TILED = " ▦"
+"""Behind the kind of a layer that is made of tiles; a diff marks it with the same sign."""
+_NAME = 12
+"""Cells that the deepest names keep before levels move closer together."""
+
+
+class LayerTree(LineList):
+    """Rows of a `TreeModel`, drawn when they are seen."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.model = TreeModel(())
+        self.totals: Totals | None = None
+        self.exact = False
+
+    def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
+        """Show another model, from its top or (`keep_cursor`) from the row where the last one was."""
+        row = self.current_row if keep_cursor else None
+        self.model, self.totals = model, totals
+        if row is not None:
+            self.cursor = model.index_of(model.first(row) if row >= 0 else -row - 1, self.cursor, run=row < 0)
+        self.rows_changed(keep_cursor=keep_cursor)
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the open rows and of the one under the cursor."""
+        layer = self.current_layer
+        return sorted({path for path, _ in self.model.shape.opened} | ({layer.path} if layer else set()))
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return len(self.model.rows)
+
+    @property
+    def current_layer(self) -> Layer | None:
+        """The layer under the cursor."""
+        if not self.model.rows:
+            return None
+        return self.model.layers[self.model.first(self.model.rows[min(self.cursor, self.row_count - 1)])]
+
+    @property
+    def current_row(self) -> int | None:
+        """The row under the cursor, as `TreeModel` knows it."""
+        return self.model.rows[min(self.cursor, self.row_count - 1)] if self.model.rows else None
+
+    @property
+    def chosen(self) -> Sequence[Layer]:
+        """The layer under the cursor, or all blocks of the run there: taken out when they are looked at."""
+        row = self.current_row
+        return () if row is None else _Some(self.model.layers, self.model.members(row))
+
+    def toggle_row(self, index: int, want: bool | None = None) -> bool:
+        """Open or close a row."""
+        row = self.model.rows[index]
+        if want is not None and self.model.is_open(row) == want:
+            return False
+        return self.model.toggle(index)
+
+    def parent_of(self, index: int) -> int | None:
+        """The row that `index` lies in."""
+        return self.model.parent_index(index)
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        if self.totals is None:
+            return BLANK
+        return tree_line(self.model, self.model.rows[index], self.totals, width, self.exact)
+
+
+class _Some(Sequence["Layer"]):
+    """Some of the layers, in order."""
+
+    def __init__(self, layers: Sequence[Layer], ids: Sequence[int]) -> None:
+        self._layers, self._ids = layers, ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Layer]: ...
+
+    def __getitem__(self, at: int | slice) -> Layer | Sequence[Layer]:
+        if isinstance(at, slice):
+            return _Some(self._layers, self._ids[at])
+        return self._layers[self._ids[at]]
+
+
+def row_name(layers: Sequence[Layer], room: int) -> str:
+    """The name of a row in `room` cells; a run reads `layers.0 … layers.11`, or `layers.0 … 11`."""
+    first, last = safe(layers[0].name), safe(layers[-1].name)
+    if len(layers) == 1:
+        return middle(first, room)
+    name = f"{first} … {last}"
+    if cell_len(name) > room:
+        name = f"{first} … {last[_shared(first, last) :]}"
+    return middle(name, room)
+
+
+def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: bool) -> Line:
+    """One row: indentation, name, kind, bar, figure."""
+    first = model.layers[model.first(row)]
+    members = model.members(row)
+    opens = model.expandable(row)
+    glyph = ("▾ " if model.is_open(row) else "▸ ") if opens else "  "
+    value, bound = model.value(row)
+    whole = model.metric.total(totals)
+    number_width = min(_EXACT_NUMBER if exact else _NUMBER, max(6, width // 3))
+    bar_width = 14 if width >= 64 else 8 if width >= 46 else 5 if width >= 36 else 0
+    kind_width = min(18, width // 5) if width >= 56 else 0
+    gap = " " if kind_width else ""
+    name_width = max(4, width - number_width - bar_width - kind_width - len(gap) - 2)
+    # one step for the whole tree: where levels differ by it, names line up under their parent's
+    indent = ("  " if name_width - 2 * model.deepest >= _NAME else " ") * model.depth(row)
+
+    times = f" ×{len(members):,}" if len(members) > 1 else ""
+    room = max(1, name_width - len(indent) - 2 - len(times))
+    name = row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
+    kind = "" if model.is_range(row) else safe(first.kind) + _TILED * first.tiled
+    name_role = "dim" if model.matches is not None and first.id not in model.matches else "text"
+    if not kind_width and not times and room - len(name) >= 4 and kind and kind != first.name:
+        tail = "  " + fit(kind, room - len(name) - 2)
+    else:
+        tail = " " * max(0, room - len(name))
+    figure = (bytes_figure if model.metric.in_bytes else count_figure)(value, exact)
+    figure = f"{bound} {figure}" if bound and value is not None else figure
+    number_role = "warn" if value is None or bound else ("number" if value else "dim")
+    share = value / whole if value and whole else 0.0
+    filled, track = bar(share, bar_width)
+    return (
+        (indent, "text"),
+        (glyph, "dim"),
+        (name, name_role),
+        (times, "accent"),
+        (fit(tail, max(0, room - cell_len(name))), "dim"),
+        (gap + fit(kind, kind_width), "dim"),
+        (" ", "text"),
+        filled,
+        track,
+        (fit(figure, number_width, right=True), number_role),
+        (" ", "text"),
+    )
+
+
+def _shared(first: str, last: str) -> int:
+    """How many characters two names begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)

@@ -1,0 +1,125 @@
+"""The interpreter's operators against onnx's own node tests: whatever is in the tables and not refused."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import onnx  # noqa: E402
+from onnx import TensorProto, numpy_helper  # noqa: E402
+from onnx.backend.test.case.node import collect_testcases  # noqa: E402
+
+from explorer.base.errors import BadModel  # noqa: E402
+from explorer.engine.convert.onnx_to_torch_interpreter.domain import OPERATORS  # noqa: E402
+from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx  # noqa: E402
+from explorer.engine.convert.running import as_array, as_tensor  # noqa: E402
+from explorer.engine.formats.onnx import reader  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+REFUSED = (
+    "attention",  # soft caps, windows, lengths, inner scores
+    "uint16",  # torch has no arithmetic of them
+    "uint32",
+    "uint64",
+    "bitwise_not_3d",
+    "cubic",
+    "crop_and_resize",
+    "antialias",
+    "not_larger",
+    "not_smaller",
+    "training_dropout",
+    "reduce_max_empty_set",
+    "reduce_min_empty_set",
+)
+"""Parts of the names of cases that may be refused with one line; a wrong number is allowed to none."""
+
+
+@cache
+def cases() -> dict[str, list[Any]]:
+    """The cases by the operator that they are for."""
+    found: dict[str, list[Any]] = {}
+    for case in collect_testcases(None):
+        ops = {(node.domain, node.op_type) for node in case.model.graph.node}
+        plain = all(
+            v.type.WhichOneof("value") == "tensor_type"
+            for v in (*case.model.graph.input, *case.model.graph.output)
+        )
+        values = (*case.model.graph.input, *case.model.graph.output)
+        kinds = {v.type.tensor_type.elem_type for v in values}
+        # what torch has no tensors of: text, and types of 8 bits and less that are no integers of 8
+        strange = TensorProto.STRING in kinds or max(kinds) >= TensorProto.FLOAT8E4M3FN
+        if len(ops) == 1 and plain and not strange and ops <= set(OPERATORS):
+            found.setdefault(next(iter(ops))[1], []).append(case)
+    return found
+
+
+@pytest.mark.parametrize("op", sorted({op for domain, op in OPERATORS if not domain}))
+def test_an_operator_does_what_onnx_says(op: str, tmp_path: Path) -> None:
+    refused = []
+    for case in cases().get(op, ()):
+        path = tmp_path / "case.onnx"
+        onnx.save(case.model, path)
+        try:
+            run(case, str(path))
+        except BadModel as error:
+            refused.append((case.name, str(error)))
+    assert not [one for one in refused if not any(part in one[0] for part in REFUSED)]
+    assert all("\n" not in said for _, said in refused)
+    if op in cases():
+        assert len(refused) < len(cases()[op])
+
+
+def run(case: Any, path: str) -> None:
+    module = load_onnx(reader.read(path))
+    for given, expected in case.data_sets or ():
+        with torch.no_grad():
+            results = module(*(as_tensor(array(value)) for value in given))
+        results = results if isinstance(results, tuple) else (results,)
+        for result, true in zip(results, expected, strict=True):
+            check(case.name, as_array(result), array(true), case.rtol, case.atol)
+
+
+def array(value: Any) -> Any:
+    held = isinstance(value, TensorProto)  # numbers that numpy has no type for
+    return numpy_helper.to_array(value) if held else np.asarray(value)
+
+
+def check(name: str, got: Any, true: Any, rtol: float, atol: float) -> None:
+    assert (got.shape, got.dtype) == (true.shape, true.dtype), name
+    if got.dtype.kind in "fV":
+        half = got.dtype.itemsize < 4
+        np.testing.assert_allclose(
+            got.astype(np.float64),
+            true.astype(np.float64),
+            rtol=2e-2 if half else rtol,
+            atol=2e-2 if half else max(atol, 1e-6),
+            err_msg=name,
+        )
+    else:
+        assert (got == true).all(), name
+
+
+def test_what_torch_rounds_otherwise_is_refused(tmp_path: Path) -> None:
+    for case in collect_testcases(None):
+        if case.name == "test_cast_FLOAT_to_FLOAT8E4M3FNUZ":
+            onnx.save(case.model, tmp_path / "m.onnx")
+    module = load_onnx(reader.read(str(tmp_path / "m.onnx")))
+    with pytest.raises(BadModel, match="torch does not round to types of 8 bits or less as onnx does"):
+        module(torch.ones(3, 5))
+
+
+def test_an_attribute_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"], steepness=2.0)
+    value = onnx.helper.make_tensor_value_info("x", 1, [2]), onnx.helper.make_tensor_value_info("y", 1, [2])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value[0]], [value[1]]))
+    onnx.save(model, tmp_path / "m.onnx")
+    module = load_onnx(reader.read(str(tmp_path / "m.onnx")))
+    with pytest.raises(BadModel, match="torch cannot run Relu 'y' with the attribute 'steepness' here"):
+        module(torch.zeros(2))

@@ -1,0 +1,126 @@
+"""A folder: which models are in it, whoever put them there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.models import folder
+from explorer.engine.models.registry import recognise
+from explorer.session import Session
+
+Sample = Callable[[str], Path]
+
+
+@pytest.fixture
+def models(tmp_path: Path, sample: Sample) -> Path:
+    """Two models, one of them under another name and in a folder of its own, and things that are none."""
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    shutil.copy(sample("jsc_tiny"), tmp_path / "small.onnx")
+    shutil.copy(sample("lenet"), tmp_path / "deep" / "er" / "weights.bin")
+    (tmp_path / "notes.onnx").write_text("no model, whatever it is called")
+    (tmp_path / "empty.pt").touch()
+    os.mkfifo(tmp_path / "pipe.onnx")
+    return tmp_path
+
+
+def found(path: Path) -> list[tuple[str, str, int | None]]:
+    return [
+        (row.path, row.dtype, row.nbytes) for row in folder.outline(str(path)).rows if row.kind == "model"
+    ]
+
+
+def more(path: Path) -> bool:
+    return any(row.kind == "more" for row in folder.outline(str(path)).rows)
+
+
+def test_its_models_are_found_by_what_is_in_them(models: Path, sample: Sample) -> None:
+    assert found(models) == [
+        ("small.onnx", "onnx", sample("jsc_tiny").stat().st_size),
+        (os.path.join("deep", "er", "weights.bin"), "onnx", sample("lenet").stat().st_size),
+    ]
+    assert recognise(str(models)).name == "folder"
+    assert not more(models)
+
+
+def test_a_folder_is_no_model_and_says_which_are_in_it(
+    models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with pytest.raises(Misuse, match=r"a directory, not a model; name a model in it: small\.onnx, deep"):
+        Session(models).open()
+    with pytest.raises(BadModel, match="a directory, not a model, and no model is in it"):
+        folder.outline(str(tmp_path_factory.mktemp("nothing")))
+
+
+def test_a_folder_that_is_a_model_is_one_row_with_the_size_of_its_files(models: Path) -> None:
+    numpy = pytest.importorskip("safetensors.numpy")
+    llama = models / "deep" / "llama"
+    llama.mkdir()
+    (llama / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    numpy.save_file({"w": np.zeros((8, 8), np.float32)}, llama / "model.safetensors")
+    size = sum(path.stat().st_size for path in llama.iterdir())
+    assert (os.path.join("deep", "llama", ""), "huggingface", size) in found(models)
+    assert not [path for path, _, _ in found(models) if "safetensors" in path]
+
+
+def test_links_are_followed_within_the_folder_and_never_out_of_it(models: Path, sample: Sample) -> None:
+    inside = models / "deep"
+    (inside / "kept.onnx").symlink_to("er/weights.bin")
+    (inside / "out.onnx").symlink_to(sample("lenet"))
+    (inside / "up.onnx").symlink_to("../small.onnx")
+    (inside / "all").symlink_to(models)
+    (inside / "nowhere.onnx").symlink_to("nothing")
+    (inside / "itself.onnx").symlink_to("itself.onnx")
+    assert [path for path, _, _ in found(inside)] == ["kept.onnx", os.path.join("er", "weights.bin")]
+
+
+def test_the_look_is_bounded_and_says_that_there_is_more(
+    models: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = models
+    for name in "abcdefgh":
+        below = below / name
+        below.mkdir()
+    shutil.copy(sample("jsc_tiny"), below / "too_deep.onnx")
+    assert [os.path.basename(path) for path, _, _ in found(models)] == ["small.onnx", "weights.bin"]
+    assert more(models)
+    shutil.rmtree(models / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "MOST_FOLDERS", 1)
+        assert [path for path, _, _ in found(models)] == ["small.onnx"]
+        assert more(models)
+        patch.setattr(folder, "MOST_FILES", 0)
+        with pytest.raises(BadModel, match="no model is among the first 0 files"):
+            found(models)
+    for n in range(30):
+        shutil.copy(sample("jsc_tiny"), models / f"m{n}.onnx")
+    monkeypatch.setattr(folder, "MOST_FILES", 10)
+    assert 0 < len(found(models)) <= 10
+    assert more(models)
+
+
+def test_folders_that_are_never_models_are_passed_over(models: Path, sample: Sample) -> None:
+    for name in (".git", "__pycache__", "node_modules"):
+        (models / name).mkdir()
+        shutil.copy(sample("jsc_tiny"), models / name / "m.onnx")
+    assert len(found(models)) == 2
+
+
+def test_a_folder_that_may_not_be_read_hides_its_models_and_nothing_else(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def refused(path: str) -> object:
+        if os.fspath(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert [path for path, _, _ in found(models)] == ["small.onnx"]

@@ -1,0 +1,331 @@
+"""A tiled graph with a fault in it is refused, and the report says which fault and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Function, Model, Node, tensor_from_array
+from explorer.engine.proof import verify
+from explorer.engine.proof.sites import run
+from explorer.engine.proof.sites.original import find_original
+from explorer.engine.proof.structure.walk import walk
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.facts import TileSpec
+from tests.engine.proof import tiled as t
+
+UNROLLED = TileSpec(tile=(4, 8, 8), form="unrolled")
+Spoil = Callable[[Model], Model]
+
+
+def exchange(made: Model, a: str, b: str) -> Model:
+    """Two initializers change places."""
+
+    def swapped(node: Node) -> Node:
+        return t.node_like(node, inputs=[{a: b, b: a}.get(i, i) for i in node.inputs])
+
+    return t.with_nodes(made, swapped)
+
+
+def one_ulp(array: np.ndarray) -> np.ndarray:
+    array[3, 5] = np.nextafter(array[3, 5], np.inf)
+    return array
+
+
+def without_last_term(node: Node) -> Node:
+    return t.node_like(node, inputs=node.inputs[:-1]) if node.op == "Sum" else node
+
+
+def last_term_twice(node: Node) -> Node:
+    return t.node_like(node, inputs=[*node.inputs, node.inputs[-1]]) if node.op == "Sum" else node
+
+
+def terms_reversed(node: Node) -> Node:
+    return t.node_like(node, inputs=node.inputs[::-1]) if node.op == "Sum" else node
+
+
+def concat_turned(node: Node) -> Node:
+    return t.node_like(node, inputs=node.inputs[::-1]) if node.op.startswith("Concat2D") else node
+
+
+def wrong_slice_of_x(node: Node) -> Node:
+    if not node.op.startswith("2DMM") or "/x_0_1" not in node.inputs[0]:
+        return node
+    return t.node_like(node, inputs=[node.inputs[0].replace("/x_0_1", "/x_0_0"), node.inputs[1]])
+
+
+def bias_twice(made: Model) -> Model:
+    nodes = []
+    for node in made.graph.nodes:
+        if "y" in node.outputs:
+            nodes += [t.node_like(node, outputs=["once"]), Node("Add", ["once", "b"], ["y"], name="again")]
+        else:
+            nodes.append(node)
+    return t.with_graph(made, nodes=tuple(nodes))
+
+
+def no_bias(node: Node) -> Node:
+    return t.node_like(node, op="Identity", inputs=node.inputs[:1]) if "y" in node.outputs else node
+
+
+def body(*nodes: Node) -> Callable[[Function], Function]:
+    return lambda f: replace(f, nodes=tuple(nodes), record=None)
+
+
+DOUBLED = body(Node("MatMul", ["A", "B"], ["P"]), Node("Add", ["P", "P"], ["C"]))
+RECTIFIED = body(Node("MatMul", ["A", "B"], ["P"]), Node("Relu", ["P"], ["C"]))
+
+FAULTS: dict[str, tuple[Spoil, str]] = {
+    "two tiles swapped": (lambda m: exchange(m, "w/tile_0_0", "w/tile_1_0"), "(0, 0, 0) is not its slice"),
+    "tile cut from elsewhere": (
+        lambda m: t.with_array(m, "w/tile_1_1", lambda a: np.roll(a, 1, axis=0)),
+        "(0, 1, 1) is not its slice",
+    ),
+    "tile transposed": (lambda m: t.with_array(m, "w/tile_2_0", lambda a: a.T), "it is transposed"),
+    "one unit in the last place": (
+        lambda m: t.with_array(m, "w/tile_0_1", one_ulp),
+        "1 of 64 elements differ",
+    ),
+    "a term missing": (lambda m: t.with_nodes(m, without_last_term), "terms are missing"),
+    "a term added twice": (lambda m: t.with_nodes(m, last_term_twice), "twice"),
+    "terms out of order": (lambda m: t.with_nodes(m, terms_reversed), "one is missing"),
+    "Concat in the wrong order": (lambda m: t.with_nodes(m, concat_turned), "(0, 0, 0) is not its slice"),
+    "the wrong block of the input": (lambda m: t.with_nodes(m, wrong_slice_of_x), "takes depth 0 where 8"),
+    "bias twice": (bias_twice, "the bias is added twice"),
+    "bias missing": (lambda m: t.with_nodes(m, no_bias), "the bias is missing"),
+    "function body that doubles": (lambda m: t.with_body(m, "2DMM", DOUBLED), "depth 0 where 8"),
+    "function body that rectifies": (
+        lambda m: t.with_body(m, "2DMM", RECTIFIED),
+        "no part of a tiled product",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found_by_the_walk(fault: str, tmp_path: Path) -> None:
+    spoil, words = FAULTS[fault]
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+    evidence = t.prove(source, UNROLLED, spoil)
+    assert not evidence.passed
+    assert words in evidence.sites[0].structure
+    assert evidence.verdict.startswith("different: site 'fc': ")
+    assert words in evidence.verdict
+
+
+@pytest.mark.parametrize(
+    "fault", [f for f in FAULTS if f not in ("terms out of order", "one unit in the last place")]
+)
+def test_the_same_faults_show_in_the_run_of_the_site_alone(fault: str, tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+    site = t.prove(source, UNROLLED, FAULTS[fault][0]).sites[0]
+    assert site.bound_ratio is not None
+    assert site.bound_ratio > site.limit
+
+
+@pytest.mark.parametrize("row", [5, 100, 300])
+def test_of_a_large_product_a_fault_in_one_row_is_found(
+    row: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only some rows of it are compared with float64; the others with the original's own output."""
+    source = t.linear(tmp_path / "m.onnx", 400, 24, 16)
+    spec = TileSpec(tile=(64, 24, 16), form="unrolled")
+    extra = np.zeros((400, 16), np.float32)
+    extra[row, 3] = 2e-4
+
+    def off(made: Model) -> Model:
+        stored = {**made.graph.initializers, "extra": tensor_from_array("extra", extra)}
+        nodes = [t.node_like(n, outputs=["once"]) if "y" in n.outputs else n for n in made.graph.nodes]
+        return t.with_graph(made, nodes=(*nodes, Node("Add", ["once", "extra"], ["y"])), initializers=stored)
+
+    whole, wrong = t.prove(source, spec), t.prove(source, spec, off).sites[0]
+    monkeypatch.setattr(run, "_IN_FULL", 0)
+    sampled, found = t.prove(source, spec), t.prove(source, spec, off).sites[0]
+    assert sampled.passed
+    assert (sampled.sites[0].rows, sampled.sites[0].mse) == (whole.sites[0].rows, whole.sites[0].mse)
+    assert found.bound_ratio == pytest.approx(wrong.bound_ratio)
+    assert found.bound_ratio > found.limit
+
+
+def test_onnx_itself_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+    after, _ = t.tiled(source, UNROLLED, spoil=FAULTS["two tiles swapped"][0])
+    onnx.checker.check_model(after.path, full_check=True)
+
+
+@pytest.mark.parametrize("form", t.FORMS)
+def test_a_wrong_function_body_is_found_in_every_form_that_has_functions(form: str, tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 8, 24, 16)
+    if form == "batched":
+        spoil: Spoil = lambda m: t.with_array(m, "w/blocks_8x8", lambda a: a * np.float32(1.5))  # noqa: E731
+    else:
+        spoil = lambda m: t.with_body(m, "2DMM", RECTIFIED)  # noqa: E731
+    evidence = t.prove(source, TileSpec(tile=(4, 8, 8), form=form), spoil)  # type: ignore[arg-type]
+    assert not evidence.passed
+    assert not evidence.sites[0].passed
+
+
+def test_a_fault_in_the_body_of_a_scan_is_found(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+
+    def spoil(made: Model) -> Model:
+        def changed(graph):  # type: ignore[no-untyped-def]
+            return replace(graph, nodes=tuple(without_last_term(n) for n in graph.nodes))
+
+        return t.with_scan(made, changed)
+
+    evidence = t.prove(source, TileSpec(tile=(4, 8, 8), form="scan"), spoil)
+    assert "terms are missing" in evidence.sites[0].structure
+
+
+def test_a_tile_of_the_wrong_size_is_refused_though_the_result_is_right(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+    after, _ = t.tiled(source, UNROLLED)
+    _, other = t.tiled(source, TileSpec(tile=(4, 12, 8), form="unrolled", edges="padded"))
+    evidence = verify(source, after, plan=other)
+    assert "8 deep" in evidence.sites[0].structure
+    assert evidence.outputs[0].passed
+
+
+def test_a_false_label_is_refused(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+
+    def relabelled(node: Node) -> Node:
+        if node.metadata.get("tile_hw.mnk") != "0,1,2":
+            return node
+        return t.node_like(node, metadata={**node.metadata, "tile_hw.mnk": "0,1,1"})
+
+    evidence = t.prove(source, UNROLLED, lambda m: t.with_nodes(m, relabelled))
+    assert "labelled (0,1,1)" in evidence.sites[0].structure
+
+
+def test_a_dropped_tile_that_mse_and_allclose_let_pass_is_refused(tmp_path: Path) -> None:
+    """One weight tile of 64 is zero, its values are small: MSE is 1e-9, allclose says yes, we say no."""
+    w = t.weight(128, 128, seed=3, scale=0.5)
+    w[32:48, 32:48] *= 1e-4
+    node = onnx.helper.make_node("Gemm", ["x", "w"], ["y"], name="fc")
+    source = t.model(tmp_path / "m.onnx", [node], {"x": (1, 128)}, {"w": w})
+    spec = TileSpec(tile=(16, 16, 16), form="unrolled")
+    after, plan = t.tiled(source, spec, spoil=lambda m: t.with_array(m, "w/tile_2_2", np.zeros_like))
+    x = np.random.default_rng(0).standard_normal((1, 128)).astype(np.float32)
+    dropped = w.copy()
+    dropped[32:48, 32:48] = 0
+    assert np.mean((x @ dropped - x @ w) ** 2) < 1e-8
+    assert np.allclose(x @ dropped, x @ w, 1e-2, 1e-3)
+    with_plan = verify(source, after, plan=plan)
+    assert "is not its slice" in with_plan.sites[0].structure
+    assert with_plan.sites[0].bound_ratio is not None
+    assert with_plan.sites[0].bound_ratio > 8
+    assert not with_plan.outputs[0].passed
+    assert with_plan.outputs[0].mse is not None
+    assert with_plan.outputs[0].mse < 1e-8
+
+
+def test_a_weight_that_only_the_dense_rows_meet_is_found(tmp_path: Path) -> None:
+    """Behind a Relu that is shut the weight meets zeros only; the dense random rows open it."""
+    shut = np.full(8, -100, np.float32)
+    nodes = [
+        onnx.helper.make_node("Add", ["x", "shut"], ["low"]),
+        onnx.helper.make_node("Relu", ["low"], ["h"]),
+        onnx.helper.make_node("MatMul", ["h", "w"], ["y"], name="fc"),
+    ]
+    source = t.model(tmp_path / "m.onnx", nodes, {"x": (2, 8)}, {"w": t.weight(8, 8), "shut": shut})
+
+    def off(array: np.ndarray) -> np.ndarray:
+        array[1, 1] *= 1.001
+        return array
+
+    evidence = t.prove(
+        source, TileSpec(tile=(4, 4, 4), form="unrolled"), lambda m: t.with_array(m, "w/tile_0_0", off)
+    )
+    assert evidence.outputs[0].equal
+    site = evidence.sites[0]
+    assert site.max_abs == 0
+    assert site.bound_ratio is not None
+    assert site.bound_ratio > 8
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_new_nan_or_inf_never_passes(value: float, tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+
+    def poisoned(array: np.ndarray) -> np.ndarray:
+        array[0, 0] = value
+        return array
+
+    after, plan = t.tiled(source, UNROLLED, spoil=lambda m: t.with_array(m, "w/tile_0_0", poisoned))
+    with_plan = verify(source, after, plan=plan)
+    assert not with_plan.passed
+    assert with_plan.sites[0].nonfinite > 0
+    alone = verify(source, replace(after, metadata={}))
+    assert alone.sites == ()
+    assert not alone.passed
+    assert alone.outputs[0].nonfinite == 4
+    assert "NaN or Inf that the original has not" in alone.outputs[0].reason
+
+
+def test_a_graph_that_contradicts_itself_is_refused_without_a_crash(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+
+    def doubled(graph):  # type: ignore[no-untyped-def]
+        return replace(graph, inputs=graph.inputs * 2)
+
+    after, plan = t.tiled(source, TileSpec(tile=(4, 8, 8), form="scan"))
+    broken = t.with_scan(after, doubled)
+    original = find_original(source, "y")
+    assert original is not None
+    with pytest.raises(NotTiled, match="its graph cannot be followed"):
+        walk(broken, plan.sites[0], original, original.at([(4, 24)], (4, 16)), [(4, 24)], "float32")
+
+
+def test_a_tile_turned_for_one_block_of_rows_only_is_found(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 8, 16, 16)
+
+    def spoil(made: Model) -> Model:
+        turned = Node("Transpose", ["w/tile_0_0"], ["turned"], attributes={"perm": (1, 0)})
+
+        def second_rows(node: Node) -> Node:
+            if node.metadata.get("tile_hw.mnk") != "1,0,0":
+                return node
+            return t.node_like(node, inputs=[node.inputs[0], "turned"])
+
+        changed = t.with_nodes(made, second_rows)
+        return t.with_graph(changed, nodes=(turned, *changed.graph.nodes))
+
+    evidence = t.prove(source, UNROLLED, spoil)
+    assert "tile of product (1, 0, 0) is not its slice" in evidence.sites[0].structure
+    assert "it is transposed" in evidence.sites[0].structure
+
+
+def test_a_fault_beside_the_sites_is_found_even_where_they_run_in_another_form(tmp_path: Path) -> None:
+    nodes = [
+        onnx.helper.make_node("Gemm", ["x", "w"], ["h"], name="fc"),
+        onnx.helper.make_node("Relu", ["h"], ["y"], name="act"),
+    ]
+    source = t.model(tmp_path / "m.onnx", nodes, {"x": (4, 64)}, {"w": t.weight(64, 96)})
+
+    def leaky(node: Node) -> Node:
+        return t.node_like(node, op="Elu", name="act") if node.op == "Relu" else node
+
+    evidence = t.prove(source, TileSpec(tile=(2, 2, 2), form="unrolled"), lambda m: t.with_nodes(m, leaky))
+    assert evidence.sites[0].passed
+    assert "in scan form" in evidence.outputs[0].reason or not evidence.outputs[0].passed
+    assert not evidence.passed
+
+
+def test_a_planned_product_whose_weight_is_computed_in_the_original_is_no_proof(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 4, 24, 16)
+    after, plan = t.tiled(source, UNROLLED)
+    nodes = [
+        onnx.helper.make_node("Relu", ["w0"], ["w"]),
+        onnx.helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc"),
+    ]
+    weights = {"w0": np.abs(t.weight(24, 16, seed=1)), "b": t.weight(16, seed=2)}
+    other = t.model(tmp_path / "other.onnx", nodes, {"x": (4, 24)}, weights)
+    evidence = verify(other, after, plan=plan)
+    assert evidence.verdict_kind == "different"
+    assert evidence.sites == (), "there is no 'w' in it"

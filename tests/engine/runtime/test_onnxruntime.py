@@ -1,0 +1,53 @@
+"""What a runtime makes of a model: the level of optimisation at which it loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.model import Model
+from explorer.engine.proof import verify
+from explorer.engine.runtime.onnxruntime import Session
+from tests.engine.proof import tiled as t
+
+
+def spoiled_by_optimisation(path: Path) -> Model:
+    """Signed bytes that a Reshape reads: onnxruntime's own pass makes a node of it that it then refuses."""
+    zero, scale = np.zeros((), np.int8), np.array(0.05, np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("QuantizeLinear", ["h", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("Reshape", ["d", "shape"], ["r"]),
+        helper.make_node("Tanh", ["r"], ["y"]),
+    ]
+    weights = {"w": t.weight(6, 8), "scale": scale, "zero": zero, "shape": np.array([16])}
+    return t.model(path, nodes, {"x": (2, 6)}, weights, opset=23)
+
+
+def test_a_model_that_optimisation_spoils_runs_at_a_lower_level(tmp_path: Path) -> None:
+    model = spoiled_by_optimisation(tmp_path / "m.onnx")
+    session = Session(model, what="the model")
+    assert session.level == "basic"
+    assert Session(model, what="the model", optimise=False).level == ""
+    x = t.weight(2, 6)
+    plain = Session(model, what="the model", optimise=False).run({"x": x})
+    assert np.array_equal(session.run({"x": x})["y"], plain["y"])
+    assert verify(model, model).passed
+
+
+def test_what_loads_at_no_level_is_refused_in_the_words_of_the_highest(tmp_path: Path) -> None:
+    node = helper.make_node("BitShift", ["x", "x"], ["y"], direction="LEFT")
+    model = t.model(
+        tmp_path / "m.onnx",
+        [node],
+        {"x": (2,)},
+        {},
+        dtypes={"x": TensorProto.UINT16, "y": TensorProto.UINT16},
+    )
+    with pytest.raises(BadModel, match=r"cannot load the model: .*BitShift"):
+        Session(model, what="the model")

@@ -1,0 +1,167 @@
+"""Works side by side: in order, within their memory, ended by the first failure or by the user."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np  # so that there is a BLAS to hold
+import pytest
+from threadpoolctl import threadpool_info
+
+from explorer.base.errors import Cancelled
+from explorer.engine.runtime import parallel
+from explorer.engine.runtime.parallel import Share, awaited, beside, processors, side_by_side
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "processors", lambda: 4)
+
+
+def value(number: int, seconds: float = 0.0) -> Callable[[Share], int]:
+    def work(share: Share) -> int:
+        time.sleep(seconds)
+        return number
+
+    return work
+
+
+@pytest.mark.usefixtures("four")
+def test_results_come_in_the_order_of_the_works_whoever_ends_first() -> None:
+    works = [value(i, 0.02 * (5 - i)) for i in range(5)]
+    assert side_by_side(works, [0] * 5, 1) == [0, 1, 2, 3, 4]
+    assert side_by_side([], [], 1) == []
+
+
+@pytest.mark.usefixtures("four")
+def test_works_run_at_the_same_time() -> None:
+    meeting = threading.Barrier(4)
+    assert sorted(side_by_side([lambda share: meeting.wait(10)] * 4, [1] * 4, 4)) == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("four")
+@pytest.mark.parametrize(("size", "most"), [(1, 4), (2, 2), (3, 1), (9, 1)])
+def test_no_more_memory_is_in_use_than_was_said_and_a_work_above_it_runs_alone(size: int, most: int) -> None:
+    lock, running, seen = threading.Lock(), [], []
+
+    def work(share: Share) -> None:
+        with lock:
+            running.append(None)
+            seen.append(len(running))
+        time.sleep(0.01)
+        with lock:
+            running.pop()
+
+    side_by_side([work] * 12, [size] * 12, 4)
+    assert max(seen) <= most
+
+
+@pytest.mark.usefixtures("four")
+def test_under_a_limit_of_memory_less_runs_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorer.host.memory_limit.in_force", lambda: 8)
+    running: list[None] = []
+    most = 0
+
+    def work(share: Share) -> None:
+        nonlocal most
+        running.append(None)
+        most = max(most, len(running))
+        time.sleep(0.01)
+        running.pop()
+
+    side_by_side([work] * 6, [1] * 6, 100)
+    assert most == 1
+
+
+@pytest.mark.usefixtures("four")
+def test_the_first_failure_in_order_is_told_and_ends_the_others() -> None:
+    def waits(share: Share) -> None:
+        while not share.stopped():
+            time.sleep(0.001)
+        raise Cancelled
+
+    def fails(share: Share) -> None:
+        raise ValueError("mine")
+
+    begun = []
+    with pytest.raises(ValueError, match="mine"):
+        side_by_side([waits, fails, waits, waits, lambda share: begun.append(1)], [0] * 5, 1)
+    assert not begun
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_caller_hears_in_its_own_thread_how_far_it_is_and_may_stop_it(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "processors", lambda: count)
+    here = threading.current_thread()
+    told = []
+
+    def tick(done: int) -> None:
+        assert threading.current_thread() is here
+        told.append(done)
+        if done >= 3:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        side_by_side([value(i) for i in range(50)], [0] * 50, 1, tick=tick)
+    assert told == sorted(told)
+
+
+@pytest.mark.usefixtures("four")
+def test_what_the_user_says_reaches_every_work() -> None:
+    said = threading.Event()
+
+    def work(share: Share) -> None:
+        said.set()
+        assert share.stopped()
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        side_by_side([work, work], [0, 0], 1, cancel=said.is_set)
+
+
+@pytest.mark.usefixtures("four")
+def test_blas_has_its_share_of_the_threads_and_gets_all_of_them_back() -> None:
+    def blas() -> list[int]:
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before = blas()
+    assert before, np.__version__
+    seen = side_by_side([lambda share: (share.threads, blas())] * 4, [0] * 4, 1)
+    assert all(threads == 1 and set(pools) == {1} for threads, pools in seen)
+    assert blas() == before
+    assert [threads for threads, _ in side_by_side([lambda share: (share.threads, 0)] * 2, [0] * 2, 1)] == [
+        2,
+        2,
+    ]
+
+
+def test_who_wants_fewer_threads_says_so_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert processors() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "a few")
+    assert processors() >= 1
+
+
+def test_a_work_goes_on_meanwhile_and_who_gives_up_does_not_wait_for_it(
+    four: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    with beside(lambda: go.wait(60)) as going:
+        assert going is not None
+        assert not going.done()
+        go.set()
+        assert awaited(going, lambda: False)
+    go.clear()
+    with beside(lambda: go.wait(60)) as going:
+        assert going is not None
+        with pytest.raises(Cancelled):
+            awaited(going, lambda: True)
+    assert not going.done()
+    go.set()
+    monkeypatch.setattr(parallel, "processors", lambda: 1)
+    with beside(go.wait) as nothing:
+        assert nothing is None

@@ -1,0 +1,120 @@
+"""The engine in its own process: it can be stopped at once, and its death is one line, not the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from explorer import BadModel, Cancelled, EngineDied, Misuse, SweepSpec, TileSpec
+from explorer.facts.roofline import Machine
+from explorer.process.client import Engine, Event
+
+
+@pytest.fixture
+def engine(sample: Callable[[str], str]) -> Iterator[Engine]:
+    engine = Engine(sample("lenet"))
+    engine.start()
+    yield engine
+    engine.close()
+
+
+def test_it_answers_like_the_session(engine: Engine, sample: Any) -> None:
+    from explorer import Session
+
+    with Session(sample("lenet")) as session:
+        assert engine.submit("analysis").future.result(60) == session.analysis()
+        assert engine.submit("memory").future.result(60) == session.memory()
+        machine = Machine("", 1e12, 1e11)
+        assert engine.submit("roofline", machine).future.result(60) == session.roofline(machine)
+        spec = SweepSpec(tuple((size, 16, 16) for size in range(1, 300)))  # more rows than one message holds
+        assert engine.submit("sweep", spec).future.result(60).rows == session.sweep(spec).rows
+
+
+def test_errors_of_the_session_cross_the_process(sample: Any, tmp_path: Path) -> None:
+    engine = Engine(str(tmp_path / "nothing.onnx"))
+    with pytest.raises(BadModel, match="no such file"):
+        engine.submit("open").future.result(60)
+    # and the engine still answers
+    assert engine.submit("history").future.result(60).current == 0
+    engine.close()
+
+
+def test_a_misused_method_is_refused(engine: Engine) -> None:
+    with pytest.raises(ValueError, match="no method"):
+        engine.submit("close")
+    with pytest.raises(Misuse):
+        engine.submit("plan", TileSpec((0, 0, 0))).future.result(60)
+
+
+def test_a_killed_engine_is_an_error_and_the_next_job_finds_the_history(engine: Engine) -> None:
+    engine.submit("tile", TileSpec((16, 16, 16)), verify=False).future.result(60)
+    assert engine.pid is not None
+    job = engine.submit("verify")
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineDied, match="killed"):
+        job.future.result(60)
+    history = engine.submit("history").future.result(60)
+    assert history.current == 1
+    assert engine.submit("diff").future.result(60).equal is False
+
+
+def test_a_job_can_be_stopped_at_once(sample: Any) -> None:
+    events: list[Event] = []
+    started = threading.Event()
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        if event.kind == "progress":
+            started.set()
+
+    engine = Engine(sample("bert_tiny"), on_event=on_event, dims={"batch": 8, "sequence": 128})
+    engine.start()
+    first = engine.pid
+    job = engine.submit("tile", TileSpec((1, 1, 1), form="batched"))
+    later = engine.submit("history")
+    assert started.wait(60)
+    engine.stop(job)
+    with pytest.raises(Cancelled):
+        job.future.result(1)
+    # what waited behind it is done by the new process
+    assert later.future.result(60).current == 0
+    assert engine.pid != first
+    assert [e.kind for e in events if e.job_id == job.id][-1] == "failed"
+    engine.close()
+
+
+def test_closing_leaves_no_process_and_no_folder(engine: Engine) -> None:
+    engine.submit("tile", TileSpec((16, 16, 16)), verify=False).future.result(60)
+    pid, folder = engine.pid, engine._workdir
+    assert pid is not None
+    assert os.listdir(folder)
+    engine.close()
+    assert not os.path.exists(folder)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_the_engine_ends_when_its_parent_does(sample: Any) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import os, sys; from explorer.process.client import Engine; e = Engine(sys.argv[1]); e.start();"
+        "e.submit('history').future.result(60); print(e.pid, e._workdir, flush=True); os._exit(1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, sample("lenet")], capture_output=True, text=True)
+    pid, folder = done.stdout.split()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not os.path.exists(f"/proc/{pid}") or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+            assert not os.path.exists(folder)
+            return
+        time.sleep(0.05)
+    raise AssertionError("the engine outlived its parent")

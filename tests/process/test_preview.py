@@ -1,0 +1,145 @@
+"""What a header says is on show before the model is analysed, and the rows are those that follow."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from explorer import Session
+from explorer.process import preview
+from explorer.process.client import Engine, Outlined
+from explorer.process.rows import Rows
+from explorer.tui.tree.model import TreeModel
+
+LAYERS = 12
+
+
+def tensors(path: Path, layers: int = LAYERS) -> str:
+    """A safetensors file: blocks of two tensors each, and one of its own."""
+    names = [f"model.layers.{i}.{name}" for i in range(layers) for name in ("a.weight", "b.bias")]
+    header: dict[str, Any] = {}
+    for at, name in enumerate([*names, "head.weight"]):
+        header[name] = {"dtype": "F32", "shape": [2, 3], "data_offsets": [24 * at, 24 * at + 24]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(24 * len(header)))
+    return str(path)
+
+
+def stages(source: str) -> list[tuple[Rows, str]]:
+    """What is sent of a source: rows, and how far they go."""
+    rows = Rows()
+    found: list[tuple[Rows, str]] = []
+    grown = rows.restructured()
+    sent: list[tuple[str, Any]] = []
+    preview.send(source, sent.append)
+    assert sent[-1] == ("end", None)
+    for kind, content in sent:
+        if kind == "rows":
+            for piece in content:
+                rows.add(piece)
+        elif kind == "tree":
+            piece, far = content
+            grown.add(piece)
+            if far:
+                found.append((grown, far))
+                grown = rows.restructured()
+    return found
+
+
+def test_the_rows_of_a_header_are_those_of_the_analysis(tmp_path: Path) -> None:
+    source = tensors(tmp_path / "some.safetensors")
+    ((rows, far),) = stages(source)
+    assert far == "all known"
+    with Session(source) as session:
+        analysis = session.analysis()
+    assert rows.amended(analysis.layers[0].reason) == analysis.layers
+
+
+def test_blocks_in_a_header_fold_like_those_of_an_analysis(tmp_path: Path) -> None:
+    ((rows, _),) = stages(tensors(tmp_path / "some.safetensors"))
+    model = TreeModel(rows)
+    run = next(row for row in model.rows if row < 0)
+    assert len(model.members(run)) == LAYERS
+    assert model.figure(run, model.metric) == (LAYERS * 12, "")
+    assert model.metric.id == "params"
+
+
+def test_operators_of_a_header_lie_in_the_groups_of_the_analysis(sample: Callable[[str], str]) -> None:
+    ((rows, _),) = stages(sample("mobilenet_small"))
+    with Session(sample("mobilenet_small")) as session:
+        layers = session.analysis().layers
+    assert [row.path for row in rows if not row.group] == [x.path for x in layers if not x.group]
+    assert {row.path for row in rows if row.group} == {x.path for x in layers if x.group}
+    # nothing that a header does not tell is given as a number
+    assert rows.structure.known == ()
+    assert all(row.status == "unknown" for row in rows)
+
+
+def test_a_long_header_comes_in_pieces_of_which_the_first_is_small(tmp_path: Path) -> None:
+    source = tensors(tmp_path / "long.safetensors", 4_000)
+    found = stages(source)
+    counts = [len(rows) for rows, _ in found]
+    assert counts[0] <= 1_024
+    assert counts == sorted(counts)
+    assert [far for _, far in found][-1] == "all known"
+    with Session(source) as session:
+        assert counts[-1] == len(session.analysis().layers)
+    # a row keeps its number while more come
+    first, last = found[0][0], found[-1][0]
+    assert [first[i].path for i in range(200)] == [last[i].path for i in range(200)]
+
+
+def test_a_tree_that_grows_stays_open_where_it_was(tmp_path: Path) -> None:
+    found = stages(tensors(tmp_path / "long.safetensors", 4_000))
+    before, after = TreeModel(found[0][0]), TreeModel(found[-1][0])
+    at = next(i for i, row in enumerate(before.rows) if row < 0)
+    before.toggle(at)
+    block = before.rows[at + 1]
+    before.toggle(at + 1)
+    after.grow_from(before)
+    assert after.index_of(block, -1) >= 0
+    assert after.is_open(block)
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x08\x09:\x05abc"])
+def test_what_has_no_header_says_nothing_and_opening_says_why(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(content)
+    assert not stages(str(path))
+    engine = Engine(str(path))
+    try:
+        assert engine.submit("open").future.exception(60) is not None
+        assert engine.outlined(0).result(60) is None
+    finally:
+        engine.close()
+
+
+def test_the_engine_reads_the_header_beside_whatever_it_does_first(tmp_path: Path) -> None:
+    source = tensors(tmp_path / "some.safetensors")
+    engine = Engine(source)
+    try:
+        engine.start()
+        seen = engine.outlined(0).result(60)
+        assert isinstance(seen, Outlined)
+        assert seen.whole
+        assert seen.plain
+        assert seen.header.format == "safetensors"
+        # model, layers; of each block itself, a and b with a tensor each; head and its tensor
+        assert len(seen.rows) == 2 + 5 * LAYERS + 2
+        assert engine.outlined(1).result(60) is None
+    finally:
+        engine.close()
+
+
+def test_whoever_waits_for_the_header_of_an_engine_that_ends_is_told(tmp_path: Path) -> None:
+    engine = Engine(tensors(tmp_path / "some.safetensors"))
+    engine.start()
+    engine.close()
+    for at in range(4):
+        engine.outlined(at).result(10)
+    assert engine.outlined(4).result(10) is None

@@ -1,0 +1,104 @@
+"""Rows that are packed are the same rows, and only those that are looked at are taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from explorer.facts import Layer
+from explorer.process.rows import COLUMNS, PAGE, RANGE, Piece, Rows, packed, pieces, structure_of
+from tests.tui.scripted import alexnet, blocks, flat
+
+
+def sent(layers: Sequence[Layer]) -> Rows:
+    """Rows on the other side of a pipe."""
+    rows = Rows()
+    for page in packed(layers):
+        rows.add(Piece("page", "", page))
+    for piece in pieces(structure_of(layers)):
+        rows.add(piece)
+    return rows
+
+
+def test_packed_rows_are_the_rows() -> None:
+    for layers in (alexnet().layers, blocks(40).layers, ()):
+        rows = sent(layers)
+        assert len(rows) == len(layers)
+        assert rows == layers
+        assert tuple(rows) == layers
+        assert rows[3:17] == layers[3:17]
+        assert rows[::-5] == layers[::-5]
+        assert [rows[i] for i in range(-len(layers), 0)] == list(layers)
+
+
+def test_a_row_that_is_looked_at_takes_one_page_out_and_once() -> None:
+    rows = sent(flat(20 * PAGE).layers)
+    assert rows.opened == 0
+    assert rows[5 * PAGE].name == f"node_{5 * PAGE}"
+    assert rows[5 * PAGE + 1].name == f"node_{5 * PAGE + 1}"
+    assert rows.opened == 1
+    assert rows[7 * PAGE].name == f"node_{7 * PAGE}"
+    assert rows.opened == 2
+
+
+def test_what_was_taken_out_long_ago_is_not_kept() -> None:
+    rows = sent(flat(400 * PAGE).layers)
+    for at in range(0, len(rows), PAGE):
+        assert rows[at].id == at
+    assert len(rows._bodies) <= 128
+    assert len(rows._taken) <= 1_024
+
+
+def test_rows_take_a_fraction_of_the_bytes_that_they_are() -> None:
+    import pickle
+
+    layers = blocks(2_000).layers
+    assert sent(layers).packed_bytes < len(pickle.dumps(layers)) / 2
+
+
+def test_the_structure_has_every_figure_of_the_columns() -> None:
+    layers = blocks(7).layers
+    found = sent(layers).structure
+    for name in COLUMNS:
+        known = [getattr(layer, name) for layer in layers]
+        assert [None if value < 0 else value for value in found.columns[name]] == known
+
+
+def test_figures_beyond_64_bits_stay_exact() -> None:
+    huge = 3 << 70
+    layers = tuple(replace(layer, macs=huge + layer.id) for layer in flat(3).layers)
+    found = sent(layers).structure
+    assert list(found.columns["macs"]) == [huge, huge + 1, huge + 2]
+    assert "macs" in found.known
+
+
+def test_no_piece_of_a_large_structure_is_large() -> None:
+    found = structure_of(flat(300_000).layers)
+    sizes = [len(piece.data) for piece in pieces(found) if piece.code]
+    assert max(sizes) <= 1 << 18
+    assert len(found.wide[-1]) == 300_000 // RANGE
+
+
+def test_every_block_of_a_run_knows_its_place() -> None:
+    found = structure_of(blocks(5).layers)
+    assert [found.repeat[at] for at in (1, 4, 7, 10, 13)] == [5, -1, -2, -3, -4]
+    assert found.end[0] == 16
+    assert found.end[1] == 4
+
+
+def test_a_sample_comes_through_the_engine_packed(sample: Callable[[str], str]) -> None:
+    from explorer import Session
+    from explorer.process.client import Engine
+
+    engine = Engine(sample("bert_tiny"))
+    try:
+        layers = engine.submit("analysis").future.result(60).layers
+        assert isinstance(layers, Rows)
+        assert layers.opened == 0
+        with Session(sample("bert_tiny")) as session:
+            assert layers == session.analysis().layers
+        paths = [layers[7].path, layers[20].path, "nowhere"]
+        assert engine.submit("locate", paths).future.result(60) == {paths[0]: 7, paths[1]: 20}
+    finally:
+        engine.close()

@@ -1,0 +1,151 @@
+"""The filter: what a user types behind `/`, and which layers that finds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explorer.base.errors import Misuse
+from explorer.facts import Layer, TensorInfo
+from explorer.settings.filter import number, search
+
+
+def layer(
+    at: int, path: str, kind: str, parent: int | None = None, *, group: bool = False, **more: object
+) -> Layer:
+    name = path.rpartition(".")[2]
+    return Layer(at, parent, path, name, kind, 0, group, **more)  # type: ignore[arg-type]
+
+
+LAYERS = (
+    layer(0, "features", "Sequential", group=True, macs=2_000_001, params=2_100),
+    layer(
+        1, "features.0", "Conv2d", 0, macs=2_000_000, params=1_000, bytes_read=600_000, bytes_written=600_000
+    ),
+    layer(2, "features.1", "Relu", 0, macs=0, bytes_read=100, bytes_written=100),
+    layer(3, "node_linear", "Gemm", 0, macs=1, params=1_100, bytes_read=None),
+    layer(4, "head[0]", "Secret", macs=None, bytes_read=None, status="unknown"),
+    layer(
+        5, "embed", "Gather", shared_with=("head",), weights=(TensorInfo("tok.weight", "float16", (2, 2)),)
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", (0, 1, 2, 3, 4, 5)),
+        ("relu", (2,)),
+        ("FEATURES", (0, 1, 2, 3)),
+        # the place in the tree is searched too, where the path does not tell it
+        ("features.node_linear", (3,)),
+        ("features.?", (1, 2)),
+        ("f*", (0, 1, 2, 3)),
+        ("head[0]", (4,)),
+        ("head[*", (4,)),
+        ("op:conv", (1,)),
+        ("op:Conv2d", (1,)),
+        ("op:co*", (1,)),
+        ("op:con", ()),
+        ("kind:gemm", (3,)),
+        ("name:linear", (3,)),
+        ("status:unknown", (4,)),
+        ("weight:tok", (5,)),
+        ("dtype:float16", (5,)),
+        ("is:group", (0,)),
+        ("is:shared", (5,)),
+        ("macs>1e6", (1,)),
+        ("macs>=1", (1, 3)),
+        ("macs=0", (2, 5)),
+        ("macs!=0", (1, 3)),
+        ("flops>3M", (1,)),
+        ("params>=1k", (1, 3)),
+        ("params>1k", (3,)),
+        ("bytes<1KiB", (2, 5)),
+        ("bytes>1MiB", (1,)),
+        ("bytes>1MB", (1,)),
+        ("-relu features", (0, 1, 3)),
+        ("-macs>0 -is:group", (2, 4, 5)),
+        # blanks around a sign, before a unit and behind a colon
+        ("macs > 1e6", (1,)),
+        ("macs >1e6", (1,)),
+        ("macs> 1e6", (1,)),
+        ("bytes > 1 MiB", (1,)),
+        ("features params >= 1 k", (1, 3)),
+        ("-macs > 0 -is:group", (2, 4, 5)),
+        ("op: conv", (1,)),
+        ("macs>1 k", (1,)),
+        ("op:conv k", ()),
+        ("--relu", (2,)),
+        ('"-relu"', ()),
+        ('"op:conv"', ()),
+        ("features params>1 op:gemm", (3,)),
+    ],
+)
+def test_a_filter_finds(text: str, found: tuple[int, ...]) -> None:
+    assert search(LAYERS, text) == found
+
+
+@pytest.mark.parametrize("text", ["-" * 3_000, "macs>" + "1" * 3_000 + "!", "a " * 1_500, "*a" * 1_500])
+def test_what_was_pasted_by_mistake_is_refused_in_few_words(text: str) -> None:
+    with pytest.raises(Misuse, match="at most 1,000 characters") as refused:
+        search(LAYERS, text)
+    assert len(str(refused.value)) < 80
+
+
+def test_a_long_filter_is_read_or_refused_in_few_words() -> None:
+    assert search(LAYERS, "-" * 999) == ()
+    assert search(LAYERS, "-" * 900 + "relu") == (2,)
+    assert search(LAYERS, "*u" * 450) == ()
+    for text in ("macs>" + "1" * 900 + "!", "a" * 900 + ">1", "a" * 900 + ":1", "macs:" + "1" * 900):
+        with pytest.raises(Misuse) as refused:
+            search(LAYERS, text)
+        assert len(str(refused.value)) < 130
+
+
+def test_unknown_figures_are_neither_large_nor_small() -> None:
+    assert 4 not in search(LAYERS, "macs>0")
+    assert 4 not in search(LAYERS, "macs<=0")
+    assert 3 not in search(LAYERS, "bytes>0")
+
+
+def test_names_with_colons_can_be_looked_for() -> None:
+    odd = (layer(0, "onnx::Conv_12", "Conv"), layer(1, "op:thing", "Conv"))
+    assert search(odd, "onnx::conv") == (0,)
+    assert search(odd, '"op:thing"') == (1,)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sttus:unknown", "did you mean 'status'"),
+        ("mac>1", "did you mean 'macs'"),
+        ("macs:1000", "write macs>1000"),
+        ("macs>many", "'many' is not a number"),
+        ("macs>", "is not a number"),
+        ("macs>1 zillion macs>1Q", "is not a number"),
+        ('"open', "quote is not closed"),
+    ],
+)
+def test_a_filter_that_cannot_be_understood_says_what_to_write(text: str, words: str) -> None:
+    with pytest.raises(Misuse, match=words):
+        search(LAYERS, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("1e6", 1e6), ("1,000", 1000), ("1_000", 1000), ("1k", 1000), ("1.5M", 1.5e6), ("2Ki", 2048),
+     ("2KiB", 2048), ("2kb", 2000), ("3GiB", 3 * 1024**3), ("7B", 7), ("1e-3", 0.001)],
+)  # fmt: skip
+def test_numbers_take_units(text: str, value: float) -> None:
+    assert number(text) == pytest.approx(value)
+
+
+@given(st.text(max_size=40))
+def test_no_text_breaks_the_filter(text: str) -> None:
+    try:
+        found = search(LAYERS, text)
+    except Misuse:
+        return
+    assert set(found) <= set(range(len(LAYERS)))
