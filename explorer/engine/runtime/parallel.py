@@ -8,7 +8,9 @@ every work has its share of threads, and BLAS is held to it (threadpoolctl, whic
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -21,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from explorer.base.errors import Cancelled
 from explorer.host import memory_limit
 
-__all__ = ["Share", "awaited", "beside", "processors", "side_by_side", "within_limit"]
+__all__ = ["Share", "awaited", "beside", "give_back", "processors", "side_by_side", "within_limit"]
 
 _T = TypeVar("_T")
 
@@ -76,6 +78,14 @@ def awaited(work: Future[_T], stopped: Callable[[], bool]) -> _T:
         if stopped():
             raise Cancelled
     return work.result()
+
+
+def give_back() -> None:
+    """Hands what works have freed back to the system: glibc keeps what a thread freed for the next one."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
 
 
 def side_by_side(

@@ -27,7 +27,7 @@ from explorer.engine.proof.structure.walk import walk
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import portions
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.parallel import Share, side_by_side
+from explorer.engine.runtime.parallel import Share, give_back, side_by_side
 from explorer.engine.runtime.random_inputs import Drawn, any_values, draw
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import Place, places, view
@@ -35,10 +35,10 @@ from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 
 __all__ = ["SiteProof", "exposed", "key_of"]
 
-_EXPOSED = 1 << 27
+_EXPOSED = 1 << 26
 """Bytes of activations that the original hands out at a time."""
 
-_TOGETHER = 1 << 26
+_TOGETHER = 1 << 27
 """Bytes of activations of the sites that are proved side by side."""
 
 
@@ -123,12 +123,15 @@ class SiteProof:
         done, total = 0, len(planned) * len(self.tried)
         wiring = Wiring.of(self.after.graph)
 
+        def size(site: SitePlan) -> int:
+            return _activations(site, found[key_of(site)])
+
         def tick(more: int) -> None:
             self.tell("proving sites", done + more, total)
 
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            groups = list(portions(moved, exposed, _EXPOSED))
+            groups = list(portions(moved, size, _EXPOSED))
             runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
             for group in groups:
                 try:
@@ -143,9 +146,11 @@ class SiteProof:
                     self._note(values)
                 if any(site.place for site in group):
                     self._places(drawn)  # once for all of them
+                # the longest first: the last to end has the others waiting for it
+                group.sort(key=lambda s: -s.products)
                 proved = side_by_side(
                     [partial(self._site, site, found[key_of(site)], values, drawn, wiring) for site in group],
-                    [exposed(site) for site in group],
+                    [size(site) for site in group],
                     _TOGETHER,
                     tick=tick,
                     cancel=self.cancel,
@@ -154,12 +159,14 @@ class SiteProof:
                     known = made.get(key_of(site))
                     made[key_of(site)] = evidence if known is None else both(known, evidence)
                 done += len(group)
+                values = {}
+                give_back()
             if drawn is self.drawn and self.seen:
                 last = next(runs)
                 self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
         failed = (s for s in plan.sites if key_of(s) in self.unresolved)
         return (
-            *made.values(),
+            *(made[key] for key in (key_of(s) for s in planned) if key in made),
             *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
         )
 
@@ -265,6 +272,15 @@ _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
 def exposed(site: SitePlan) -> int:
-    """Bytes of the activations of a site that a run hands out."""
+    """Bytes of the matrices of a site: at least those of the activations that a run hands out."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
     return elements * _WIDTHS.get(site.dtype, 64) // 8
+
+
+def _activations(site: SitePlan, original: Original) -> int:
+    """Bytes of the activations of a site that a run hands out."""
+    attributes = original.node.attributes
+    # a convolution meets every element of its input with each of its taps, but for those that it strides over
+    taps = math.prod(attributes.get("kernel_shape") or ()) / math.prod(attributes.get("strides") or ())
+    width = _WIDTHS.get(site.dtype, 64) // 8
+    return exposed(site) - int(site.batch * site.M * site.K * (1 - 1 / max(taps, 1))) * width

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,17 @@ _WITHOUT_BLAS = 1 << 28
 _ROWS = 1 << 21
 """Elements of X that are widened at a time."""
 
-_LARGE = 1 << 24
-"""Elements of X from which on a site is run sparingly: X exists several times while it is cut."""
-
 _SAMPLED = 32
 """Rows up to which all are compared in the dense draw, and how many of more are by chance."""
 
 _IN_FULL = 1 << 26
 """Multiplications up to which every row of the true activations is compared with float64."""
+
+_SMALL = 1 << 25
+"""Bytes that go into a site up to which its draws are run at a time: a run has them several times."""
+
+_ONE_THREAD = 1 << 20
+"""Multiplications of a product that is over before another thread is awake."""
 
 _TOGETHER = 1024
 """Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
@@ -142,16 +146,17 @@ def run_site(
     before, shown = meaning.out(y), meaning.out(outputs[0])
     left = meaning.left(inputs)
     looked = [_unsure(meaning, inputs, left, before, shown, sampled), sampled]
+    given = [_rows(shown, looked[0]), _rows(meaning.out(outputs.pop()), sampled)]
     references = _references(meaning, draws, [left, meaning.left(dense)], looked)
+    del left, dense
     true = references[0].exact.astype(np.float64)
-    comparison.add(_rows(before, looked[0]), _rows(shown, looked[0]), true)
+    comparison.add(_rows(before, looked[0]), given[0], true)
     if looked[0] is not None:
         rest = np.setdiff1d(np.arange(meaning.M), looked[0], assume_unique=True)
         comparison.add(before[:, rest], shown[:, rest], None)
     # dense rows have no output of the original beside them: NaN shows in the ratio
-    for got, reference, some in zip(outputs, references, looked, strict=True):
-        given = _rows(meaning.out(got), some)
-        here = _ratio(given, reference, unit_roundoff(str(y.dtype)), chain_length(site))
+    for got, reference in zip(given, references, strict=True):
+        here = _ratio(got, reference, unit_roundoff(str(y.dtype)), chain_length(site))
         if here[0] / here[1] >= ratio / limit:
             ratio, limit = here
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
@@ -536,9 +541,9 @@ class _Runner:
         """Runs nodes for every activation and adds `outputs` to what is known of it."""
         if self.share.stopped():
             raise Cancelled
-        made = {o for n in nodes for o in n.outputs}
+        own = {o for n in nodes for o in n.outputs}
         read = dict.fromkeys(name for n in nodes for name in reads(n))
-        inputs = [name for name in read if name in values[0] and name not in made]
+        inputs = [name for name in read if name in values[0] and name not in own]
         given = tuple(Value(n, str(values[0][n].dtype), values[0][n].shape) for n in inputs)
         if self.sessions is None:
             session = self._session(nodes, given, outputs)
@@ -548,13 +553,18 @@ class _Runner:
             if key not in self.sessions:
                 self.sessions[key] = self._session(nodes, given, outputs)
             session = self.sessions[key]
-        for known in values:
-            known.update(session.run({name: known[name] for name in inputs}))
+        feeds = [{name: known[name] for name in inputs} for known in values]
+        small = sum(value.nbytes for known in feeds for value in known.values()) <= _SMALL
+        width = min(self.share.threads, len(feeds)) if small else 1
+        with ThreadPoolExecutor(max(1, width)) as pool:
+            for known, made in zip(values, pool.map(session.run, feeds), strict=True):
+                known.update(made)
 
     def _session(self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]) -> Session:
         what = f"site '{self.site.name}'"
-        large = self.site.batch * self.site.M * self.site.K > _LARGE
-        return _part(self.after, nodes, inputs, outputs, what, self.share.threads, large)
+        large_products = self.site.form == "batched" or math.prod(self.site.tile) > _ONE_THREAD
+        threads = self.share.threads if large_products else 1
+        return _part(self.after, nodes, inputs, outputs, what, threads, True)
 
 
 def _cone(output: str, makers: Mapping[str, Node], stop: set[str]) -> list[Node]:

@@ -156,12 +156,12 @@ def _resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
 def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces:
     """The elements `local` of a sum, term by term; split where a term splits."""
     pieces: Pieces = [(None, [])]
-    for value, times in total.terms:
+    for value, times in total.spread():
         scale = factor * times
         refined: Pieces = []
         for positions, terms in pieces:
             here = local if positions is None else local[positions]
-            added = _term(ledger, value, total.shape, here, scale)
+            added = _term(ledger, value, here, scale)
             if len(added) == 1 and added[0][0] is None:
                 terms += added[0][1]
                 refined.append((positions, terms))
@@ -173,17 +173,12 @@ def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces
     return pieces
 
 
-def _term(
-    ledger: Ledger, value: Symbol | Array, shape: tuple[int, ...], local: Array, factor: float
-) -> Pieces:
-    if isinstance(value, Symbol) and value.shape == shape:
+def _term(ledger: Ledger, value: Symbol | Array, local: Array, factor: float) -> Pieces:
+    if isinstance(value, Symbol):
         if isinstance(value.whole, Product):
             return [(None, [_Term(value.whole, local, factor)])]
         return _resolve(ledger, value.codes.reshape(-1)[local], factor)
-    index = np.unravel_index(local, shape)
-    if isinstance(value, Symbol):
-        return _resolve(ledger, np.broadcast_to(value.codes, shape)[index], factor)
-    return [(None, [_Term(np.broadcast_to(value, shape)[index], local, factor)])]
+    return [(None, [_Term(value.reshape(-1)[local], local, factor)])]
 
 
 class _Rectangle(Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,26 +81,50 @@ class Total(Block):
         super().__init__(base, shape)
         self.terms = terms
 
+    def spread(self) -> Sequence[tuple[Symbol | Array, float]]:
+        """The terms, each of the shape of the sum: a bias is looked at tile by tile."""
+        if any(value.shape != self.shape for value, _ in self.terms):
+            self.terms = [(_spread(value, self.shape), factor) for value, factor in self.terms]
+        return self.terms
+
 
 class Symbol:
-    """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so."""
+    """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so.
 
-    __slots__ = ("_codes", "decoded", "shape", "whole")
+    Codes that `make` gives are not kept: the rows of a convolution are its input many times over.
+    """
 
-    def __init__(self, codes: Array | None, whole: Block | None = None) -> None:
-        self._codes = codes
+    __slots__ = ("_codes", "_make", "decoded", "shape", "whole")
+
+    def __init__(
+        self,
+        codes: Array | None,
+        whole: Block | None = None,
+        *,
+        shape: tuple[int, ...] = (),
+        make: Callable[[], Array] | None = None,
+    ) -> None:
+        self._codes: Array | None = codes
+        self._make = make
         self.whole = whole
         if whole is not None:
-            self.shape: tuple[int, ...] = whole.shape
-        else:
-            assert codes is not None
-            self.shape = codes.shape
+            shape = whole.shape
+        elif codes is not None:
+            shape = codes.shape
+        self.shape: tuple[int, ...] = shape
         self.decoded: Any = None
         """What the structural check found out about it: blocks of the activation serve many products."""
 
     @property
+    def late(self) -> bool:
+        """Whether its codes are made anew for everyone who asks."""
+        return self._make is not None
+
+    @property
     def codes(self) -> Array:
         """The codes, of `shape`."""
+        if self._make is not None:
+            return self._make()
         if self._codes is None:
             assert self.whole is not None
             self._codes = numbered(self.whole.base, self.whole.size).reshape(self.shape)
@@ -108,6 +132,14 @@ class Symbol:
 
 
 Value = Symbol | Array
+
+
+def _spread(value: Value, shape: tuple[int, ...]) -> Value:
+    if value.shape == shape:
+        return value
+    if isinstance(value, Symbol):
+        return Symbol(np.ascontiguousarray(np.broadcast_to(value.codes, shape)))
+    return np.ascontiguousarray(np.broadcast_to(value, shape))
 
 
 def numbered(first: int, size: int) -> Array:

@@ -9,8 +9,10 @@ An operator that is not in the table is no part of a tiled product, and the walk
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,10 @@ Override = Callable[
 """The outputs of a node, or None where the rules here say them; it is handed the rule of a product."""
 
 
+_LATE = 1 << 16
+"""Elements from which on what a Gather takes is made when it is looked at."""
+
+
 class Symbols:
     """The domain of symbols.
 
@@ -43,6 +49,8 @@ class Symbols:
         self.override: Override | None = None
         """What understands some operators otherwise, where the site is one of integers."""
         self.ledger = Ledger()
+        self.recent: list[Any] = [None, None]
+        """The codes that were made last of those that are not kept, and by what."""
 
     # the domain's side of the interpreter
 
@@ -178,7 +186,13 @@ def _reshape(
     shape = list(_integers(args, 1, attributes, "shape") or ())
     if not attributes.get("allowzero", 0):
         shape = [args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
-    return [_moved(args[0], lambda a: a.reshape(shape))]
+    x = args[0]
+    if isinstance(x, Symbol) and x.late:
+        rest = [math.prod(x.shape) // max(-math.prod(shape), 1) if d == -1 else d for d in shape]
+        if math.prod(rest) != math.prod(x.shape):
+            raise ValueError(f"{list(x.shape)} does not become {shape}")
+        return [Symbol(None, shape=tuple(rest), make=lambda: x.codes.reshape(rest))]
+    return [_moved(x, lambda a: a.reshape(shape))]
 
 
 def _flatten(
@@ -234,14 +248,28 @@ def _split(
         sizes = tuple(min(each, length - each * i) for i in range(len(node.outputs)))
     if sum(sizes) != length or min(sizes) < 0 or len(sizes) != len(node.outputs):
         raise ValueError(f"parts of {sizes[:4]} do not make up {length}")
+    before = (slice(None),) * axis
+    if isinstance(args[0], Symbol) and args[0].late:
+        return [*_late_parts(args[0], axis, sizes)]
     source = args[0].codes if isinstance(args[0], Symbol) else args[0]
     parts = []
     at = 0
-    before = (slice(None),) * axis
     for size in sizes:
         parts.append(source[(*before, slice(at, at + size))])
         at += size
     return [Symbol(p) for p in parts] if isinstance(args[0], Symbol) else parts
+
+
+def _late_parts(x: Symbol, axis: int, sizes: Sequence[int]) -> Iterator[Symbol]:
+    """The parts of a Split of codes that are not kept."""
+    for start, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
+        cut = (*(slice(None),) * axis, slice(start, start + size))
+        shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+        yield Symbol(None, shape=shape, make=partial(_cut, x, cut))
+
+
+def _cut(x: Symbol, cut: tuple[slice, ...]) -> Array:
+    return x.codes[cut]
 
 
 def _concat(
@@ -273,7 +301,26 @@ def _gather(
 ) -> Sequence[Value]:
     if isinstance(args[1], Symbol):
         raise ValueError("its indices depend on the data")
-    return [_moved(args[0], lambda a: np.take(a, args[1], int(attributes.get("axis", 0))))]
+    x, index = args
+    axis = int(attributes.get("axis", 0)) % len(x.shape)
+    shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    if not isinstance(x, Symbol) or math.prod(shape) < _LATE:
+        return [_moved(x, lambda a: np.take(a, index, axis))]
+    np.take(np.empty(x.shape[axis], bool), index)  # an index beyond the end is an error here, and not later
+
+    made = partial(_taken, symbols.recent, object(), x, index, axis)
+    return [Symbol(None, shape=shape, make=made)]
+
+
+def _taken(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
+    """What a Gather takes, once for the blocks that are cut from it and looked at one after the other.
+
+    What is kept leads back to no symbol: it would be a circle, and stay.
+    """
+    if recent[0] is not key:
+        recent[:] = key, np.take(x.codes, index, axis)
+    codes: Array = recent[1]
+    return codes
 
 
 def _expand(
