@@ -187,6 +187,19 @@ def test_a_fault_in_how_they_meet_is_found(tmp_path: Path, fault: str) -> None:
     assert re.search(said, site.structure), site.structure
 
 
+WIDE = Case((1, 128, 14, 14), (8, 128, 3, 3), {"pads": [1, 1, 1, 1]})
+"""Rows that are cut inside a Scan, of images so large that the walk does not keep them."""
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_rows_that_a_scan_takes_are_those_of_the_image(tmp_path: Path, axis: int | None) -> None:
+    spoil = (lambda made: made) if axis is None else changed(f"places_{axis}", exchanged)
+    verification = prove(tmp_path, WIDE, TileSpec((64, 64, 64), form="scan"), spoil)
+    (site,) = verification.sites
+    assert site.passed == (axis is None), site.structure
+    assert ("of the input" in site.structure) == (axis is not None), site.structure
+
+
 PACKED = Case((1, 10, 5, 5), (10, 2, 2, 2), {"group": 5})
 """Two groups of 8 x 2 in a pack of 16 x 4; the last pack holds one."""
 
