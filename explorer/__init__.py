@@ -13,6 +13,8 @@ nothing: the screen paints before numpy, onnx or torch are imported.
 
 from __future__ import annotations
 
+from explorer.base.version import __version__
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -69,8 +71,6 @@ __all__ = [
     "to_torch",
     "verify_files",
 ]
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "explorer.engine.convert.onnx_to_torch_interpreter.opening": ("to_torch",),

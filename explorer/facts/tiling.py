@@ -10,11 +10,14 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-__all__ = ["Edges", "Form", "Grouped", "Plan", "SitePlan", "SkippedSite", "TileRule", "TileSpec"]
+__all__ = ["MAX_TILE", "Edges", "Form", "Grouped", "Plan", "SitePlan", "SkippedSite", "TileRule", "TileSpec"]
 
 Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
 Edges = Literal["ragged", "padded"]
 Grouped = Literal["leave", "pack"]
+
+MAX_TILE = 1 << 16
+"""The longest side of a tile."""
 
 
 class TileRule(Struct, frozen=True):

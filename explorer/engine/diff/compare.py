@@ -26,8 +26,8 @@ from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
 from explorer.engine.graph.model import Model, Value
+from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.shapes.subgraphs import call_name, view
-from explorer.engine.tiling.emit.builder import DOMAIN
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff, Progress
 
 __all__ = ["diff"]

@@ -18,8 +18,7 @@ from msgspec import Struct
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import Graph, Model, Node, Tensor
-from explorer.engine.tiling.emit.builder import DOMAIN, MNK_KEY, SITE_KEY
-from explorer.engine.tiling.emit.metadata import plans
+from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY, plans
 from explorer.facts import NodeDiff
 
 __all__ = ["SitePair", "count_inside", "nested_sites", "pair_sites"]

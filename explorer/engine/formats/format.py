@@ -2,7 +2,7 @@
 
 These few names are all that a format needs to register itself, and they import nothing: asking what a
 file is comes before anything that a particular format needs, at every start of the program. What an opened
-model can be asked is in `opening`.
+model can be asked is in `models.opened`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import stat
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from explorer.engine.formats.outline import Outline
-    from explorer.engine.models.opened import Opened, OpenOptions
 
 __all__ = ["HEAD_BYTES", "Format", "Probe"]
 
@@ -105,7 +105,8 @@ class Format:
         label: What stands beside a model's name, for a person: 'ONNX'; the name by default.
         recognise: Whether a source is of this kind, by its content. It must be cheap and import nothing
             heavy, and it is asked of everything: files, folders, and what exists nowhere.
-        open: Opens the model.
+        open: Opens a path with `models.opened.OpenOptions`: gives what answers for the model (`Opened`), or
+            the `tensor_index.Contents` of a file that holds tensors and nothing else.
         outline: Looks at its header only, without running or analysing anything; None where there is no
             file to look at.
         endings: How its files are called. A name decides only where no content does: of a file that is
@@ -139,7 +140,7 @@ class Format:
         about: str,
         *,
         recognise: Callable[[Probe], bool],
-        open: Callable[[str, OpenOptions], Opened],
+        open: Callable[[str, Any], Any],
         outline: Callable[[str], Outline] | None = None,
         endings: tuple[str, ...] = (),
         label: str = "",

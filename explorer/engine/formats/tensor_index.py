@@ -16,10 +16,9 @@ from explorer.base.units import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from explorer.engine.formats.outline import Outline, OutlineRow
-    from explorer.engine.models.opened import Opened, OpenOptions
 
 __all__ = [
     "NO_GRAPH",
@@ -28,7 +27,6 @@ __all__ = [
     "TreeRow",
     "modules_of",
     "named_few",
-    "opened_by",
     "outlined",
     "part_of",
     "rows",
@@ -193,17 +191,6 @@ def outlined(contents: Contents) -> Outline:
         *(("note", note) for note in contents.notes),
     ]
     return Outline(contents.format, contents.source, contents.file_bytes, facts, made())
-
-
-def opened_by(read: Callable[[str], Contents]) -> Callable[[str, OpenOptions], Opened]:
-    """What opens a format of which `read` reads the header."""
-
-    def opened(source: str, options: OpenOptions) -> Opened:
-        from explorer.engine.models.tensors import TensorFile
-
-        return TensorFile(read(source), options)
-
-    return opened
 
 
 def _types(tensors: Sequence[Stored]) -> str:

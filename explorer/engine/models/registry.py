@@ -103,7 +103,10 @@ def open_model(source: str, options: OpenOptions) -> Opened:
         Misuse: An option does not fit the model.
         MissingExtra: It needs a package that is not installed.
     """
+    from explorer.engine.formats.tensor_index import Contents
     from explorer.engine.models.opened import with_rules
+    from explorer.engine.models.tensors import TensorFile
 
     options = with_rules(options)
-    return recognise(source).open(source, options)
+    opened = recognise(source).open(source, options)
+    return TensorFile(opened, options) if isinstance(opened, Contents) else opened

@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from explorer import __version__
 from explorer.base.errors import BadModel, Cancelled
+from explorer.base.version import __version__
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, subgraphs
 from explorer.facts import TileSpec, to_json
 from explorer.facts.cost import Hardware

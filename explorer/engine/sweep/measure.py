@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer import __version__
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.base.version import __version__
 from explorer.engine.sweep.fingerprint import fingerprint
 from explorer.facts import History, Plan, Progress, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware

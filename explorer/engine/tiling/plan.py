@@ -18,8 +18,9 @@ from explorer.engine.tiling.kinds.untiled import NOT_MATRIX
 from explorer.engine.tiling.rules import Choice, choose
 from explorer.engine.tiling.sites import Site
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
+from explorer.facts.tiling import MAX_TILE
 
-__all__ = ["LAB_TILES", "MAX_TILE", "MAX_UNROLLED", "check_tile", "make_plan"]
+__all__ = ["LAB_TILES", "MAX_UNROLLED", "check_tile", "make_plan"]
 
 LAB_TILES = 256
 """Up to this many products `auto` writes a site as in the textbook; above, as a Scan."""
@@ -32,8 +33,6 @@ A runtime takes 0.3 ms to load each product that is a call: 0.8 s for the 2,600 
 
 MAX_UNROLLED = 1 << 20
 """More products than this are not written out one by one: the file would be all names."""
-
-MAX_TILE = 1 << 16
 
 
 def check_tile(tile: Sequence[int]) -> tuple[int, int, int]:

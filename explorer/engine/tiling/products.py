@@ -19,10 +19,11 @@ from explorer.engine.costs.onnx import visitor
 from explorer.engine.costs.onnx_rules import Rules
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.shapes.subgraphs import Place, places
 from explorer.engine.tiling.decompose import decompose
-from explorer.engine.tiling.emit.builder import DOMAIN, SITE_KEY
-from explorer.engine.tiling.sites import Pack, Runs, Site, find_sites
+from explorer.engine.tiling.find_sites import find_sites
+from explorer.engine.tiling.sites import Pack, Runs, Site
 from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Edges, Form, TileRule, TileSpec
+from explorer.facts.tiling import MAX_TILE
 from explorer.settings.parse import parse_conditions
 
 __all__ = ["Choice", "Rules", "choose", "packing"]
@@ -89,8 +90,6 @@ class Rules:
 
 def _check(rule: TileRule) -> None:
     """Refuses what cannot be, with the place where it was said; a program's rules come unread."""
-    from explorer.engine.tiling.plan import MAX_TILE
-
     where = rule.origin or "a rule"
     for name, value, known in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
         if value is not None and value not in known:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
 from explorer.engine.graph.repeated_nodes import Run, Tensors, gathered, held
-from explorer.engine.tiling.emit.builder import DOMAIN, Emission
+from explorer.engine.graph.tile_metadata import DOMAIN, carrying
+from explorer.engine.tiling.builder import Emission
 from explorer.engine.tiling.emit.forms import emit
-from explorer.engine.tiling.emit.metadata import carrying
 from explorer.engine.tiling.sites import Site
 from explorer.facts import Plan, SitePlan, TensorInfo
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import explorer
 from explorer.base.errors import Misuse
+from explorer.base.version import __version__
 from explorer.host.output_files import replacing
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers as layers_document
@@ -42,7 +42,7 @@ def write_sweep(fact: Sweep, path: str) -> None:
 
 
 def _tool() -> str:
-    return f"explorer {explorer.__version__}"
+    return f"explorer {__version__}"
 
 
 def _write(path: str, make: Callable[[], dict[str, Any]], rows: str) -> None:

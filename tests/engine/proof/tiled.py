@@ -14,9 +14,9 @@ from onnx import helper, numpy_helper
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.graph.model import Function, Graph, Model, Node, tensor_from_array
 from explorer.engine.proof import verify
+from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.rules import packing
-from explorer.engine.tiling.sites import find_sites
 from explorer.engine.tiling.tile import tile
 from explorer.facts import Plan, TensorInfo, TileSpec, Verification
 

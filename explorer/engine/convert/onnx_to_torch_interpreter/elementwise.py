@@ -13,7 +13,7 @@ from torch.nn import functional
 from explorer.base.errors import BadModel
 
 if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.domain import Call
+    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
 __all__ = ["TABLE"]
 
@@ -33,20 +33,20 @@ def _divided(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
 
 
-def _power(call: Call, a: Tensor, b: Tensor) -> Tensor:
+def _power(call: OperatorCall, a: Tensor, b: Tensor) -> Tensor:
     return torch.pow(a, b).to(a.dtype)
 
 
-def _modulo(call: Call, a: Tensor, b: Tensor) -> Tensor:
+def _modulo(call: OperatorCall, a: Tensor, b: Tensor) -> Tensor:
     return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
 
 
-def _is_infinite(call: Call, x: Tensor) -> Tensor:
+def _is_infinite(call: OperatorCall, x: Tensor) -> Tensor:
     above, below = call.get("detect_positive", 1), call.get("detect_negative", 1)
     return (torch.isposinf(x) & bool(above)) | (torch.isneginf(x) & bool(below))
 
 
-def _clipped(call: Call, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+def _clipped(call: OperatorCall, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     if call.opset < 11:
         return x.clamp(call.get("min", -3.4028234663852886e38), call.get("max", 3.4028234663852886e38))
     # min last: where the limits cross, onnx gives the upper one
@@ -54,54 +54,54 @@ def _clipped(call: Call, x: Tensor, low: Any = None, high: Any = None) -> Tensor
     return x if high is None else torch.minimum(x, high)
 
 
-def _gelu(call: Call, x: Tensor) -> Tensor:
+def _gelu(call: OperatorCall, x: Tensor) -> Tensor:
     return functional.gelu(x, approximate=call.get("approximate", "none"))
 
 
-def _celu(call: Call, x: Tensor) -> Tensor:
+def _celu(call: OperatorCall, x: Tensor) -> Tensor:
     alpha = call.get("alpha", 1.0)
     result: Tensor = x.clamp(min=0) + (alpha * torch.expm1(x / alpha)).clamp(max=0)
     return result
 
 
-def _selu(call: Call, x: Tensor) -> Tensor:
+def _selu(call: OperatorCall, x: Tensor) -> Tensor:
     alpha, gamma = call.get("alpha", 1.67326319217681884765625), call.get("gamma", 1.05070102214813232421875)
     return torch.where(x > 0, gamma * x, gamma * (alpha * torch.exp(x) - alpha))
 
 
-def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
+def _hard_sigmoid(call: OperatorCall, x: Tensor) -> Tensor:
     result: Tensor = (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1)
     return result
 
 
-def _shrunk(call: Call, x: Tensor) -> Tensor:
+def _shrunk(call: OperatorCall, x: Tensor) -> Tensor:
     bias, limit = call.get("bias", 0.0), call.get("lambd", 0.5)
     zero = torch.zeros_like(x)
     return torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, zero)).to(x.dtype)
 
 
-def _prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
+def _prelu(call: OperatorCall, x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x < 0, x * slope, x)
 
 
-def _swish(call: Call, x: Tensor) -> Tensor:
+def _swish(call: OperatorCall, x: Tensor) -> Tensor:
     return x * torch.sigmoid(call.get("alpha", 1.0) * x)
 
 
-def _shifted(call: Call, x: Tensor, by: Tensor) -> Tensor:
+def _shifted(call: OperatorCall, x: Tensor, by: Tensor) -> Tensor:
     wide, count = x.to(torch.int64), by.to(torch.int64)
     found = wide << count if call.get("direction") == "LEFT" else wide >> count
     return found.to(x.dtype)
 
 
-def _cast(call: Call, x: Tensor) -> Tensor:
+def _cast(call: OperatorCall, x: Tensor) -> Tensor:
     code = call.get("to")
     if code >= _NARROWEST:
         raise BadModel("torch does not round to types of 8 bits or less as onnx does")
     return _as(x, call.dtype(code))
 
 
-def _cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
+def _cast_like(call: OperatorCall, x: Tensor, like: Tensor) -> Tensor:
     if "float8" in str(like.dtype):
         raise BadModel("torch does not round to types of 8 bits or less as onnx does")
     return _as(x, like.dtype)
@@ -111,14 +111,14 @@ def _as(x: Tensor, kind: torch.dtype) -> Tensor:
     return x != 0 if kind == torch.bool else x.to(kind)
 
 
-def _thresholded(call: Call, x: Tensor) -> Tensor:
+def _thresholded(call: OperatorCall, x: Tensor) -> Tensor:
     return torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x))
 
 
 # along axes
 
 
-def _axes(call: Call, args: tuple[Any, ...]) -> list[int] | None:
+def _axes(call: OperatorCall, args: tuple[Any, ...]) -> list[int] | None:
     if args and args[0] is not None:
         return call.ints(args[0])
     given = call.get("axes")
@@ -126,7 +126,7 @@ def _axes(call: Call, args: tuple[Any, ...]) -> list[int] | None:
 
 
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
-    def rule(call: Call, x: Tensor, *rest: Any) -> Tensor:
+    def rule(call: OperatorCall, x: Tensor, *rest: Any) -> Tensor:
         axes, keep = _axes(call, rest), bool(call.get("keepdims", 1))
         if call.get("noop_with_empty_axes", 0) and not axes:
             return function(x.unsqueeze(0), [0], False)
@@ -166,7 +166,7 @@ def _root(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 
 
 def _arg(function: Callable[..., Tensor]) -> Rule:
-    def rule(call: Call, x: Tensor) -> Tensor:
+    def rule(call: OperatorCall, x: Tensor) -> Tensor:
         axis, keep = call.get("axis", 0), bool(call.get("keepdims", 1))
         if not call.get("select_last_index", 0):
             return function(x, axis, keepdim=keep)
@@ -179,7 +179,7 @@ def _arg(function: Callable[..., Tensor]) -> Rule:
 def _along(function: Callable[..., Tensor]) -> Rule:
     """Softmax and its like: before opset 13 over all axes from one on."""
 
-    def rule(call: Call, x: Tensor) -> Tensor:
+    def rule(call: OperatorCall, x: Tensor) -> Tensor:
         axis = call.get("axis", -1 if call.opset >= 13 or call.opset == 0 else 1)
         if call.opset >= 13:
             return function(x, axis)
@@ -193,7 +193,7 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
     return torch.zeros_like(x).scatter(axis, x.argmax(axis, keepdim=True), 1)
 
 
-def _running_sum(call: Call, x: Tensor, axis: Any) -> Tensor:
+def _running_sum(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
     at = call.number(axis)
     back, exclusive = call.get("reverse", 0), call.get("exclusive", 0)
     x = x.flip(at) if back else x
@@ -206,7 +206,7 @@ def _rounded(x: Tensor) -> Tensor:
     return torch.round(x)
 
 
-def _dropped(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
+def _dropped(call: OperatorCall, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
     call.get("ratio")
     if training is not None and call.number(training) and (ratio is None or call.number(ratio)):
         raise BadModel("torch cannot drop the elements that another runtime drops: Dropout in training")

@@ -13,7 +13,7 @@ from torch.nn import functional
 from explorer.base.errors import BadModel
 
 if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.domain import Call
+    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
 __all__ = ["TABLE", "convolution", "gemm"]
 
@@ -28,7 +28,7 @@ _TURNED: Sequence[Callable[..., Tensor]] = (
 _MAX: Sequence[Callable[..., Any]] = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
 
 
-def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+def gemm(call: OperatorCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     """Alpha A B + beta C."""
     a = a.t() if call.get("transA", 0) else a
     b = b.t() if call.get("transB", 0) else b
@@ -40,18 +40,18 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     return product + (c if beta == 1 else c * beta)
 
 
-def _matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
+def _matmul(call: OperatorCall, a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
-def _fused_matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
+def _fused_matmul(call: OperatorCall, a: Tensor, b: Tensor) -> Tensor:
     a = a.transpose(-1, -2) if call.get("transA", 0) else a
     b = b.transpose(-1, -2) if call.get("transB", 0) else b
     result: Tensor = torch.matmul(a, b) * call.get("alpha", 1.0)
     return result
 
 
-def _einsum(call: Call, *args: Tensor) -> Tensor:
+def _einsum(call: OperatorCall, *args: Tensor) -> Tensor:
     equation = call.get("equation").replace(" ", "")
     if "->" not in equation:
         letters = sorted(x for x in set(equation) if x.isalpha() and equation.count(x) == 1)
@@ -63,7 +63,7 @@ def _einsum(call: Call, *args: Tensor) -> Tensor:
 
 
 def _around(
-    call: Call, x: Tensor, kernel: Sequence[int]
+    call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """Strides, dilations, and the zeros before and behind each axis."""
     dims = len(kernel)
@@ -89,7 +89,7 @@ def _padded(x: Tensor, before: Sequence[int], behind: Sequence[int], value: floa
     return functional.pad(x, flat, value=value)
 
 
-def convolution(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def convolution(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Conv, in any of torch's three dimensions."""
     kernel = list(weight.shape[2:])
     strides, dilations, before, behind = _around(call, x, kernel)
@@ -107,7 +107,7 @@ def _rank(x: Tensor) -> int:
     return rank
 
 
-def _transposed(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _transposed(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     dims, kernel = _rank(x), list(weight.shape[2:])
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))
@@ -139,7 +139,7 @@ def _transposed(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = Non
 
 
 def _extents(
-    call: Call, x: Tensor, kernel: Sequence[int]
+    call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """As `_around`; with `ceil_mode` the last windows, which hang over the end, are filled up."""
     strides, dilations, before, behind = _around(call, x, kernel)
@@ -155,7 +155,7 @@ def _extents(
     return strides, dilations, before, found
 
 
-def _max_pool(call: Call, x: Tensor) -> Any:
+def _max_pool(call: OperatorCall, x: Tensor) -> Any:
     kernel = list(call.get("kernel_shape"))
     strides, dilations, before, behind = _extents(call, x, kernel)
     low: Any = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
@@ -168,7 +168,7 @@ def _max_pool(call: Call, x: Tensor) -> Any:
     return values.to(x.dtype), _unpadded(call, places, filled, x, before)
 
 
-def _unpadded(call: Call, places: Tensor, filled: Tensor, x: Tensor, before: Sequence[int]) -> Tensor:
+def _unpadded(call: OperatorCall, places: Tensor, filled: Tensor, x: Tensor, before: Sequence[int]) -> Tensor:
     """Places in the padded input as places in the whole tensor, as onnx counts them."""
     at, rest = [], places
     for size, first in zip(reversed(filled.shape[2:]), reversed(before), strict=True):
@@ -186,7 +186,7 @@ def _unpadded(call: Call, places: Tensor, filled: Tensor, x: Tensor, before: Seq
     return flat + planes * count
 
 
-def _average_pool(call: Call, x: Tensor) -> Tensor:
+def _average_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel = list(call.get("kernel_shape"))
     strides, dilations, before, behind = _extents(call, x, kernel)
     _, _, _, real = _around(call, x, kernel)
@@ -206,7 +206,7 @@ def _window_sum(x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilati
     return x
 
 
-def _plain_average(call: Call, x: Tensor) -> Tensor:
+def _plain_average(call: OperatorCall, x: Tensor) -> Tensor:
     """Torch's own operator where it means the same."""
     kernel = list(call.get("kernel_shape"))
     strides, dilations, before, behind = _around(call, x, kernel)
@@ -222,7 +222,7 @@ def _plain_average(call: Call, x: Tensor) -> Tensor:
     return found
 
 
-def _lp_pool(call: Call, x: Tensor) -> Tensor:
+def _lp_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel, p = list(call.get("kernel_shape")), call.get("p", 2)
     strides, dilations, before, behind = _extents(call, x, kernel)
     powers = _padded(x.abs() ** p, before, behind)
@@ -237,7 +237,7 @@ def _all(x: Tensor) -> list[int]:
 # normalisation
 
 
-def _batch_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor) -> Any:
+def _batch_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor) -> Any:
     epsilon, momentum = call.get("epsilon", 1e-5), call.get("momentum", 0.9)
     if not call.get("training_mode", 0):
         return functional.batch_norm(x, mean.detach(), var.detach(), scale, bias, False, 0.0, epsilon)
@@ -247,11 +247,11 @@ def _batch_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor
     return found, mean * momentum + now * (1 - momentum), var * momentum + spread * (1 - momentum)
 
 
-def _instance_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def _instance_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     return functional.instance_norm(x, weight=scale, bias=bias, eps=call.get("epsilon", 1e-5))
 
 
-def _layer_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
+def _layer_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
     axis, epsilon = call.get("axis", -1) % x.dim(), call.get("epsilon", 1e-5)
     axes = list(range(axis, x.dim()))
     if call.outputs == 1 and scale.shape == x.shape[axis:] and (bias is None or bias.shape == scale.shape):
@@ -263,14 +263,14 @@ def _layer_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None
     return (y if bias is None else y + bias, mean, inverse)[: call.outputs]
 
 
-def _rms_norm(call: Call, x: Tensor, scale: Tensor) -> Tensor:
+def _rms_norm(call: OperatorCall, x: Tensor, scale: Tensor) -> Tensor:
     axis, epsilon = call.get("axis", -1) % x.dim(), call.get("epsilon", 1e-5)
     wide = x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
     square = (wide * wide).mean(list(range(axis, x.dim())), keepdim=True)
     return (wide * torch.rsqrt(square + epsilon)).to(x.dtype) * scale
 
 
-def _group_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def _group_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     groups = call.get("num_groups")
     if call.opset and call.opset < 21:
         # then there was a scale for each group
@@ -278,7 +278,7 @@ def _group_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     return functional.group_norm(x, groups, scale, bias, call.get("epsilon", 1e-5))
 
 
-def _lrn(call: Call, x: Tensor) -> Tensor:
+def _lrn(call: OperatorCall, x: Tensor) -> Tensor:
     size = call.get("size")
     square = (x * x).unsqueeze(1).flatten(3) if x.dim() > 3 else (x * x).unsqueeze(1)
     before, behind = (size - 1) // 2, size - 1 - (size - 1) // 2
@@ -290,13 +290,13 @@ def _lrn(call: Call, x: Tensor) -> Tensor:
     return result
 
 
-def _lp_norm(call: Call, x: Tensor) -> Tensor:
+def _lp_norm(call: OperatorCall, x: Tensor) -> Tensor:
     axis, p = call.get("axis", -1), call.get("p", 2)
     norm = torch.linalg.vector_norm(x, p, dim=axis, keepdim=True)
     return torch.where(norm == 0, torch.zeros_like(x), x / norm)
 
 
-def _mean_variance(call: Call, x: Tensor) -> Tensor:
+def _mean_variance(call: OperatorCall, x: Tensor) -> Tensor:
     axes = list(call.get("axes", (0, 2, 3)))
     mean = x.mean(axes, keepdim=True)
     spread = torch.sqrt((x * x).mean(axes, keepdim=True) - mean * mean)
@@ -306,7 +306,7 @@ def _mean_variance(call: Call, x: Tensor) -> Tensor:
 # images
 
 
-def _resize(call: Call, x: Tensor, *given: Any) -> Tensor:
+def _resize(call: OperatorCall, x: Tensor, *given: Any) -> Tensor:
     """Nearest and linear, any axes, along one axis after the other."""
     scales = given[-1] if call.node.op == "Upsample" or len(given) < 2 else given[1]
     sizes = given[2] if len(given) > 2 and call.node.op == "Resize" else None
@@ -379,7 +379,7 @@ def _linear(x: Tensor, axis: int, places: Tensor) -> Tensor:
 
 
 def _skip_layer_norm(
-    call: Call, x: Tensor, skip: Tensor, gamma: Tensor, beta: Any = None, bias: Any = None
+    call: OperatorCall, x: Tensor, skip: Tensor, gamma: Tensor, beta: Any = None, bias: Any = None
 ) -> Any:
     total = x + skip
     total = total if bias is None else total + bias
@@ -390,7 +390,7 @@ def _skip_layer_norm(
 
 
 def _attention(
-    call: Call,
+    call: OperatorCall,
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -12,12 +12,8 @@ from torch import nn
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
-from explorer.engine.convert.onnx_to_torch_interpreter.domain import (
-    TorchDomain,
-    as_tensor,
-    known,
-    torch_dtype,
-)
+from explorer.engine.convert.onnx_to_torch_interpreter.call import as_tensor, torch_dtype
+from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, known
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import Graph, Model, Node, Span, Tensor
 

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.domain import Call
+    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
 __all__ = ["TABLE"]
 
 Rule = Callable[..., Any]
 
 
-def _reshape(call: Call, x: Tensor, shape: Any = None) -> Tensor:
+def _reshape(call: OperatorCall, x: Tensor, shape: Any = None) -> Tensor:
     sizes = call.ints(shape) if shape is not None else list(call.get("shape"))
     if not call.get("allowzero", 0):
         sizes = [x.shape[at] if _is(s, 0) else s for at, s in enumerate(sizes)]
@@ -29,12 +29,12 @@ def _is(size: Any, number: int) -> bool:
     return isinstance(size, int) and size == number
 
 
-def _transpose(call: Call, x: Tensor) -> Tensor:
+def _transpose(call: OperatorCall, x: Tensor) -> Tensor:
     order = call.get("perm")
     return x.permute(*(reversed(range(x.dim())) if order is None else order)) if x.dim() else x
 
 
-def _split(call: Call, x: Tensor, sizes: Any = None) -> Sequence[Tensor]:
+def _split(call: OperatorCall, x: Tensor, sizes: Any = None) -> Sequence[Tensor]:
     axis = call.get("axis", 0)
     given = call.ints(sizes) if sizes is not None else call.get("split")
     if given is None:
@@ -48,7 +48,7 @@ def _cut(x: Tensor, sizes: Any, axis: int) -> list[Tensor]:
     return list(split(sizes, axis))
 
 
-def _slice(call: Call, x: Tensor, *given: Any) -> Tensor:
+def _slice(call: OperatorCall, x: Tensor, *given: Any) -> Tensor:
     if given:
         starts, ends = call.ints(given[0]), call.ints(given[1])
         axes = call.ints(given[2]) if len(given) > 2 and given[2] is not None else range(len(starts))
@@ -71,12 +71,12 @@ def _slice(call: Call, x: Tensor, *given: Any) -> Tensor:
     return x
 
 
-def _squeeze(call: Call, x: Tensor, axes: Any = None) -> Tensor:
+def _squeeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
     given = call.ints(axes) if axes is not None else call.get("axes")
     return x.squeeze() if given is None else x.squeeze(tuple(given))
 
 
-def _unsqueeze(call: Call, x: Tensor, axes: Any = None) -> Tensor:
+def _unsqueeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
     given = list(call.ints(axes) if axes is not None else call.get("axes"))
     rank = x.dim() + len(given)
     for axis in sorted(a % rank for a in given):
@@ -84,7 +84,7 @@ def _unsqueeze(call: Call, x: Tensor, axes: Any = None) -> Tensor:
     return x
 
 
-def _flatten(call: Call, x: Tensor) -> Tensor:
+def _flatten(call: OperatorCall, x: Tensor) -> Tensor:
     axis = call.get("axis", 1)
     axis = axis + x.dim() if axis < 0 else axis
     columns: Any = 1
@@ -96,7 +96,7 @@ def _flatten(call: Call, x: Tensor) -> Tensor:
     return x.reshape(rows, columns)
 
 
-def _expand(call: Call, x: Tensor, shape: Any) -> Tensor:
+def _expand(call: OperatorCall, x: Tensor, shape: Any) -> Tensor:
     sizes = call.ints(shape)
     full = [1] * (len(sizes) - x.dim()) + list(x.shape)
     sizes = [1] * (len(full) - len(sizes)) + sizes
@@ -104,7 +104,7 @@ def _expand(call: Call, x: Tensor, shape: Any) -> Tensor:
     return x.expand([a if _is(b, 1) else b for a, b in zip(full, sizes, strict=True)])
 
 
-def _gather(call: Call, x: Tensor, index: Tensor) -> Tensor:
+def _gather(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     axis = call.get("axis", 0) % max(x.dim(), 1)
     flat = _positive(index.reshape(-1).long(), x.shape[axis])
     found = x.index_select(axis, flat)
@@ -115,12 +115,12 @@ def _positive(index: Tensor, size: Any) -> Tensor:
     return torch.where(index < 0, index + size, index)
 
 
-def _gather_elements(call: Call, x: Tensor, index: Tensor) -> Tensor:
+def _gather_elements(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     axis = call.get("axis", 0)
     return torch.gather(x, axis, _positive(index.long(), x.shape[axis]))
 
 
-def _gather_nd(call: Call, x: Tensor, index: Tensor) -> Tensor:
+def _gather_nd(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     batch, depth = call.get("batch_dims", 0), index.shape[-1]
     index = index.long()
     places: list[Tensor] = []
@@ -135,7 +135,7 @@ def _gather_nd(call: Call, x: Tensor, index: Tensor) -> Tensor:
 _SCATTERED = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
-def _scatter_elements(call: Call, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     axis = call.get("axis", 0)
     index = _positive(index.long(), x.shape[axis])
     how = call.get("reduction", "none")
@@ -144,7 +144,7 @@ def _scatter_elements(call: Call, x: Tensor, index: Tensor, updates: Tensor) -> 
     return x.scatter_reduce(axis, index, updates, _SCATTERED[how], include_self=True)
 
 
-def _scatter_nd(call: Call, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+def _scatter_nd(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     places = tuple(_positive(index[..., at].long(), x.shape[at]) for at in range(index.shape[-1]))
     how = call.get("reduction", "none")
     if how == "none":
@@ -162,7 +162,7 @@ def _scatter_nd(call: Call, x: Tensor, index: Tensor, updates: Tensor) -> Tensor
     return flat.reshape(x.shape)
 
 
-def _pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
+def _pad(call: OperatorCall, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
     sizes = call.ints(pads) if pads is not None else list(call.get("pads"))
     count = len(sizes) // 2
     chosen = [a % x.dim() for a in (call.ints(axes) if axes is not None else range(count))]
@@ -189,7 +189,7 @@ def _pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any =
     return x
 
 
-def _constant_of_shape(call: Call, shape: Any) -> Tensor:
+def _constant_of_shape(call: OperatorCall, shape: Any) -> Tensor:
     value = call.get("value")
     sizes = call.ints(shape)
     if value is None:
@@ -199,13 +199,13 @@ def _constant_of_shape(call: Call, shape: Any) -> Tensor:
     return torch.full(sizes, array[0].item(), dtype=kind, device=call.device)
 
 
-def _range(call: Call, start: Any, end: Any, step: Any) -> Tensor:
+def _range(call: OperatorCall, start: Any, end: Any, step: Any) -> Tensor:
     kinds = [a.dtype for a in (start, end, step) if isinstance(a, Tensor)]
     values = [call.number(a) for a in (start, end, step)]
     return torch.arange(*values, dtype=kinds[0] if kinds else torch.int64, device=call.device)
 
 
-def _one_hot(call: Call, index: Tensor, depth: Any, values: Tensor) -> Tensor:
+def _one_hot(call: OperatorCall, index: Tensor, depth: Any, values: Tensor) -> Tensor:
     count, axis = int(call.number(depth)), call.get("axis", -1)
     places = _positive(index.long(), count)
     classes = torch.arange(count, device=index.device)
@@ -213,12 +213,12 @@ def _one_hot(call: Call, index: Tensor, depth: Any, values: Tensor) -> Tensor:
     return torch.where(hot, values[1], values[0])
 
 
-def _trilu(call: Call, x: Tensor, k: Any = None) -> Tensor:
+def _trilu(call: OperatorCall, x: Tensor, k: Any = None) -> Tensor:
     diagonal = 0 if k is None else int(call.number(k))
     return torch.triu(x, diagonal) if call.get("upper", 1) else torch.tril(x, diagonal)
 
 
-def _eye_like(call: Call, x: Tensor) -> Tensor:
+def _eye_like(call: OperatorCall, x: Tensor) -> Tensor:
     kind = call.dtype(call.get("dtype")) if call.get("dtype") is not None else x.dtype
     rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     columns = torch.arange(x.shape[1], device=x.device)
@@ -226,7 +226,7 @@ def _eye_like(call: Call, x: Tensor) -> Tensor:
     return found
 
 
-def _top_k(call: Call, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
+def _top_k(call: OperatorCall, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
     count = int(call.number(k)) if k is not None else call.get("k")
     largest, axis = bool(call.get("largest", 1)), call.get("axis", -1)
     # among equals onnx takes the first, which a stable sort does and torch's topk need not
@@ -234,7 +234,7 @@ def _top_k(call: Call, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
     return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
-def _depth_to_space(call: Call, x: Tensor) -> Tensor:
+def _depth_to_space(call: OperatorCall, x: Tensor) -> Tensor:
     size = call.get("blocksize")
     if call.get("mode", "DCR") == "CRD":
         found: Tensor = functional.pixel_shuffle(x, size)
@@ -245,7 +245,7 @@ def _depth_to_space(call: Call, x: Tensor) -> Tensor:
     return moved.reshape(batch, channels // size**2, height * size, width * size)
 
 
-def _space_to_depth(call: Call, x: Tensor) -> Tensor:
+def _space_to_depth(call: OperatorCall, x: Tensor) -> Tensor:
     size = call.get("blocksize")
     batch, channels, height, width = x.shape
     split = x.reshape(batch, channels, height // size, size, width // size, size)
@@ -253,14 +253,14 @@ def _space_to_depth(call: Call, x: Tensor) -> Tensor:
     return split.permute(order).reshape(batch, -1, height // size, width // size)
 
 
-def _compress(call: Call, x: Tensor, condition: Tensor) -> Tensor:
+def _compress(call: OperatorCall, x: Tensor, condition: Tensor) -> Tensor:
     axis = call.get("axis")
     x = x.reshape(-1) if axis is None else x
     places = torch.nonzero(condition).reshape(-1)
     return x.index_select(0 if axis is None else axis, places)
 
 
-def _reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
+def _reverse_sequence(call: OperatorCall, x: Tensor, lengths: Tensor) -> Tensor:
     batch, time = call.get("batch_axis", 1), call.get("time_axis", 0)
     moved = x.movedim((time, batch), (0, 1))
     steps = torch.arange(moved.shape[0], device=x.device).unsqueeze(1)
@@ -269,36 +269,38 @@ def _reverse_sequence(call: Call, x: Tensor, lengths: Tensor) -> Tensor:
     return moved.gather(0, index).movedim((0, 1), (time, batch))
 
 
-def _nonzero(call: Call, x: Tensor) -> Tensor:
+def _nonzero(call: OperatorCall, x: Tensor) -> Tensor:
     return torch.nonzero(x).t()
 
 
 # sequences of tensors
 
 
-def _sequence_at(call: Call, sequence: list[Tensor], index: Any) -> Tensor:
+def _sequence_at(call: OperatorCall, sequence: list[Tensor], index: Any) -> Tensor:
     return sequence[int(call.number(index))]
 
 
-def _sequence_insert(call: Call, sequence: list[Tensor], x: Tensor, index: Any = None) -> list[Tensor]:
+def _sequence_insert(
+    call: OperatorCall, sequence: list[Tensor], x: Tensor, index: Any = None
+) -> list[Tensor]:
     made = list(sequence)
     at = len(made) if index is None else int(call.number(index))
     made.insert(at + len(made) if at < 0 else at, x)
     return made
 
 
-def _sequence_erase(call: Call, sequence: list[Tensor], index: Any = None) -> list[Tensor]:
+def _sequence_erase(call: OperatorCall, sequence: list[Tensor], index: Any = None) -> list[Tensor]:
     made = list(sequence)
     del made[-1 if index is None else int(call.number(index))]
     return made
 
 
-def _from_sequence(call: Call, sequence: list[Tensor]) -> Tensor:
+def _from_sequence(call: OperatorCall, sequence: list[Tensor]) -> Tensor:
     join = torch.stack if call.get("new_axis", 0) else torch.cat
     return join(sequence, call.get("axis"))
 
 
-def _to_sequence(call: Call, x: Tensor, sizes: Any = None) -> list[Tensor]:
+def _to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list[Tensor]:
     axis = call.get("axis", 0)
     if sizes is None:
         parts = _cut(x, 1, axis)
@@ -308,7 +310,7 @@ def _to_sequence(call: Call, x: Tensor, sizes: Any = None) -> list[Tensor]:
     return _cut(x, given[0] if scalar else given, axis)
 
 
-def _unique(call: Call, x: Tensor) -> tuple[Tensor, ...]:
+def _unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:
     axis = call.get("axis")
     values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
     inverse = inverse.reshape(-1)

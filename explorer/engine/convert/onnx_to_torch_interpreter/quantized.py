@@ -16,7 +16,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.convert.onnx_to_torch_interpreter.layers import convolution
 
 if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.domain import Call
+    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
 __all__ = ["TABLE"]
 
@@ -38,7 +38,7 @@ def _along(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
     return scale.reshape(sizes)
 
 
-def _quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def _quantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     code = call.get("output_dtype", 0) or (2 if zero is None else 0)
     kind = call.dtype(code) if code else _kind(zero)
     return _stepped(call, x, scale, zero, kind, _NARROW.get(code or _CODES.get(kind, 0)))
@@ -50,7 +50,7 @@ def _kind(zero: Tensor | None) -> torch.dtype:
 
 
 def _stepped(
-    call: Call, x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype, limits: Any
+    call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype, limits: Any
 ) -> Tensor:
     if limits is None:
         raise BadModel(f"torch cannot quantize to {str(kind).removeprefix('torch.')} here")
@@ -61,7 +61,7 @@ def _stepped(
     return steps.clamp(*limits).to(kind)
 
 
-def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def _dequantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     axis, block = call.get("axis", 1), call.get("block_size", 0)
     whole = x.to(torch.int32) if not x.is_floating_point() else x.to(scale.dtype)
     if zero is not None:
@@ -69,7 +69,7 @@ def _dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None
     return whole.to(scale.dtype) * _along(scale, x, axis, block)
 
 
-def _dynamic(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _dynamic(call: OperatorCall, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     scale = (high - low) / 255
     zero = torch.round((0 - low) / scale).clamp(0, 255)
@@ -98,7 +98,7 @@ def _integer_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _matmul_integer(
-    call: Call, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
+    call: OperatorCall, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
     # a's zero point may be one for each row, b's one for each column
     return _integer_product(_moved(a, a_zero, 0), _moved(b, b_zero, 1))
@@ -112,7 +112,15 @@ def _requantized(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
 
 
 def _qlinear_matmul(
-    call: Call, a: Tensor, sa: Tensor, za: Tensor, b: Tensor, sb: Tensor, zb: Tensor, sy: Tensor, zy: Tensor
+    call: OperatorCall,
+    a: Tensor,
+    sa: Tensor,
+    za: Tensor,
+    b: Tensor,
+    sb: Tensor,
+    zb: Tensor,
+    sy: Tensor,
+    zy: Tensor,
 ) -> Tensor:
     total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1))
     if sa.numel() > 1 and sa.dim() == 1:
@@ -125,7 +133,7 @@ def _single(scale: Tensor) -> Tensor:
     return scale.reshape(()) if scale.numel() == 1 else scale
 
 
-def _whole_convolution(call: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+def _whole_convolution(call: OperatorCall, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     return convolution(call, x.to(torch.float64), w.to(torch.float64), bias)
 
 
@@ -136,14 +144,14 @@ def _channels(zero: Tensor | None, w: Tensor) -> Tensor | None:
 
 
 def _conv_integer(
-    call: Call, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
+    call: OperatorCall, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
 ) -> Tensor:
     moved = _moved(x, x_zero, 1), _moved(w, _channels(w_zero, w), 0)
     return _whole_convolution(call, *moved).to(torch.int32)
 
 
 def _qlinear_conv(
-    call: Call,
+    call: OperatorCall,
     x: Tensor,
     sx: Tensor,
     zx: Tensor,
@@ -176,32 +184,40 @@ def _steps(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> 
 
 def _two(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     def rule(
-        call: Call, a: Tensor, sa: Tensor, za: Any, b: Tensor, sb: Tensor, zb: Any, sy: Tensor, zy: Any = None
+        call: OperatorCall,
+        a: Tensor,
+        sa: Tensor,
+        za: Any,
+        b: Tensor,
+        sb: Tensor,
+        zb: Any,
+        sy: Tensor,
+        zy: Any = None,
     ) -> Tensor:
         return _steps(function(_number(a, sa, za), _number(b, sb, zb)), sy, zy, a.dtype)
 
     return rule
 
 
-def _one(function: Callable[[Call, Tensor], Tensor]) -> Rule:
-    def rule(call: Call, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None) -> Tensor:
+def _one(function: Callable[[OperatorCall, Tensor], Tensor]) -> Rule:
+    def rule(call: OperatorCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None) -> Tensor:
         return _steps(function(call, _number(x, sx, zx)), sy, zy, x.dtype)
 
     return rule
 
 
-def _mean(call: Call, x: Tensor) -> Tensor:
+def _mean(call: OperatorCall, x: Tensor) -> Tensor:
     axes = list(range(1, x.dim() - 1)) if call.get("channels_last", 0) else list(range(2, x.dim()))
     return x.mean(axes, keepdim=True)
 
 
-def _qlinear_concat(call: Call, sy: Tensor, zy: Tensor, *given: Tensor) -> Tensor:
+def _qlinear_concat(call: OperatorCall, sy: Tensor, zy: Tensor, *given: Tensor) -> Tensor:
     parts = [_number(*given[at : at + 3]) for at in range(0, len(given), 3)]
     return _steps(torch.cat(parts, call.get("axis")), sy, zy, zy.dtype)
 
 
 def _qgemm(
-    call: Call,
+    call: OperatorCall,
     a: Tensor,
     sa: Tensor,
     za: Tensor,
@@ -225,7 +241,7 @@ def _qgemm(
 
 
 def _to_float(
-    call: Call,
+    call: OperatorCall,
     a: Tensor,
     b: Tensor,
     sa: Tensor,
@@ -240,14 +256,14 @@ def _to_float(
 
 
 def _dynamic_matmul(
-    call: Call, a: Tensor, b: Tensor, sb: Tensor, zb: Tensor | None = None, bias: Tensor | None = None
+    call: OperatorCall, a: Tensor, b: Tensor, sb: Tensor, zb: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     whole, scale, zero = _dynamic(call, a)
     return _to_float(call, whole, b, scale, sb, zero, zb, bias)
 
 
 def _matmul_few_bits(
-    call: Call, a: Tensor, b: Tensor, scales: Tensor, zeros: Tensor | None = None, *rest: Any
+    call: OperatorCall, a: Tensor, b: Tensor, scales: Tensor, zeros: Tensor | None = None, *rest: Any
 ) -> Tensor:
     """MatMulNBits: b is (N, blocks, bytes), each byte holding two numbers of 4 bits, or one of 8."""
     bits, size = call.get("bits", 4), call.get("block_size")

@@ -14,7 +14,7 @@ from torch.nn import functional
 from explorer.base.errors import BadModel
 
 if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.domain import Call
+    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
 __all__ = ["TABLE"]
 
@@ -38,7 +38,7 @@ _DEFAULTS = {"hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01, 0.0), "elu": (1.0, 0
 _USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
-def _activations(call: Call, direction: int) -> list[Activation]:
+def _activations(call: OperatorCall, direction: int) -> list[Activation]:
     usual = _USUAL[call.node.op]
     names = call.get("activations") or usual * 2
     alphas, betas = list(call.get("activation_alpha", ())), list(call.get("activation_beta", ()))
@@ -54,7 +54,7 @@ def _activations(call: Call, direction: int) -> list[Activation]:
 
 
 def _lstm_step(
-    call: Call, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
+    call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
 ) -> State:
     h, c = state
     i, o, f, g = (x + h @ r.t() + rb).chunk(4, -1)
@@ -67,7 +67,7 @@ def _lstm_step(
 
 
 def _gru_step(
-    call: Call, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
+    call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
 ) -> State:
     (h,) = state
     xz, xr, xh = x.chunk(3, -1)
@@ -83,12 +83,12 @@ def _gru_step(
 
 
 def _rnn_step(
-    call: Call, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
+    call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
 ) -> State:
     return (acts[0](_limited(call, x + state[0] @ r.t() + rb)),)
 
 
-def _limited(call: Call, x: Tensor) -> Tensor:
+def _limited(call: OperatorCall, x: Tensor) -> Tensor:
     clip = call.get("clip")
     return x if clip is None else x.clamp(-clip, clip)
 
@@ -96,7 +96,7 @@ def _limited(call: Call, x: Tensor) -> Tensor:
 _STEPS = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}
 
 
-def _recurrent(call: Call, x: Tensor, w: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """(Y, Y_h[, Y_c]) of all directions."""
     op = call.node.op
     b, lengths, h0, c0, peep = (*rest, *(None,) * 5)[:5]

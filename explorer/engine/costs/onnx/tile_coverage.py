@@ -18,8 +18,7 @@ from msgspec.structs import force_setattr
 
 from explorer.engine.costs.onnx.scopes import TILED
 from explorer.engine.graph.model import Function, Model
-from explorer.engine.tiling.emit.builder import DOMAIN, MNK_KEY, SITE_KEY
-from explorer.engine.tiling.emit.metadata import PLAN_KEY, plans
+from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, PLAN_KEY, SITE_KEY, plans
 from explorer.facts import Dim, Layer, LeftOver, Tiled
 
 if TYPE_CHECKING:

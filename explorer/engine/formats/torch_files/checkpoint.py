@@ -14,7 +14,8 @@ import os
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.torch_files.pickle import Broken, Made, Span
+from explorer.engine.formats.torch_files.pickle_machine import Broken, ReducedObject, Span
+from explorer.engine.formats.torch_files.pickle_steps import load
 from explorer.engine.formats.torch_files.tensors import BYTES, StorageRef, broken, lenient
 from explorer.engine.formats.torch_files.zip_archive import Archive
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from explorer.engine.formats.torch_files.pickle import Content
+    from explorer.engine.formats.torch_files.pickle_machine import Content
 
 __all__ = ["MAGIC", "TAR", "Saved", "array_type", "calls", "is_pickle", "read"]
 
@@ -51,7 +52,7 @@ class Saved:
     Args:
         source: The file.
         form: 'zip', 'legacy' or 'pickle'.
-        root: What was saved: plain values, `Ordered`, `Made`, `TensorSpec`, `Global`.
+        root: What was saved: plain values, `Ordered`, `ReducedObject`, `TensorSpec`, `Global`.
         named: Every name of code in the pickle, and how often it would be called.
         size: Bytes of the file.
         place: Where a storage lies: its first byte in the file, None if it is in no file as it is.
@@ -135,7 +136,7 @@ def _zip(source: str, places: bool) -> Saved:
         raise BadModel("its pickle is longer than any model's", where=source)
     machine = lenient(archive.read("data.pkl"), more=_MORE)
     try:
-        root = machine.load()
+        root = load(machine)
     except Broken as error:
         raise broken(error, source) from error
     order = archive.read("byteorder") if "byteorder" in archive else b"little"
@@ -160,14 +161,14 @@ def _zip(source: str, places: bool) -> Saved:
 
 def _legacy(source: str, content: Content, size: int) -> Saved:
     machine = lenient(content, len(MAGIC))
-    protocol = machine.load()
+    protocol = load(machine)
     machine = lenient(content, machine.at)
-    system = machine.load()
+    system = load(machine)
     storages: dict[str, tuple[str, int]] = {}
     machine = lenient(content, machine.at, more=_MORE, storages=storages)
-    root = machine.load()
+    root = load(machine)
     keys = lenient(content, machine.at)
-    order = keys.load()
+    order = load(keys)
     if protocol != _PROTOCOL or not isinstance(system, dict) or not isinstance(order, list):
         raise Broken("it is not laid out as torch does")
     places = _places(source, storages, [str(key) for key in order], keys.at, size)
@@ -230,7 +231,7 @@ def _plain(source: str, content: Content, size: int) -> Saved:
         **_MORE,
     }
     machine = lenient(content, more=makers)
-    root = machine.load()
+    root = load(machine)
     return Saved(source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key))
 
 
@@ -265,7 +266,7 @@ _KINDS = {
 """numpy's codes of element types."""
 
 
-def array_type(described: Made) -> tuple[str, bool]:
+def array_type(described: ReducedObject) -> tuple[str, bool]:
     """The element type of an array of numpy's, and whether its bytes are in the other order."""
     code = described.args[0] if described.args else ""
     state = described.state if isinstance(described.state, tuple) else ()

@@ -12,7 +12,7 @@ from explorer.base.units import bytes_text
 from explorer.engine.formats.module_index import Part
 from explorer.engine.formats.tensor_index import NO_GRAPH, Contents, Stored, named_few
 from explorer.engine.formats.torch_files.checkpoint import Saved, array_type, calls
-from explorer.engine.formats.torch_files.pickle import Global, Made, Span
+from explorer.engine.formats.torch_files.pickle_machine import Global, ReducedObject, Span
 from explorer.engine.formats.torch_files.tensors import BYTES, Device, TensorSpec
 
 TYPE_CHECKING = False
@@ -139,7 +139,7 @@ class _Walk:
         """What is inside a container, a module or an object; None if that is nothing, or noted already."""
         if _is_module(value):
             return self.module(path, value, role, depth)
-        if isinstance(value, Made) and self.array(path, value, role, depth):
+        if isinstance(value, ReducedObject) and self.array(path, value, role, depth):
             return None
         if not value or _only_values(value):
             self.value(path, value)
@@ -175,7 +175,7 @@ class _Walk:
             parts.append(Part("", depth=depth, role=role))
         parts[-1].parameters.append(self.tensor(path or "tensor", spec, role))
 
-    def module(self, path: str, value: Made, role: str, depth: int) -> list[tuple[str, Any]]:
+    def module(self, path: str, value: ReducedObject, role: str, depth: int) -> list[tuple[str, Any]]:
         """A pickled module.
 
         Returns:
@@ -256,12 +256,12 @@ class _Walk:
         if said:
             self.found.notes[name] = ", ".join(said)
 
-    def array(self, path: str, value: Made, role: str, depth: int) -> bool:
+    def array(self, path: str, value: ReducedObject, role: str, depth: int) -> bool:
         """Whether an object is an array of numpy's; then it is noted."""
         if not value.qualname.endswith("multiarray._reconstruct"):
             return False
         state = value.state if isinstance(value.state, tuple) else ()
-        if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], Made):
+        if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], ReducedObject):
             return False
         shape, turned, held = state[1], state[3], state[4]
         dtype, swapped = array_type(state[2])
@@ -291,7 +291,7 @@ class _Walk:
 
 
 def _is_module(value: Any) -> bool:
-    if not isinstance(value, Made) or not isinstance(value.state, dict):
+    if not isinstance(value, ReducedObject) or not isinstance(value.state, dict):
         return False
     return isinstance(value.state.get("_modules"), dict) and isinstance(value.state.get("_parameters"), dict)
 
@@ -304,7 +304,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for at, item in enumerate(value):
             yield str(at), item
-    elif isinstance(value, Made):
+    elif isinstance(value, ReducedObject):
         for group in (value.state, value.args, value.items):
             if isinstance(group, (dict, list, tuple)):
                 yield from _inside(group)
@@ -313,7 +313,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(key: Any) -> str:
-    text = key.qualname if isinstance(key, (Made, Global)) else str(key)
+    text = key.qualname if isinstance(key, (ReducedObject, Global)) else str(key)
     return text if len(text) <= NAME else f"{text[: NAME // 2]}...{text[-NAME // 2 :]}"
 
 
@@ -360,7 +360,7 @@ def _text(value: Any) -> str:
     """A plain value for a person; empty for one that says nothing."""
     if isinstance(value, Global):
         return value.qualname
-    if isinstance(value, Made):
+    if isinstance(value, ReducedObject):
         return f"an object of {value.qualname}" if value.qualname else ""
     if isinstance(value, (bytes, Span)):
         return f"{len(value) if isinstance(value, bytes) else value.size:,} bytes"

@@ -1,4 +1,4 @@
-"""What every instruction of a pickle does to the machine that reads it (`pickle_machine`).
+"""Instructions of a pickle, and reading one as data: what each does to the machine (`pickle_machine`).
 
 A table from the byte of an instruction to a function; their codes and meanings are those of Python's
 pickletools. Those that every tensor of a checkpoint takes are written out where a call less counts.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from explorer.engine.formats.torch_files.pickle import (
+from explorer.engine.formats.torch_files.pickle_machine import (
     DIGITS,
     LONG,
     MARKS,
@@ -16,9 +16,9 @@ from explorer.engine.formats.torch_files.pickle import (
     Broken,
     Cut,
     Global,
-    Made,
     Ordered,
     Pickle,
+    ReducedObject,
     Span,
     checked_key,
 )
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
     Step = Callable[[Pickle], None]
 
-__all__ = ["TABLE"]
+__all__ = ["load"]
+
+MEMO = 20_000_000
+"""Objects that a pickle may refer back to."""
+STACK = 4_000_000
+"""Values that may wait on the stack; a list is appended to a thousand at a time."""
 
 _from_bytes = int.from_bytes
 
@@ -182,7 +187,7 @@ def _fill(target: Any, flat: list[Any]) -> None:
         for at in range(0, len(flat), 2):
             key = flat[at]
             target[key if type(key) is str else checked_key(key)] = flat[at + 1]
-    elif isinstance(target, Made):
+    elif isinstance(target, ReducedObject):
         target.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
     else:
         raise Broken(f"it sets an item of a {type(target).__name__}")
@@ -191,7 +196,7 @@ def _fill(target: Any, flat: list[Any]) -> None:
 def _extend(target: Any, values: list[Any]) -> None:
     if isinstance(target, list):
         target.extend(values)
-    elif isinstance(target, Made):
+    elif isinstance(target, ReducedObject):
         target.items.extend(values)
     else:
         raise Broken(f"it appends to a {type(target).__name__}")
@@ -226,8 +231,8 @@ _SET = Global("builtins", "set")
 _FROZEN = Global("builtins", "frozenset")
 
 
-def _frozen(m: Pickle) -> Made:
-    made = Made(_FROZEN)
+def _frozen(m: Pickle) -> ReducedObject:
+    made = ReducedObject(_FROZEN)
     made.items = m.marked()
     return made
 
@@ -329,7 +334,7 @@ def _object(m: Pickle) -> Any:
 def _build(m: Pickle) -> None:
     (state,) = _last(1)(m)
     target = m.stack[-1]
-    if isinstance(target, (Made, Ordered)):
+    if isinstance(target, (ReducedObject, Ordered)):
         target.state = state
     elif isinstance(target, (list, tuple, Global, *PLAIN)):
         raise Broken(f"it restores a {type(target).__name__}")
@@ -356,8 +361,8 @@ def _unknown(m: Pickle) -> None:
     raise Broken(f"byte {m.content[m.at - 1]} at {m.at - 1:,} is no instruction")
 
 
-def _empty_set(m: Pickle) -> Made:
-    return Made(_SET)
+def _empty_set(m: Pickle) -> ReducedObject:
+    return ReducedObject(_SET)
 
 
 _STEPS: dict[bytes, Step] = {
@@ -435,5 +440,37 @@ _STEPS: dict[bytes, Step] = {
     b"\x98": _nothing,
 }
 
-TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _unknown) for code in range(256))
+_TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _unknown) for code in range(256))
 """What every instruction does, by its byte."""
+
+_STOP = 0x2E
+_BETWEEN = 4096
+"""Instructions between two looks at how much there is."""
+
+
+def load(machine: Pickle) -> Any:
+    """What a pickle describes; `machine.at` is behind it afterwards.
+
+    Raises:
+        Broken: It is no pickle, or not one of a model.
+    """
+    content, table = machine.content, _TABLE
+    try:
+        while True:
+            for _ in range(_BETWEEN):
+                code = content[machine.at]
+                machine.at += 1
+                if code == _STOP:
+                    return machine.stack.pop()
+                table[code](machine)
+            if len(machine.memo) > MEMO or len(machine.stack) + sum(map(len, machine.below)) > STACK:
+                raise Broken("it holds more objects than any model")
+    except Broken:
+        raise
+    except IndexError:
+        cut_off = machine.at >= len(content)
+        raise (Cut("it is cut off") if cut_off else Broken("it takes what is not there")) from None
+    except KeyError:
+        raise Broken("it refers to what is not there") from None
+    except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+        raise Broken(str(error)[:200] or type(error).__name__) from error

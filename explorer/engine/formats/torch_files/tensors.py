@@ -12,14 +12,15 @@ from operator import mul
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.torch_files.pickle import Broken, Global, Made, Ordered, Pickle
+from explorer.engine.formats.torch_files.pickle_machine import Broken, Global, Ordered, Pickle, ReducedObject
+from explorer.engine.formats.torch_files.pickle_steps import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from explorer.engine.formats.torch_files.pickle import Content
+    from explorer.engine.formats.torch_files.pickle_machine import Content
 
 __all__ = [
     "BYTES",
@@ -285,7 +286,7 @@ def _rebuilt(func: Any, kind: Any, args: Any, state: Any) -> Any:
     """A subclass of Tensor: the tensor that it is one of."""
     if isinstance(func, Global) and func.make is not None and isinstance(args, tuple):
         return func.make(*args)
-    return Made(func, args if isinstance(args, tuple) else ())
+    return ReducedObject(func, args if isinstance(args, tuple) else ())
 
 
 class _Storage(Global):
@@ -387,7 +388,7 @@ def broken(error: Broken, where: str) -> BadModel:
 
 
 def strict(content: bytes, where: str, tensors: Mapping[int, TensorSpec] | None = None) -> Any:
-    """What a pickle in a TorchScript file describes: plain values, `TensorSpec`, `Made`.
+    """What a pickle in a TorchScript file describes: plain values, `TensorSpec`, `ReducedObject`.
 
     Args:
         content: The pickle.
@@ -409,7 +410,7 @@ def strict(content: bytes, where: str, tensors: Mapping[int, TensorSpec] | None 
         return found
 
     try:
-        return Pickle(content, find=find, persistent=_persistent).load()
+        return load(Pickle(content, find=find, persistent=_persistent))
     except _Refused as refused:
         raise BadModel(
             f"its pickle asks for {printable(str(refused))}, which runs code and was not run",

@@ -13,7 +13,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text
 from explorer.engine.formats.module_index import Operator, Part, stored_bytes
 from explorer.engine.formats.tensor_index import Contents, Stored
-from explorer.engine.formats.torch_files.pickle import Made
+from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
 from explorer.engine.formats.torch_files.zip_archive import Archive
 
@@ -178,9 +178,9 @@ class _Reader:
         self.tensors: list[Stored] = []
         self.first: dict[Any, str] = {}
 
-    def modules(self, root: Made) -> None:
+    def modules(self, root: ReducedObject) -> None:
         """Every module in pre-order; one that is there twice stands at its first place."""
-        stack: list[tuple[str, Made, int]] = [("", root, 0)]
+        stack: list[tuple[str, ReducedObject, int]] = [("", root, 0)]
         seen: set[int] = set()
         while stack:
             path, value, depth = stack.pop()
@@ -207,7 +207,7 @@ class _Reader:
             stack += [(f"{prefix}{key}", item, below) for key, item in reversed(children)]
 
     def is_module(self, value: Any) -> bool:
-        if not isinstance(value, Made):
+        if not isinstance(value, ReducedObject):
             return False
         kind = self.code.kind(value.qualname)
         return kind is not None and kind.base == "Module"
@@ -259,7 +259,7 @@ class _Reader:
         self.tensors.append(made)
         return made
 
-    def inputs(self, root: Made) -> None:
+    def inputs(self, root: ReducedObject) -> None:
         """What forward takes, with the shapes that it was traced with."""
         kind = self.code.kind(root.qualname)
         traced: Any = None

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.torch_files.pickle import Made as Record
+from explorer.engine.formats.torch_files.pickle_machine import ReducedObject as Record
 from explorer.engine.formats.torch_files.tensors import Device, StorageRef, TensorSpec, checked, strict
 from explorer.engine.formats.torch_files.zip_archive import Archive, entry_names
 

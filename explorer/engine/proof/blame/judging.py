@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from explorer.base.units import printable
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
+from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.proof.blame.probing import Probing
 from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
 from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.proof.regions.trials import Place, Trial
 from explorer.engine.proof.structure.probes import Region, Wiring
-from explorer.engine.tiling.emit.builder import SITE_KEY
 from explorer.facts.blame import Probe, ProbeState
 
 __all__ = ["Judge"]

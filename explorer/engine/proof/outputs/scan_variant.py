@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.meanings import Original
-from explorer.engine.tiling.sites import find_sites
+from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.tile import tile
 from explorer.facts import Plan, TensorInfo
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.graph.model import Model
-from explorer.engine.tiling.emit.metadata import PLAN_KEY, earlier
+from explorer.engine.graph.tile_metadata import PLAN_KEY, earlier
 from explorer.facts import Plan, SitePlan
 
 __all__ = ["recover_plan", "with_earlier"]

@@ -17,7 +17,7 @@ from explorer.engine.diff.side import Side, is_counted
 from explorer.engine.diff.sites import pair_sites
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Model, Node, Value
-from explorer.engine.tiling.emit.builder import SITE_KEY
+from explorer.engine.graph.tile_metadata import SITE_KEY
 
 __all__ = ["Pair", "Region", "Wiring", "cut_out", "pair_values"]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.tiling.builder import Emission, Region
 from explorer.engine.tiling.decompose import recurrent
-from explorer.engine.tiling.emit.builder import Emission, Region
 from explorer.engine.tiling.sites import REPLACEABLE, Look
 from explorer.facts import TensorInfo
 

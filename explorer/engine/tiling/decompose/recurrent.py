@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.graph.model import Inline, Node, Span, Tensor, Value, tensor_from_array
-from explorer.engine.tiling.emit.builder import Region, Size
+from explorer.engine.tiling.builder import Region, Size
 from explorer.engine.tiling.sites import Look
 
 __all__ = ["DECOMPOSITIONS"]

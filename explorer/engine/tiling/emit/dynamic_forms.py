@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from explorer.engine.graph.model import Value, tensor_from_array
-from explorer.engine.tiling.emit.builder import DOMAIN, Region, Size
+from explorer.engine.graph.tile_metadata import DOMAIN
+from explorer.engine.tiling.builder import Region, Size
 from explorer.engine.tiling.emit.operands import stored
 from explorer.engine.tiling.emit.operators import cut, tile_operator
 from explorer.engine.tiling.sites import Site, Weight

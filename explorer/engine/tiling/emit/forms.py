@@ -20,7 +20,8 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Node, Value
 from explorer.engine.graph.repeated_nodes import gathered
-from explorer.engine.tiling.emit.builder import DOMAIN, Emission, Region
+from explorer.engine.graph.tile_metadata import DOMAIN
+from explorer.engine.tiling.builder import Emission, Region
 from explorer.engine.tiling.emit.dynamic_forms import emit_open
 from explorer.engine.tiling.emit.operands import Operand, flowing, stored
 from explorer.engine.tiling.emit.operators import concat2d, cut, multiplied, tile_operator

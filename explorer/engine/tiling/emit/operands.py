@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from explorer.engine.graph.model import Derived, Tensor, Value
+from explorer.engine.tiling.builder import Region
 from explorer.engine.tiling.emit import weights
-from explorer.engine.tiling.emit.builder import Region
 from explorer.engine.tiling.emit.operators import cut
 from explorer.engine.tiling.sites import Weight
 

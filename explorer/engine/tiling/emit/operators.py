@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from explorer.engine.graph.model import Function, dtype_code
-from explorer.engine.tiling.emit.builder import DOMAIN, Emission, Region
+from explorer.engine.graph.tile_metadata import DOMAIN
+from explorer.engine.tiling.builder import Emission, Region
 
 __all__ = ["HALVES", "concat2d", "cut", "multiplied", "split2d", "tile_operator"]
 

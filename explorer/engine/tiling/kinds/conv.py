@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.emit.builder import Region
+from explorer.engine.tiling.builder import Region
 from explorer.engine.tiling.kinds.convolution_windows import (
     Axis,
     Groups,

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, tensor_from_array
-from explorer.engine.tiling.emit.builder import Region
+from explorer.engine.tiling.builder import Region
 from explorer.engine.tiling.kinds import conv, linear
 from explorer.engine.tiling.kinds.integer import (
     BYTES,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.emit.builder import Region, Size
+from explorer.engine.tiling.builder import Region, Size
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
 from explorer.engine.tiling.sites import Look, Make, Site, Weight
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from explorer.engine.graph.model import tensor_from_array
-from explorer.engine.tiling.emit.builder import Region
+from explorer.engine.tiling.builder import Region
 from explorer.engine.tiling.kinds.convolution_windows import Axis, Window
 from explorer.engine.tiling.sites import Taken
 

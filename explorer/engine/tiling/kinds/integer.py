@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, dtype_code, tensor_from_array
-from explorer.engine.tiling.emit.builder import Region
+from explorer.engine.tiling.builder import Region
 from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
 from explorer.engine.tiling.kinds.linear import product

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Derived, Node, Tensor
-from explorer.engine.tiling.emit.builder import Region
+from explorer.engine.tiling.builder import Region
 from explorer.engine.tiling.kinds.integer import numbers
 from explorer.engine.tiling.kinds.linear import product
 from explorer.engine.tiling.sites import Look, Site

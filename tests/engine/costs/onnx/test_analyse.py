@@ -17,8 +17,8 @@ from explorer.engine.costs.onnx import visitor
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value
+from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.plan import make_plan
-from explorer.engine.tiling.sites import find_sites
 from explorer.engine.tiling.tile import bind_dims, tile
 from explorer.facts import Progress, TileSpec
 

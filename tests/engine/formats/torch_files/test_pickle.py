@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from explorer.engine.formats.torch_files.pickle import Broken, Cut, Global, Made, Pickle, Span
+from explorer.engine.formats.torch_files.pickle_machine import (
+    Broken,
+    Cut,
+    Global,
+    Pickle,
+    ReducedObject,
+    Span,
+)
+from explorer.engine.formats.torch_files.pickle_steps import load
 
 VALUES: dict[str, Any] = {
     "nothing": None,
@@ -30,16 +38,16 @@ VALUES: dict[str, Any] = {
 
 
 def read(content: bytes) -> Any:
-    return Pickle(content).load()
+    return load(Pickle(content))
 
 
 def plain(value: Any) -> Any:
     """Spans as their bytes, and bytes that old protocols write as text, so that values compare."""
     if isinstance(value, Span):
         return value.read(value.size)
-    if isinstance(value, Made) and value.kind.name == "encode":
+    if isinstance(value, ReducedObject) and value.kind.name == "encode":
         return value.args[0].encode("latin-1")
-    if isinstance(value, Made) and value.kind.name == "bytes":
+    if isinstance(value, ReducedObject) and value.kind.name == "bytes":
         return b""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
@@ -63,7 +71,7 @@ def test_every_instruction_of_pickle_is_known() -> None:
     for code in pickletools.opcodes:
         machine = Pickle(code.code.encode("latin-1") + b"1\n1\n" + bytes(9))
         try:
-            machine.load()
+            load(machine)
         except Broken as error:
             if "no instruction" in str(error) and error.args[0].endswith("at 0 is no instruction"):
                 unknown.append(code.name)
@@ -83,8 +91,8 @@ class Evil:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_call_is_written_down_and_not_made(protocol: int, tmp_path: Path) -> None:
     machine = Pickle(pickle.dumps({"a": Evil(f"touch {tmp_path / 'ran'}")}, protocol))
-    found = machine.load()["a"]
-    assert isinstance(found, Made)
+    found = load(machine)["a"]
+    assert isinstance(found, ReducedObject)
     assert found.qualname in ("posix.system", "nt.system")
     assert found.args == (f"touch {tmp_path / 'ran'}",)
     assert machine.named[found.qualname] == 1
@@ -104,15 +112,15 @@ class Thing:
 
 def test_what_an_object_would_hold_is_known_without_it() -> None:
     found = read(pickle.dumps(Thing(), 4))
-    assert found.qualname.endswith("test_pickle_machine.Thing")
+    assert found.qualname.endswith("test_pickle.Thing")
     assert (found.state, found.items, found.pairs) == ({"size": 3}, [1, 2], [("k", "v")])
 
 
 def test_a_dictionary_keeps_its_attributes_beside_it() -> None:
     saved: Any = OrderedDict(a=1)
     saved.extra = 5
-    found = Pickle(pickle.dumps(saved, 2)).load()
-    assert isinstance(found, Made)
+    found = load(Pickle(pickle.dumps(saved, 2)))
+    assert isinstance(found, ReducedObject)
     assert found.pairs == [("a", 1)]
     assert found.state == {"extra": 5}
 

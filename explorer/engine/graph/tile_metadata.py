@@ -1,4 +1,4 @@
-"""The plans that a tiled model carries in its metadata: that of its last tiling, and those of earlier ones.
+"""Metadata of a tiled model: how its nodes say which site they belong to, and the plans that it carries.
 
 A model whose convolutions were tiled may be tiled again, its other layers with another tile; what is said of
 it then is said of both.
@@ -14,7 +14,16 @@ from typing import Any
 from explorer.engine.graph.model import Model
 from explorer.facts import Plan, to_json
 
-__all__ = ["PLAN_KEY", "carrying", "earlier", "plans"]
+__all__ = ["DOMAIN", "MNK_KEY", "PLAN_KEY", "SITE_KEY", "carrying", "earlier", "plans"]
+
+DOMAIN = "tile_hw"
+"""Domain of the tile operators. Without a dot: some importers refuse one."""
+
+SITE_KEY = "tile_hw.site"
+"""Metadata of a node: the site that it belongs to."""
+
+MNK_KEY = "tile_hw.mnk"
+"""Metadata of a tile product: which one it is, 'm,k,n'."""
 
 PLAN_KEY = "tile_hw.plan"
 """Model metadata that holds the last plan as JSON, so that a tiled file can be verified by itself.

@@ -24,17 +24,12 @@ from explorer.engine.graph.model import (
     tensor_from_array,
 )
 from explorer.engine.graph.repeated_nodes import Bundle, Run, gathered
+from explorer.engine.graph.tile_metadata import MNK_KEY, SITE_KEY
 
-__all__ = ["DOMAIN", "MNK_KEY", "SITE_KEY", "Emission", "Region", "Size"]
+__all__ = ["Emission", "Region", "Size"]
 
 Size = int | tuple[str, int]
 """A length: a number, or that of a value along an axis, known at run time only."""
-
-DOMAIN = "tile_hw"
-"""Domain of the tile operators. Without a dot: some importers refuse one."""
-
-SITE_KEY = "tile_hw.site"
-MNK_KEY = "tile_hw.mnk"
 
 
 class Emission(Struct):

@@ -1,18 +1,16 @@
-"""Reading a pickle as data: what it describes, and which code it would have run.
+"""State of a pickle machine that runs no code: its stack and memo, and what it makes in place of objects.
 
 A pickle is a program for a small stack machine, and two of its instructions call whatever function it
 names. Python's own machine can be told which names to allow, and no more than that: a pickle of twenty
 bytes makes it take gigabytes for its memo, and a tuple nested a million times crashes it. This is the
 same machine written out with the calls left out. A name stays a name (`Global`), a call stays a note of
-what would be called with what (`Made`), unless whoever reads gives a function that makes a description in
-its place; and depth, counts and lengths are checked before memory is taken.
+what would be called with what (`ReducedObject`), unless whoever reads gives a function that makes a
+description in its place; and depth, counts and lengths are checked before memory is taken.
 
-All protocols are read, 0 to 5.
+All protocols are read, 0 to 5. What each instruction does, and `load`, stand in `pickle_steps`.
 """
 
 from __future__ import annotations
-
-import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,17 +30,13 @@ __all__ = [
     "Broken",
     "Cut",
     "Global",
-    "Made",
+    "ReducedObject",
     "Ordered",
     "Pickle",
     "Span",
     "checked_key",
 ]
 
-MEMO = 20_000_000
-"""Objects that a pickle may refer back to."""
-STACK = 4_000_000
-"""Values that may wait on the stack; a list is appended to a thousand at a time."""
 MARKS = 10_000
 """Containers that may be open inside each other."""
 DIGITS = 4_000
@@ -68,7 +62,7 @@ class Global:
 
     Attributes:
         module, name: As the pickle has them.
-        make: Stands for it where it is called; None leaves a `Made`.
+        make: Stands for it where it is called; None leaves a `ReducedObject`.
         qualname: 'torch.nn.modules.linear.Linear'.
     """
 
@@ -96,7 +90,7 @@ class Span:
         return self.content[self.at : self.at + min(self.size, most)]
 
 
-class Made:
+class ReducedObject:
     """An object that was not made: what would have been called, with what, and what it would hold.
 
     Attributes:
@@ -133,10 +127,6 @@ class Ordered(dict):  # type: ignore[type-arg]
             self[checked_key(key)] = value
 
 
-_STOP = 0x2E
-_BETWEEN = 4096
-"""Instructions between two looks at how much there is."""
-
 PLAIN = (str, int, float, bytes, bool, type(None))
 
 
@@ -149,7 +139,7 @@ def checked_key(key: Any) -> Any:
     if isinstance(key, tuple):
         if len(key) > KEY or not all(isinstance(part, (*PLAIN, Global)) for part in key):
             raise Broken("a key of a dictionary is nested")
-    elif not isinstance(key, (*PLAIN, Global, Made)):
+    elif not isinstance(key, (*PLAIN, Global, ReducedObject)):
         raise Broken(f"a {type(key).__name__} cannot be a key")
     return key
 
@@ -185,36 +175,6 @@ class Pickle:
         self.memo: dict[int, Any] = {}
         self.known: dict[tuple[str, str], Any] = {}
         self.named: dict[str, int] = {}
-
-    def load(self) -> Any:
-        """What it describes.
-
-        Raises:
-            Broken: It is no pickle, or not one of a model.
-        """
-        from explorer.engine.formats.torch_files.pickle_steps import TABLE
-
-        content, table = self.content, TABLE
-        try:
-            while True:
-                for _ in range(_BETWEEN):
-                    code = content[self.at]
-                    self.at += 1
-                    if code == _STOP:
-                        return self.stack.pop()
-                    table[code](self)
-                if len(self.memo) > MEMO or len(self.stack) + sum(map(len, self.below)) > STACK:
-                    raise Broken("it holds more objects than any model")
-        except Broken:
-            raise
-        except IndexError:
-            raise (
-                Cut("it is cut off") if self.at >= len(content) else Broken("it takes what is not there")
-            ) from None
-        except KeyError:
-            raise Broken("it refers to what is not there") from None
-        except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
-            raise Broken(str(error)[:200] or type(error).__name__) from error
 
     # -- bytes
 
@@ -260,9 +220,9 @@ class Pickle:
             self.named[func.qualname] = self.named.get(func.qualname, 0) + 1
             if func.make is not None:
                 return func.make(*args)
-        elif not isinstance(func, Made):
+        elif not isinstance(func, ReducedObject):
             raise Broken(f"it calls a {type(func).__name__}")
-        return Made(func, args)
+        return ReducedObject(func, args)
 
     def named_as(self, module: str, name: str) -> Any:
         """What stands for a name of code."""

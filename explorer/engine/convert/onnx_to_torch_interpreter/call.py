@@ -1,0 +1,100 @@
+"""One use of an ONNX operator in torch: attributes and inputs as an operator's rule wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.dtypes import ELEMENT_TYPES
+from explorer.engine.graph.model import Node
+
+__all__ = ["OperatorCall", "as_tensor", "torch_dtype"]
+
+_DTYPES = {code: name for code, name, _ in ELEMENT_TYPES}
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Torch's type of an element type in numpy's spelling.
+
+    Raises:
+        BadModel: torch has none.
+    """
+    found = getattr(torch, {"float4_e2m1fn": "none"}.get(name, name), None)
+    if name in ("int4", "uint4", "int2", "uint2"):
+        return torch.int8 if name.startswith("int") else torch.uint8
+    if not isinstance(found, torch.dtype):
+        raise BadModel(f"torch has no tensors of {name}")
+    return found
+
+
+class OperatorCall:
+    """One use of an operator: its attributes, and what its rule may ask for.
+
+    Args:
+        node: The node.
+        attributes: Its attributes, references to those of a function's call filled in.
+        opset: Version of its operator set.
+        device: Where tensors are to be made.
+    """
+
+    __slots__ = ("asked", "attributes", "device", "node", "opset")
+
+    def __init__(self, node: Node, attributes: Mapping[str, Any], opset: int, device: torch.device) -> None:
+        self.node = node
+        self.attributes = attributes
+        self.opset = opset
+        self.device = device
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute."""
+        self.asked.add(name)
+        return self.attributes.get(name, default)
+
+    def dtype(self, code: int) -> torch.dtype:
+        """Torch's type of ONNX's code."""
+        return torch_dtype(_DTYPES[code])
+
+    def tensor(self, value: Any) -> torch.Tensor:
+        """A value as a tensor."""
+        result: torch.Tensor = as_tensor(value, self.device)
+        return result
+
+    def ints(self, value: Any) -> list[Any]:
+        """The numbers of a value: Python's, or torch's symbols for them."""
+        if isinstance(value, torch.Tensor):
+            return list(value.reshape(-1).tolist())
+        return [v.item() if isinstance(v, np.generic) else v for v in np.asarray(value).reshape(-1)]
+
+    def number(self, value: Any) -> Any:
+        """The only number of a value."""
+        return self.ints(value)[0]
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the node names."""
+        return len(self.node.outputs)
+
+
+def as_tensor(value: Any, device: torch.device) -> Any:
+    """A value as a tensor; what is none (a list of tensors, None) stays as it is."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    array = np.asarray(value)
+    if array.dtype != object:
+        return torch.from_numpy(np.array(array)).to(device)
+    flat = list(array.reshape(-1))
+    if any(isinstance(v, torch.Tensor) for v in flat):  # sizes while torch.jit.trace runs
+        parts = [v if isinstance(v, torch.Tensor) else torch.tensor(v) for v in flat]
+        return torch.stack([p.to(device) for p in parts]).reshape(array.shape)
+    if any(isinstance(v, torch.SymInt) for v in flat):
+        parts = [torch.scalar_tensor(v, dtype=torch.int64, device=device) for v in flat]
+        return torch.stack(parts).reshape(array.shape)
+    kind = torch.bool if flat and all(isinstance(v, (bool, np.bool_)) for v in flat) else torch.int64
+    if any(isinstance(v, (float, np.floating)) for v in flat):
+        kind = torch.float32
+    return torch.tensor(flat, dtype=kind, device=device).reshape(array.shape)

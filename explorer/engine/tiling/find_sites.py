@@ -1,0 +1,75 @@
+"""Search for the matrix products of a graph: each node is asked what its kind (`kinds`) makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import AttributeRef, Model, Node
+from explorer.engine.graph.tile_metadata import SITE_KEY
+from explorer.engine.tiling.kinds import KINDS
+from explorer.engine.tiling.sites import REPLACEABLE, Look, Pack, Runs, Site
+from explorer.facts import SkippedSite, TensorInfo
+from explorer.facts.tiling import Grouped
+
+__all__ = ["find_sites"]
+
+_REFERS = "its attributes are those of the call of the function around it"
+
+
+def find_sites(
+    model: Model,
+    shapes: Mapping[str, TensorInfo],
+    grouped: Grouped = "leave",
+    declared: Mapping[str, TensorInfo] | None = None,
+    pack: Pack | None = None,
+    *,
+    own: Sequence[Node] | None = None,
+    place: Sequence[str] = (),
+    runs: Callable[[Node], Runs] = lambda node: Runs(),
+    defaults: Collection[str] | None = None,
+) -> tuple[list[Site], list[SkippedSite]]:
+    """The tileable products of one graph, and those that are left, with the reason.
+
+    Args:
+        model: The model.
+        shapes: Shape and dtype of every value of the main graph, dimensions bound.
+        grouped: What is asked of grouped convolutions.
+        declared: The same with those dimensions left symbolic that the tiled graph leaves open; None if it
+            leaves none.
+        pack: The tiles that groups are packed into; None for tiles of 64.
+        own: The nodes to look at; None for all of the main graph.
+        place: Where they stand, see `places.Place`, whose `view` is the model then.
+        runs: How often a node runs in one pass, and its MACs.
+        defaults: Stored tensors that a caller may replace; None for the model's.
+
+    Returns:
+        Sites and skipped sites, both in execution order.
+    """
+    look = Look(model, shapes, grouped, declared, pack, defaults)
+    sites: list[Site] = []
+    skipped: list[SkippedSite] = []
+    tiled: set[str] = set()
+    for node in model.graph.nodes if own is None else own:
+        done = node.metadata.get(SITE_KEY)
+        kind = KINDS.get((node.domain, node.op))
+        found: Site | str = ""
+        if done is not None:
+            if done not in tiled:
+                skipped.append(SkippedSite(done, node.op, "tiled already", runs(node).macs))
+            tiled.add(done)
+        elif kind is not None and node.key not in model.functions:
+            look.constants.replaceable = False
+            found = _REFERS if _refers(node) else kind(node, look)
+            if found and look.constants.replaceable:
+                found = REPLACEABLE
+        if isinstance(found, Site):
+            sites.append(replace(found, place=tuple(place), runs=runs(node)))
+        elif found:
+            skipped.append(SkippedSite("/".join((*place, node.label)), node.op, found, runs(node).macs))
+    return sites, skipped
+
+
+def _refers(node: Node) -> bool:
+    return any(isinstance(value, AttributeRef) for value in node.attributes.values())
