@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs
+from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.facts import Dim, TensorInfo
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Place", "body_name", "call_name", "places", "view"]
 
 Types = list[TensorInfo | None]
-
-_TILES = "tile_hw"
-"""Domain of the functions that tiling writes, which are no places of the model."""
 
 
 class Place(Struct, frozen=True):
@@ -69,9 +67,9 @@ def body_name(node: Node, attribute: str) -> str:
 
 def call_name(model: Model, function: Function) -> str:
     """What a function is called in paths: its name, with its domain where several share it."""
-    if function.domain == _TILES:
+    if function.domain == DOMAIN:
         return ""
-    alike = sum(f.name == function.name and f.domain != _TILES for f in model.functions.values())
+    alike = sum(f.name == function.name and f.domain != DOMAIN for f in model.functions.values())
     if alike == 1:
         return f"{function.name}()"
     return ":".join(filter(None, (function.domain, function.name, function.overload))) + "()"

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from explorer.engine.costs.layer_tree import Scope
 from explorer.engine.graph.model import Node
+from explorer.engine.graph.tile_metadata import SITE_KEY
 
 __all__ = ["TILED", "Place", "Places", "from_name", "place", "relative"]
 
 NAMES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
-SITE = "tile_hw.site"
 TILED = "tiled"
 """Kind of the group around the nodes of a site, as long as nobody looks up what it was."""
 
@@ -88,11 +88,11 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
     sites = False
     for node in nodes:
         metadata = node.metadata
-        site = metadata.get(SITE, "") if metadata and not inside else ""
+        site = metadata.get(SITE_KEY, "") if metadata and not inside else ""
         if site:
             sites = True
             units.append(site)
-            key = SITE, site
+            key = SITE_KEY, site
             if key not in known:
                 scopes = metadata.get(NAMES, "")
                 classes = metadata.get(CLASSES, "")

@@ -29,7 +29,7 @@ from explorer.engine.costs.onnx_rules import (
     tflite,
     windows,
 )
-from explorer.engine.costs.onnx_rules.call import MS, Call, Key, MissingShape, Rule, Rules, without, words
+from explorer.engine.costs.onnx_rules.call import MS, Call, Key, MissingShape, Rule, Rules, without
 from explorer.engine.costs.onnx_rules.parameters import (
     LEARNED,
     QUANTIZED,
@@ -93,14 +93,14 @@ CHANNELS_FIRST: Mapping[Key, Rule] = {
     **signals.RULES,
     **classic.RULES,
     **tflite.RULES,
-    **{("", op): _BODY for op in words("If Loop Scan SequenceMap")},
+    **{("", op): _BODY for op in str.split("If Loop Scan SequenceMap")},
     ("", "ImageDecoder"): without("decoding an image depends on what is in the file", products=False),
-    **{(_TRAINING, op): _STEP for op in words("Adagrad Adam Gradient Momentum")},
-    **{(MS, op): _GENERATION for op in words("BeamSearch GreedySearch Sampling WhisperBeamSearch")},
-    **{(MS, op): _COMPILED for op in words("EPContext Snpe")},
+    **{(_TRAINING, op): _STEP for op in str.split("Adagrad Adam Gradient Momentum")},
+    **{(MS, op): _GENERATION for op in str.split("BeamSearch GreedySearch Sampling WhisperBeamSearch")},
+    **{(MS, op): _COMPILED for op in str.split("EPContext Snpe")},
     **{
         ("", op): _PLUGIN
-        for op in words(
+        for op in str.split(
             "DisentangledAttention_TRT EfficientNMS_TRT MultilevelCropAndResize_TRT PyramidROIAlign_TRT"
         )
     },

@@ -1,6 +1,6 @@
 """What a rule is given, and the rules that many operators share.
 
-A rule gets the shapes around a node (`Call`) and answers with a `macs.Cost`. It may ask for a shape that
+A rule gets the shapes around a node (`Call`) and answers with a `formulas.Cost`. It may ask for a shape that
 is not known: then the node's cost is unknown, and the reason names the shape.
 """
 
@@ -31,7 +31,6 @@ __all__ = [
     "named",
     "per_head",
     "without",
-    "words",
 ]
 
 MS = "com.microsoft"
@@ -107,11 +106,6 @@ def _known(info: TensorInfo | None, what: str) -> Shape:
 Rule = Callable[[Call], Cost]
 Key = tuple[str, str]
 Rules = Mapping[Key, Rule]
-
-
-def words(text: str) -> list[str]:
-    """The names in a block of text."""
-    return text.split()
 
 
 def free(_: Call) -> Cost:

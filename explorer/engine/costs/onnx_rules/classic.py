@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs import formulas
 from explorer.engine.costs.formulas import ELEMENTWISE, Cost
-from explorer.engine.costs.onnx_rules.call import Call, Key, Rule, each, free, words
+from explorer.engine.costs.onnx_rules.call import Call, Key, Rule, each, free
 from explorer.facts import Dim, Shape
 
 __all__ = ["ML", "RULES"]
@@ -203,7 +203,7 @@ def _tf_idf(call: Call) -> Cost:
     return formulas.bounded(cost, "how many n-grams are known depends on the data; counted are all")
 
 
-_PREPARING = words("""
+_PREPARING = str.split("""
     ArrayFeatureExtractor CastMap CategoryMapper DictVectorizer FeatureVectorizer LabelEncoder OneHotEncoder
     ZipMap
 """)

@@ -14,7 +14,6 @@ from explorer.engine.costs.onnx_rules.call import (
     free,
     moves,
     named,
-    words,
 )
 from explorer.engine.graph.layouts import NHWC
 
@@ -163,7 +162,7 @@ def _quantized_mean(call: Call) -> Cost:
     return formulas.adding(cost, "requantize", call.output(), 3)
 
 
-_ONE_EACH = words("""
+_ONE_EACH = str.split("""
     Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil
     Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
     Hardmax IsInf IsNaN LeakyRelu Less LessOrEqual Log Mish Mod Mul Neg Not Or PRelu ParametricSoftplus Pow
@@ -171,7 +170,7 @@ _ONE_EACH = words("""
     Tan Tanh ThresholdedRelu Where Xor
 """)
 
-_MOVES = words("""
+_MOVES = str.split("""
     Bernoulli BitCast Cast CastLike CenterCropPad Compress Concat ConcatFromSequence Constant ConstantOfShape
     Crop DepthToSpace DynamicSlice Expand EyeLike Flatten Gather GatherElements GatherND GivenTensorFill
     Identity MemcpyFromHost MemcpyToHost Multinomial NonZero OneHot Optional OptionalGetElement
@@ -181,13 +180,15 @@ _MOVES = words("""
     StringSplit TensorScatter Tile TopK Transpose Trilu Unique Unsqueeze
 """)
 
-_MICROSOFT_MOVES = words("""
+_MICROSOFT_MOVES = str.split("""
     BitmaskDropout ExpandDims GatherND NGramRepeatBlock Pad Range RemovePadding RestorePadding SampleOp
     Tokenizer TorchEmbedding Trilu UnfoldTensor Unique
 """)
 
-_REDUCE_ONE = words("ArgMax ArgMin CumProd CumSum Col2Im ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum")
-_REDUCE_TWO = words("ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare")
+_REDUCE_ONE = str.split(
+    "ArgMax ArgMin CumProd CumSum Col2Im ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"
+)
+_REDUCE_TWO = str.split("ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare")
 
 _HASH = moves("words to numbers of a table, no arithmetic on values")
 
@@ -279,7 +280,7 @@ RULES: dict[Key, Rule] = {
     **{(MS, op): free for op in _MICROSOFT_MOVES},
     **{
         (MS, op): _HASH
-        for op in words("BifurcationDetector MurmurHash3 NGramHashMapping VarlenNGramHashMapping")
+        for op in str.split("BifurcationDetector MurmurHash3 NGramHashMapping VarlenNGramHashMapping")
     },
 }
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from explorer.engine.costs.onnx_rules import tflite
-from explorer.engine.costs.onnx_rules.call import words
 from explorer.facts import Shape
 
 __all__ = ["LEARNED", "QUANTIZED", "SETTINGS", "is_parameter", "packed_bits"]
 
 SETTINGS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(
-        words("""
+        str.split("""
             Reshape Expand Squeeze Unsqueeze Tile TopK Split Gather GatherElements GatherND CumSum CumProd
             Trilu Pow Upsample Scatter ScatterElements ScatterND CenterCropPad SplitToSequence SequenceAt
             SequenceErase ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceL1 ReduceL2 ReduceLogSum
@@ -21,10 +20,10 @@ SETTINGS: Mapping[str, frozenset[int]] = {
         """),
         frozenset({1}),
     ),
-    **dict.fromkeys(words("Pad Resize"), frozenset({1, 2, 3})),
-    **dict.fromkeys(words("Clip Dropout OneHot DFT Col2Im"), frozenset({1, 2})),
-    **dict.fromkeys(words("LSTM GRU RNN"), frozenset({4})),
-    **dict.fromkeys(words("ConstantOfShape Where If"), frozenset({0})),
+    **dict.fromkeys(str.split("Pad Resize"), frozenset({1, 2, 3})),
+    **dict.fromkeys(str.split("Clip Dropout OneHot DFT Col2Im"), frozenset({1, 2})),
+    **dict.fromkeys(str.split("LSTM GRU RNN"), frozenset({4})),
+    **dict.fromkeys(str.split("ConstantOfShape Where If"), frozenset({0})),
     "Slice": frozenset({1, 2, 3, 4}),
     "Range": frozenset({0, 1, 2}),
     "Loop": frozenset({0, 1}),
@@ -36,7 +35,7 @@ SETTINGS: Mapping[str, frozenset[int]] = {
 """Inputs that say how to compute (shapes, axes, indices, limits): never parameters."""
 
 QUANTIZED = frozenset(
-    words("""
+    str.split("""
         QLinearConv QLinearMatMul MatMulInteger ConvInteger DequantizeLinear QuantizeLinear MatMulNBits
         MatMulNBitsMlp MatMulNBitsQkv MatMulBnb4 QGemm MatMulIntegerToFloat DynamicQuantizeMatMul QAttention
         QLinearConvTranspose QEmbedLayerNormalization DynamicQuantizeLSTM QMoE MatMulBlockQuantizedFp4Weight
@@ -45,7 +44,7 @@ QUANTIZED = frozenset(
 )
 """Operators whose stored inputs of any type are parameters: packed data, scales, zero points, biases."""
 
-_TREES = words("""
+_TREES = str.split("""
     nodes_values nodes_values_as_tensor nodes_splits membership_values leaf_weights base_values
     base_values_as_tensor class_weights class_weights_as_tensor target_weights target_weights_as_tensor
 """)

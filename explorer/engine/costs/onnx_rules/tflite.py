@@ -25,7 +25,6 @@ from explorer.engine.costs.onnx_rules.call import (
     moves,
     named,
     without,
-    words,
 )
 from explorer.facts import Dim, Shape
 
@@ -414,18 +413,18 @@ def _hlo_window(call: Call) -> Cost:
 
 _SORT = moves("compares and moves; how often depends on the data")
 
-_ELEMENTS = words("""
+_ELEMENTS = str.split("""
     ADD SUB MUL DIV MAXIMUM MINIMUM FLOOR_DIV FLOOR_MOD POW ATAN2 PRELU
     LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL LOGICAL_AND LOGICAL_OR BITWISE_XOR RIGHT_SHIFT
     SELECT SELECT_V2
 """)
 
-_UNARY = words("""
+_UNARY = str.split("""
     ABS CEIL COS ELU EXP FLOOR GELU HARD_SWISH LEAKY_RELU LOG LOGICAL_NOT LOGISTIC NEG RELU RELU6
     RELU_0_TO_1 RELU_N1_TO_1 ROUND RSQRT SIGN SIN SQRT SQUARE TANH
 """)
 
-_MOVES = words("""
+_MOVES = str.split("""
     BATCH_TO_SPACE_ND BITCAST BROADCAST_ARGS BROADCAST_TO CAST DEPTH_TO_SPACE DILATE DYNAMIC_UPDATE_SLICE
     EMBEDDING_LOOKUP EXPAND_DIMS FILL GATHER GATHER_ND IMAG MATRIX_DIAG MATRIX_SET_DIAG MIRROR_PAD ONE_HOT
     PACK PAD PADV2 RANGE RANK REAL RESHAPE REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND SHAPE SLICE
@@ -433,18 +432,18 @@ _MOVES = words("""
     UNPACK WHERE ZEROS_LIKE DENSIFY UNIQUE
 """)
 
-_HLO_ELEMENTS = words("""
+_HLO_ELEMENTS = str.split("""
     LOGISTIC ADD DIVIDE MULTIPLY MAXIMUM ABS AND COSINE EXPONENTIAL FLOOR LOG MINIMUM NEGATE OR POWER
     REMAINDER RSQRT SELECT SUBTRACT TANH COMPARE SHIFT_LEFT CBRT
 """)
 
-_HLO_MOVES = words("""
+_HLO_MOVES = str.split("""
     RESHAPE CONCATENATE BROADCAST_IN_DIM SLICE CONVERT DYNAMIC_SLICE DYNAMIC_UPDATE_SLICE PAD IOTA GATHER
     TRANSPOSE SCATTER
 """)
 
-_REDUCES = words("SUM REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN CUMSUM")
-_SEGMENTS = words("""
+_REDUCES = str.split("SUM REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN CUMSUM")
+_SEGMENTS = str.split("""
     SEGMENT_SUM UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM UNSORTED_SEGMENT_MIN
 """)
 
@@ -512,11 +511,13 @@ RULES: dict[Key, Rule] = {
         "CONCAT_EMBEDDINGS": _TABLE,
         "SKIP_GRAM": _TABLE,
         **dict.fromkeys(
-            words("HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE"), _TABLE
+            str.split("HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE"), _TABLE
         ),
-        **dict.fromkeys(words("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"), _STATE),
+        **dict.fromkeys(str.split("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"), _STATE),
         "CALL_ONCE": moves("runs a subgraph once, before the first pass"),
-        **dict.fromkeys(words("IF WHILE CALL STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CASE"), _CLOSED),
+        **dict.fromkeys(
+            str.split("IF WHILE CALL STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CASE"), _CLOSED
+        ),
         "DELEGATE": without("it holds a part of the model compiled for one machine"),
         "CUSTOM": without("a custom operator without a name"),
         "PLACEHOLDER_FOR_GREATER_OP_CODES": without("it stands for an operator of a newer schema"),
@@ -533,7 +534,7 @@ RULES: dict[Key, Rule] = {
 
 SETTINGS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(
-        words("""
+        str.split("""
             ARG_MAX ARG_MIN BATCH_TO_SPACE_ND BROADCAST_TO CUMSUM DILATE EXPAND_DIMS GATHER GATHER_ND MEAN
             MIRROR_PAD PAD REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD RESHAPE RESIZE_BILINEAR
             RESIZE_NEAREST_NEIGHBOR REVERSE_SEQUENCE REVERSE_V2 SPACE_TO_BATCH_ND SUM TILE TOPK_V2 TRANSPOSE
@@ -541,10 +542,10 @@ SETTINGS: Mapping[str, frozenset[int]] = {
         """),
         frozenset({1}),
     ),
-    **dict.fromkeys(words("SLICE SPLIT_V"), frozenset({1, 2})),
-    **dict.fromkeys(words("BROADCAST_ARGS"), frozenset({0, 1})),
+    **dict.fromkeys(str.split("SLICE SPLIT_V"), frozenset({1, 2})),
+    **dict.fromkeys(str.split("BROADCAST_ARGS"), frozenset({0, 1})),
     **dict.fromkeys(
-        words("UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM UNSORTED_SEGMENT_MIN"),
+        str.split("UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM UNSORTED_SEGMENT_MIN"),
         frozenset({1, 2}),
     ),
     "REDUCE_WINDOW": frozenset({1, 2, 3, 4}),
