@@ -143,7 +143,7 @@ class ChoosingApp(ExplorerApp):
         remote: Over SSH.
     """
 
-    CSS_PATH = "../app.tcss"
+    CSS_PATH = "app.tcss"
 
     def __init__(self, models: Outline, *, remote: bool = False) -> None:
         super().__init__(models.source, cast("Door", None), remote=remote)
