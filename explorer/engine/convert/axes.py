@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import shape_text
+from explorer.engine.costs.torch.signature import outputs_of
 from explorer.facts import TensorInfo
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.arguments import Bound
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["Axes", "inputs", "notes", "outputs", "settle", "specifications"]
@@ -122,8 +123,6 @@ def notes(axes: Axes) -> tuple[str, ...]:
 
 def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
     """The outputs, with the names of open dimensions that their sizes follow; empty if nobody knows them."""
-    from explorer.engine.convert.torch_onnx_export import outputs_of
-
     shown = outputs_of(loaded, axes.bound) or ()
     other = outputs_of(loaded, axes.other) if axes.other is not None else None
     if axes.other is None or other is None or len(shown) != len(other):
@@ -178,8 +177,6 @@ def _other(
     loaded: LoadedModule, bound: Bound, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
 ) -> Bound | None:
     """The inputs at other sizes with which the model runs, tried on shapes."""
-    from explorer.engine.convert.torch_onnx_export import outputs_of
-
     for tried in _others(sizes):
         resized = _resized(bound, inputs, tried)
         if outputs_of(loaded, resized) is not None:

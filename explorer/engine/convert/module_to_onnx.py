@@ -12,11 +12,12 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Job, Made
+from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.random_inputs import Drawn, plan_inputs
 from explorer.facts import TensorInfo
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.arguments import Bound
     from explorer.engine.formats.torch_module.loaded import LoadedModule
     from explorer.engine.graph.model import Model, Value
 
@@ -31,15 +32,15 @@ def convert(job: Job) -> Made:
         Misuse: A name, an axis or an opset that was asked for cannot be had.
         Cancelled: `job.cancel` said so.
     """
-    from explorer.engine.convert import torch_onnx_export
     from explorer.engine.formats.onnx import reader
     from explorer.engine.formats.onnx.validate import validate
+    from explorer.engine.models.torch import onnx_export
     from explorer.engine.proof.outputs.run import depth_of
 
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     asked = job.asked
-    bound = loaded.bind(job.input_shapes, job.dims)
+    bound = bind(loaded, job.input_shapes, job.dims)
     notes = (*loaded.notes, *bound.notes)
     names = _names(asked.input_names, [info.name for info in bound.inputs], "--input-names", "input")
     open_ = axes.settle(loaded, bound, asked.dynamic, names)
@@ -49,12 +50,12 @@ def convert(job: Job) -> Made:
     if found:  # a model that does not run on shapes has its outputs counted in the file
         outputs = _names(asked.output_names, [info.name for info in found], "--output-names", "output")
     _no_clash(loaded, names, outputs)
-    made = torch_onnx_export.export(
+    made = onnx_export.export(
         loaded,
         bound,
         job.path,
         job.on_progress,
-        torch_onnx_export.Wish(
+        onnx_export.Wish(
             exporter=asked.exporter,
             opset=asked.opset,
             inputs=names,
@@ -91,7 +92,7 @@ def convert(job: Job) -> Made:
             planned=_planned(model, called),
         )
     return Made(
-        how=f"{torch_onnx_export.EXPORTERS[made.exporter]}, opset {model.opset}",
+        how=f"{onnx_export.EXPORTERS[made.exporter]}, opset {model.opset}",
         opset=model.opset,
         inputs=tuple(map(_info, model.graph.feeds)),
         outputs=tuple(map(_info, model.graph.outputs)),

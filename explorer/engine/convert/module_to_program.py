@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Job, Made
+from explorer.engine.costs.torch.signature import bind
 from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.arguments import Bound
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["convert"]
@@ -29,7 +30,7 @@ def convert(job: Job) -> Made:
 
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
-    bound = loaded.bind(job.input_shapes, job.dims)
+    bound = bind(loaded, job.input_shapes, job.dims)
     open_ = axes.settle(loaded, bound, job.asked.dynamic, [info.name for info in bound.inputs])
     job.tell("making the weights")
     model = loaded.materialise()

@@ -20,6 +20,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.engine import convert
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import Asked, Job
+from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.proof.torch_layers import site_evidence
@@ -32,7 +33,7 @@ from explorer.host.optional_packages import said, silence
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.arguments import Bound
     from explorer.engine.formats.torch_module.loaded import LoadedModule
     from explorer.engine.models.opened import Opened
 
@@ -53,7 +54,7 @@ def plan_module(opened: Opened, spec: TileSpec, job: Job, macs_total: int | None
         Misuse: As `replace.tile_module` says, or the model is no nn.Module.
     """
     loaded = _loaded(opened)
-    bound = loaded.bind(job.input_shapes, job.dims)
+    bound = bind(loaded, job.input_shapes, job.dims)
     # on the meta device a copy costs nothing
     return tile_module(loaded.meta(), spec, _calls(loaded, bound), share=True, macs_total=macs_total)[1]
 
@@ -96,7 +97,7 @@ def to_torch(
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
         _writer(output)
     job.tell("settling the inputs")
-    bound = loaded.bind(job.input_shapes, job.dims)
+    bound = bind(loaded, job.input_shapes, job.dims)
     calls = _calls(loaded, bound)
     job.tell("tiling the layers")
     original = module if module is not None else loaded.materialise()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.errors import BadModel
 from explorer.engine.convert import running
 from explorer.engine.convert.job import Job, Made
-from explorer.engine.convert.torch_onnx_export import outputs_of
+from explorer.engine.costs.torch.signature import bind, outputs_of
 from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.arguments import Bound
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["convert"]
@@ -35,7 +35,7 @@ def convert(job: Job) -> Made:
 
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
-    bound = loaded.bind(job.input_shapes, job.dims)
+    bound = bind(loaded, job.input_shapes, job.dims)
     method = job.asked.method or "trace"
     job.tell("making the weights")
     model = loaded.materialise()

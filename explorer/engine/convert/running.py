@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.arguments import Bound
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = [
@@ -302,7 +302,7 @@ def module_call(module: Any, bound: Bound, seed: int, source: str) -> Callable[[
     """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
     import torch
 
-    from explorer.engine.costs.torch.records import tensors
+    from explorer.engine.formats.torch_module.modules import tensors
 
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
 

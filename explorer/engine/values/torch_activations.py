@@ -19,7 +19,9 @@ from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import printable, shape_text
-from explorer.engine.costs.torch.records import dtype_name, is_leaf, tensors
+from explorer.engine.costs.torch.records import is_leaf
+from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.modules import dtype_name, tensors
 from explorer.engine.runtime.random_inputs import Drawn, draw
 from explorer.engine.runtime.torch_fastpath import undisturbed
 from explorer.engine.values.activations import Asked, Given, Ran, Wanted
@@ -29,7 +31,7 @@ from explorer.facts import Layer, TensorInfo
 from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.arguments import Bound
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["record", "run"]
@@ -61,7 +63,7 @@ def run(
     """
     shapes = dict(input_shapes or {})
     if asked.given is None:
-        bound = loaded.bind(shapes, dims or {})
+        bound = bind(loaded, shapes, dims or {})
         given, texts = _made(loaded, bound, asked.seed)
         sizes: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     else:
@@ -97,16 +99,16 @@ def _read(
 ) -> tuple[Bound, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """The inputs that a file holds; sizes are the file's own: a module takes any that its layers can."""
     try:
-        bound = loaded.bind(shapes, dims)
+        bound = bind(loaded, shapes, dims)
     except Misuse:
         # a module that does not say what it takes is told by the file
-        bound = loaded.bind({**shapes, **_told(loaded, given)}, {})
+        bound = bind(loaded, {**shapes, **_told(loaded, given)}, {})
     # numpy's files have no bfloat16: what comes in another type is rounded by torch
     wanted = [Wanted(i.name, i.dtype if _kind(i) in _IN_FILES else None, None) for i in bound.inputs]
     arrays = given.fit(wanted)
     sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound.inputs}
     if not bound.images:
-        bound = loaded.bind({**shapes, **sizes}, {})
+        bound = bind(loaded, {**shapes, **sizes}, {})
     elif len(kinds := set(sizes.values())) == 1:
         # images of one size are what the analysis knows as a batch of them
         dtype, shape = kinds.pop()

@@ -18,13 +18,13 @@ from torch.nn.parameter import UninitializedBuffer
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
-from explorer.engine.costs.torch.records import dtype_name, is_lazy
+from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.values.numbers import SLAB, Array, Numbers
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.formats.torch_module.inputs import Bound
+    from explorer.engine.formats.torch_module.arguments import Bound
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["materialised", "numbers_of", "slabs", "stored"]

@@ -18,7 +18,7 @@ pytest.importorskip("onnxscript")
 
 import onnxruntime  # noqa: E402
 
-from explorer.engine.convert import torch_onnx_export  # noqa: E402
+from explorer.engine.models.torch import onnx_export  # noqa: E402
 from tests.engine.convert import nets  # noqa: E402
 
 Convert = Callable[..., Conversion]
@@ -40,7 +40,7 @@ def test_a_module_is_written_by_the_exporter_that_was_asked_for(
 ) -> None:
     module = small()
     fact = convert(module, "small.onnx", inputs=torch.rand(1, 1, 12, 12), exporter=exporter)
-    assert torch_onnx_export.EXPORTERS[exporter] in fact.how
+    assert onnx_export.EXPORTERS[exporter] in fact.how
     assert (fact.source_format, fact.format) == ("torch", "onnx")
     assert fact.verification is not None
     assert fact.verification.passed
@@ -224,7 +224,7 @@ def test_without_the_comparison_nothing_is_claimed(convert: Convert) -> None:
 def test_large_weights_lie_in_a_file_beside_the_model_and_move_with_it(
     convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_onnx_export, "_MANY_BYTES", 100)
+    monkeypatch.setattr(onnx_export, "_MANY_BYTES", 100)
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(40, 40), torch.nn.ReLU()).eval()
     fact = convert(module, "large.onnx", inputs=torch.rand(2, 40), exporter="dynamo", draws=1)

@@ -44,7 +44,7 @@ def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], l
     """What runs a module on arrays by name of the input, in the order of `names`."""
     import torch
 
-    from explorer.engine.costs.torch.records import tensors
+    from explorer.engine.formats.torch_module.modules import tensors
 
     def call(feeds: Feeds) -> list[Array]:
         given = [running.as_tensor(feeds[name]) for name in names]

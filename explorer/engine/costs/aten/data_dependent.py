@@ -17,12 +17,9 @@ import torch
 
 from explorer.engine.costs import formulas
 from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
+from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
 
-__all__ = ["ASKED", "BOUNDS", "MOST_KEPT", "REFUSED", "VALUES", "VALUES_BESIDE", "answer", "guess"]
-
-MOST_KEPT = 4096
-"""Elements up to which a tensor that no input goes into keeps its values: programs index and branch with
-them."""
+__all__ = ["ASKED", "BOUNDS", "REFUSED", "VALUES", "VALUES_BESIDE", "answer", "guess"]
 
 
 Most = Callable[[int, Any], int]

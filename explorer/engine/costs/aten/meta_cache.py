@@ -20,7 +20,7 @@ from explorer.engine.costs.aten import data_dependent, meta_shapes
 from explorer.engine.costs.aten import rules as aten
 from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.costs.formulas import Cost
-from explorer.engine.costs.torch.records import dtype_name, size_of
+from explorer.engine.formats.torch_module.modules import dtype_name, size_of
 
 __all__ = ["Answer", "Operator", "answered", "forget", "known", "read", "remember", "trim"]
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, MissingExtra
 from explorer.base.units import printable
+from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.torch_fastpath import undisturbed
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
@@ -58,7 +59,7 @@ def table(
             "this needs torchinfo, which is not installed", where=loaded.source, hint=f"type: {TORCH}"
         ) from error
 
-    bound = loaded.bind(input_shapes, dims)
+    bound = bind(loaded, input_shapes, dims)
     try:
         summary, model = _summary(loaded, bound, "meta"), loaded.meta()
     except ExplorerError:

@@ -112,9 +112,10 @@ def step_of_module(
         Misuse: No decode step can be derived from it.
     """
     from explorer.engine.costs.torch import analyse
+    from explorer.engine.costs.torch.signature import bind
 
     _check(past)
-    bound = loaded.bind(input_shapes, dims)
+    bound = bind(loaded, input_shapes, dims)
     inputs = bound.inputs
     first = inputs[0].shape if inputs else None
     at = 1 if first is not None and len(first) > 1 else 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -20,20 +20,13 @@ from explorer.base.errors import Cancelled
 from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.aten.packed_weights import is_packed
 from explorer.engine.costs.memory import liveness
+from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.branch_outcomes import traced
-from explorer.engine.costs.torch.records import (
-    Row,
-    Stored,
-    Trace,
-    described,
-    is_lazy,
-    is_leaf,
-    is_opaque,
-    parameters,
-    plain,
-    registered,
-)
+from explorer.engine.costs.torch.records import Row, Stored, Trace, is_leaf, is_opaque, parameters
+from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
+from explorer.engine.formats.torch_module.modules import described, is_lazy, plain, registered
 from explorer.facts import (
     NOTHING_KNOWN,
     Analysis,
@@ -48,11 +41,7 @@ from explorer.facts import (
 )
 from explorer.host.gc_pause import uncollected
 
-if TYPE_CHECKING:
-    from explorer.engine.costs.training.torch import Gradients
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
-
-__all__ = ["analyse", "analyse_module", "examine", "examine_module", "shapes_failure", "stored"]
+__all__ = ["analyse", "analyse_module", "examine", "examine_module", "stored"]
 
 FORMULAS = 4
 """How many different formulas of one row are spelled out."""
@@ -98,7 +87,7 @@ def examine(
     if on_progress:
         on_progress(Progress("building the model"))
     model = loaded.meta()
-    bound = loaded.bind(input_shapes, dims)
+    bound = bind(loaded, input_shapes, dims)
     args, kwargs = bound.arguments(device="meta")
     with loaded.quiet():
         return examine_module(
@@ -220,11 +209,6 @@ def _is_unsettled(module: nn.Module) -> bool:
     """Whether a module waits for its first input to know how large its parameters are."""
     held = (*module._parameters.values(), *module._buffers.values())
     return any(tensor is not None and is_lazy(tensor) for tensor in held)
-
-
-def shapes_failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
-    """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
-    return traced(model, args, kwargs).seen.failed
 
 
 # -- from what was seen to rows

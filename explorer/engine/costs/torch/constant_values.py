@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs.aten.data_dependent import MOST_KEPT
+from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
 
 __all__ = ["LISTS", "here", "positions"]
 

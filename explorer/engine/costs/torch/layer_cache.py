@@ -22,7 +22,7 @@ from torch import nn
 
 from explorer.engine.costs.aten import meta_cache, rules
 from explorer.engine.costs.formulas import Cost
-from explorer.engine.costs.torch.records import described, size_of, tensors
+from explorer.engine.formats.torch_module.modules import described, size_of, tensors
 from explorer.facts import TensorInfo
 
 __all__ = ["Asked", "Booking", "Made", "Tape", "asked", "enabled", "forget", "keep", "results"]

@@ -1,25 +1,31 @@
-"""What is seen of a running nn.Module: rows, operators, parameters, and how they become facts.
+"""Trace of a running nn.Module: its rows, operators and parameters, and how they become facts.
 
-The nouns that `module_trace` fills and `module` turns into the layer tree, and the small questions that
-both ask of tensors, modules and calls: how large, called what, made with which arguments.
+The nouns that `tracer` fills and `analyse` turns into the layer tree.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from msgspec import Struct, field
 from torch import nn
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
 from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.memory.liveness import Detail
 from explorer.engine.costs.torch.data_dependence import Kind, Place
+from explorer.engine.formats.torch_module.modules import (
+    described,
+    dtype_name,
+    flat,
+    is_lazy,
+    plain,
+    registered,
+)
 from explorer.facts import TensorInfo
 
 __all__ = [
@@ -29,20 +35,11 @@ __all__ = [
     "Stored",
     "Trace",
     "call_attributes",
-    "described",
-    "dtype_name",
-    "flat",
     "function_inputs",
-    "is_lazy",
     "is_leaf",
     "is_opaque",
     "module_inputs",
-    "named",
     "parameters",
-    "plain",
-    "registered",
-    "size_of",
-    "tensors",
 ]
 
 OPAQUE = (nn.MultiheadAttention,)
@@ -164,56 +161,6 @@ class Trace(Struct):
     endless: Place | None = None
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype in numpy's spelling: torch.float32 -> 'float32'."""
-    name = _DTYPES.get(dtype)
-    if name is None:
-        name = _DTYPES[dtype] = str(dtype).removeprefix("torch.")
-    return name
-
-
-_DTYPES: dict[torch.dtype, str] = {}
-
-
-def size_of(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor's elements; elements that an expanded view repeats count once."""
-    elements = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride or not size:
-            elements *= size
-    return elements * tensor.element_size()
-
-
-def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in nested tuples, lists and dicts (and dataclass-like outputs), with its place."""
-    if isinstance(value, torch.Tensor):
-        yield "", value
-        return
-    items: Sequence[tuple[Any, Any]]
-    if isinstance(value, Mapping):
-        items = list(value.items())
-    elif isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", range(len(value)))
-        items = list(zip(names, value, strict=True))
-    elif hasattr(value, "__dataclass_fields__"):
-        items = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
-    else:
-        return
-    for name, part in items:
-        for rest, tensor in tensors(part):
-            yield f"{name}.{rest}" if rest else str(name), tensor
-
-
-def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
-    """The tensors in `value` as facts, called `name` or `name.place`."""
-    if type(value) is torch.Tensor:
-        return (TensorInfo(name, dtype_name(value.dtype), tuple(value.shape), "observed"),)
-    return tuple(
-        TensorInfo(f"{name}.{place}" if place else name, dtype_name(t.dtype), tuple(t.shape), "observed")
-        for place, t in tensors(value)
-    )
-
-
 def is_opaque(module: nn.Module) -> bool:
     """Whether a module computes as one although it has children."""
     return isinstance(module, OPAQUE) or is_packed(module)
@@ -222,40 +169,6 @@ def is_opaque(module: nn.Module) -> bool:
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one row of the tree: it has no children, or computes as one."""
     return not any(child is not None for child in module._modules.values()) or is_opaque(module)
-
-
-def flat(values: Any) -> list[torch.Tensor]:
-    """The tensors among the arguments of a call, also those inside lists."""
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            found.extend(flat(value))
-    return found
-
-
-def registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Every module at every path at which it is registered; torch's own walk takes ten times as long."""
-    yield path, module
-    for name, child in module._modules.items():
-        if child is not None:
-            yield from registered(child, f"{path}.{name}" if path else name)
-
-
-def named(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by its path, the first one where it is registered several times."""
-    seen: set[int] = set()
-    return {
-        path: module
-        for path, module in registered(model)
-        if not (id(module) in seen or seen.add(id(module)))  # type: ignore[func-returns-value]
-    }
-
-
-def is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether a parameter or buffer gets its shape from the first input that its module sees."""
-    return isinstance(tensor, (UninitializedParameter, UninitializedBuffer))
 
 
 def parameters(model: nn.Module) -> dict[str, Stored]:
@@ -333,12 +246,3 @@ def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             continue
         found[argument.name] = plain(value)
     return found
-
-
-def plain(value: Any) -> Any:
-    """A value that can go into a fact: numbers, text, lists of them; anything else as text."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (tuple, list)):
-        return [plain(v) for v in value]
-    return str(value)

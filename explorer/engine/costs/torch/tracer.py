@@ -15,7 +15,7 @@ import dis
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from explorer.engine.costs import formulas
 from explorer.engine.costs.aten import data_dependent, meta_cache, packed_weights, rules, rules_products
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.torch import constant_values, layer_cache
+from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import Questions, Way
 from explorer.engine.costs.torch.hooks import Functions, Operators, hide, listening, modes, show
 from explorer.engine.costs.torch.operator_detail import detail_of, seen_among
@@ -34,21 +35,14 @@ from explorer.engine.costs.torch.records import (
     Stored,
     Trace,
     call_attributes,
-    described,
-    dtype_name,
     function_inputs,
-    is_lazy,
     is_leaf,
     module_inputs,
-    named,
     parameters,
-    tensors,
 )
+from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
 from explorer.engine.runtime.torch_fastpath import undisturbed
 from explorer.facts import TensorInfo, is_assumed
-
-if TYPE_CHECKING:
-    from explorer.engine.costs.training.torch import Gradients
 
 __all__ = ["trace"]
 

@@ -1,4 +1,4 @@
-"""What goes into an nn.Module: names, types and shapes of its inputs, and tensors of them.
+"""Inputs of an nn.Module, settled: names, types and shapes of what goes into its forward.
 
 An nn.Module does not say what it takes. In this order: what the user gave; what came with the model
 (`example_input_array`, or inputs that the callable returned beside it); torchvision's own input size; what
@@ -8,187 +8,55 @@ What was assumed is said.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from msgspec import Struct
+import torch
 from msgspec.structs import replace
+from torch import nn
 
 from explorer.base.errors import Misuse, UnknownShape, nearest
+from explorer.engine.formats.torch_module.arguments import Bound, Example
 from explorer.engine.formats.torch_module.configured_inputs import candidates, likely_shape
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.meta_copy import without_values
+from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.facts import TensorInfo
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
-
-__all__ = ["Bound", "Example", "bind", "moved"]
+__all__ = ["bind"]
 
 Size = tuple[int, ...]
 
-
-class Bound(Struct, frozen=True):
-    """The inputs of one use of a model.
-
-    Attributes:
-        inputs: In the order in which the model takes them.
-        dims: {'batch': n} where the first dimension is a batch of our choosing.
-        notes: What was guessed.
-        positional: How many of the inputs go by position; the others go by name.
-        images: The model takes a list of images (detection): there is one input for each.
-        example: The user's own arguments, whose tensors the inputs stand for.
-    """
-
-    inputs: tuple[TensorInfo, ...]
-    dims: Mapping[str, int]
-    notes: tuple[str, ...] = ()
-    positional: int = 0
-    images: bool = False
-    example: Example | None = None
-
-    def arguments(self, *, device: str, seed: int = 0) -> tuple[list[Any], dict[str, Any]]:
-        """Tensors to call the model with: without values on 'meta', seeded random ones on 'cpu'.
-
-        Of the user's own tensors those on 'cpu' are given as they are, if they still have the shape that was
-        asked for; on 'meta' short lists of integers (lengths, positions) keep their values.
-        """
-        import torch
-
-        made: list[torch.Tensor] = []
-        chance = torch.Generator().manual_seed(seed)
-        own = self.example.tensors() if self.example is not None else [None] * len(self.inputs)
-        for info, given in zip(self.inputs, own, strict=True):
-            if given is not None and _same(given, info) and (device == "cpu" or _steers(given)):
-                made.append(given.detach().to("cpu"))
-                continue
-            kind = getattr(torch, info.dtype or "float32")
-            shape = [int(d) for d in info.shape or () if isinstance(d, int)]
-            if device == "meta":
-                made.append(torch.empty(shape, dtype=kind, device="meta"))
-            elif kind.is_floating_point or kind.is_complex:
-                made.append(torch.rand(shape, generator=chance, dtype=torch.float32).to(kind))
-            else:
-                made.append(torch.randint(0, 2, shape, generator=chance).to(kind))
-        return self.call(made)
-
-    def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments that carry `tensors`, one per input, into the model."""
-        if self.example is not None:
-            return self.example.filled(tensors)
-        if self.images:
-            return [list(tensors)], {}
-        rest = zip(self.inputs[self.positional :], tensors[self.positional :], strict=True)
-        return list(tensors[: self.positional]), {info.name: tensor for info, tensor in rest}
-
-
-class Example(Struct, frozen=True):
-    """Arguments that a user calls a model with: tensors, in whatever they are packed, and anything else."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    @staticmethod
-    def of(inputs: Any) -> Example:
-        """The arguments in `inputs`: a tensor or array, positional ones in a tuple or list, or keyword ones
-        in a dict. Arrays become tensors.
-        """
-        inputs = _replaced(inputs, _as_tensor)
-        if isinstance(inputs, Mapping):
-            return Example((), {str(name): value for name, value in inputs.items()})
-        return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
-
-    def tensors(self) -> list[Any]:
-        """Every tensor, in the order of the arguments."""
-        from explorer.engine.costs.torch.records import tensors
-
-        return [tensor for _, tensor in tensors([self.args, dict(self.kwargs)])]
-
-    def named(self, names: Sequence[str]) -> dict[str, TensorInfo]:
-        """Every tensor by the name of its argument in `names`, and its place in that."""
-        from explorer.engine.costs.torch.records import described
-
-        items = [(names[i] if i < len(names) else f"input{i}", v) for i, v in enumerate(self.args)]
-        infos = [info for name, value in (*items, *self.kwargs.items()) for info in described(value, name)]
-        return {info.name: replace(info, origin="declared") for info in infos}
-
-    def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments with `tensors` in the places of the user's."""
-        rest = iter(tensors)
-        args, kwargs = _replaced((self.args, dict(self.kwargs)), lambda _: next(rest))
-        return list(args), kwargs
-
-
-def _replaced(value: Any, by: Callable[[Any], Any]) -> Any:
-    """`value` with every tensor or array in nested tuples, lists, dicts and dataclasses replaced."""
-    import numpy as np
-    import torch
-
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return by(value)
-    if isinstance(value, Mapping):
-        made = {key: _replaced(part, by) for key, part in value.items()}
-        return made if type(value) is dict else type(value)(made)  # type: ignore[call-arg]
-    if isinstance(value, (tuple, list)):
-        parts = [_replaced(part, by) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.replace(
-            value,
-            **{f.name: _replaced(getattr(value, f.name), by) for f in dataclasses.fields(value) if f.init},
-        )
-    return value
-
-
-def moved(arguments: Any, device: torch.device | None) -> Any:
-    """Arguments with their tensors on another device; None and the CPU leave them where they are made."""
-    return (
-        arguments if device is None or device.type == "cpu" else _replaced(arguments, lambda t: t.to(device))
-    )
-
-
-def _as_tensor(value: Any) -> Any:
-    import torch
-
-    return value if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy())
-
-
-def _same(tensor: Any, info: TensorInfo) -> bool:
-    from explorer.engine.costs.torch.records import dtype_name
-
-    return tuple(tensor.shape) == info.shape and dtype_name(tensor.dtype) == info.dtype and not tensor.is_meta
-
-
-def _steers(tensor: Any) -> bool:
-    """Whether a tensor says how long or how many, rather than being worked on."""
-    return (
-        tensor.dim() < 2
-        and tensor.numel() <= 4096
-        and not (tensor.is_floating_point() or tensor.is_complex())
-    )
+Failure = Callable[..., tuple[str, str] | None]
+"""Where and why a module fails on tensors without values; None if it runs."""
 
 
 def bind(
     loaded: LoadedModule,
     input_shapes: Mapping[str, tuple[str | None, Any]],
     dims: Mapping[str, int],
+    *,
+    try_run: Failure,
 ) -> Bound:
-    """Settles the inputs of a model.
+    """Settles the inputs of a model, and leaves them in `loaded.bound`.
 
     Args:
         loaded: The model; it is built on the meta device.
         input_shapes: dtype (None: the model's own, else float32) and shape by input name.
-        dims: Only 'batch', the first dimension of every input.
+        dims: Only 'batch', the first dimension of every input, but where the file says which are open.
+        try_run: Runs a module on shapes, operator by operator, where a plain call of it fails.
 
     Raises:
         Misuse: An input or dimension does not exist.
         UnknownShape: A shape is neither given nor to be guessed.
     """
+    if loaded.binding is not None:
+        loaded.bound = loaded.binding(input_shapes, dims)
+        return loaded.bound
     for name in dims:
         if name != "batch":
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=nearest(name, ["batch"]))
@@ -199,30 +67,19 @@ def bind(
     required, optional, variadic = _parameters(model)
     known = [*required, *optional]
     if isinstance(loaded.example, Example):
-        return _exactly(loaded, loaded.example, known, input_shapes, dims)
+        loaded.bound = _exactly(loaded.example, known, input_shapes, dims)
+        return loaded.bound
     for name in input_shapes:
         if name not in known and not variadic:
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, known))
     found = _own(loaded, model, required)
-    usual = _floating(model)
-    own_shapes = not input_shapes
     untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in found]
+    usual = _floating(model)
     for name, (dtype, shape) in input_shapes.items():
         kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **found}, usual)
         found[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
-    notes: tuple[str, ...] = ()
-    if not found:
-        found, notes = _configured(loaded, model, known, required)
-    missing = [n for n in required if n not in found]
-    if missing:
-        alone = len(missing) == 1 and not found
-        guessed, said = _guess(loaded, model, missing[0]) if alone else (None, "")
-        if guessed is None:
-            raise _unknown_shape(loaded, model, missing[0], required, said)
-        found[missing[0]] = guessed
-        notes = (said,)
-    if variadic and not found:
-        raise _unknown_shape(loaded, model, "x", ["x"])
+    fails = partial(_failure, try_run)
+    found, notes = _completed(loaded, model, found, (required, optional, variadic), fails)
     order = [n for n in known if n in found] + [n for n in found if n not in known]
     inputs = tuple(found[name] for name in order)
     if "batch" in dims:
@@ -230,24 +87,52 @@ def bind(
     prefix = 0
     while prefix < len(order) and (order[prefix] not in known or order[prefix] == known[prefix]):
         prefix += 1
-    batch = inputs[0].shape[0] if inputs and inputs[0].shape and (own_shapes or "batch" in dims) else None
+    chosen = not input_shapes or "batch" in dims
+    batch = inputs[0].shape[0] if inputs and inputs[0].shape and chosen else None
     images = _takes_images(loaded, model)
     indices = _indices(loaded, model, Bound(inputs, {}, positional=prefix, images=images), untyped)
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
     notes += tuple(f"input {name}: taken as int64, an embedding looks it up" for name in indices)
-    bound = Bound(
+    loaded.bound = Bound(
         _one_each(inputs[0]) if images else inputs,
         {"batch": batch} if isinstance(batch, int) else {},
         notes,
         prefix,
         images,
     )
-    loaded.bound = bound
-    return bound
+    return loaded.bound
+
+
+def _completed(
+    loaded: LoadedModule,
+    model: nn.Module,
+    found: dict[str, TensorInfo],
+    parameters: tuple[list[str], list[str], bool],
+    fails: Failure,
+) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
+    """The inputs with those that nobody gave, and what was guessed.
+
+    Raises:
+        UnknownShape: One is not to be guessed.
+    """
+    required, optional, variadic = parameters
+    notes: tuple[str, ...] = ()
+    if not found:
+        found, notes = _configured(loaded, model, [*required, *optional], required, fails)
+    missing = [n for n in required if n not in found]
+    if missing:
+        alone = len(missing) == 1 and not found
+        guessed, said = _guess(loaded, model, missing[0], fails) if alone else (None, "")
+        if guessed is None:
+            raise _unknown_shape(loaded, model, missing[0], required, said)
+        found[missing[0]] = guessed
+        notes = (said,)
+    if variadic and not found:
+        raise _unknown_shape(loaded, model, "x", ["x"])
+    return found, notes
 
 
 def _exactly(
-    loaded: LoadedModule,
     example: Example,
     names: Sequence[str],
     input_shapes: Mapping[str, tuple[str | None, Any]],
@@ -264,8 +149,7 @@ def _exactly(
             if info.shape:
                 found[name] = replace(info, shape=(dims["batch"], *info.shape[1:]))
     assumed = {"batch": dims["batch"]} if "batch" in dims else {}
-    loaded.bound = Bound(tuple(found.values()), assumed, (), example=example)
-    return loaded.bound
+    return Bound(tuple(found.values()), assumed, (), example=example)
 
 
 def _unknown_shape(
@@ -305,8 +189,6 @@ def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
 
 
 def _dtype(name: str, dtype: str | None, found: Mapping[str, TensorInfo], usual: str) -> str:
-    import torch
-
     if dtype is None:
         return (found[name].dtype if name in found else None) or usual
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
@@ -319,8 +201,6 @@ def _dtype(name: str, dtype: str | None, found: Mapping[str, TensorInfo], usual:
 
 def _floating(model: nn.Module) -> str:
     """The type of a model's weights, which its inputs have to have too; float32 if it has none."""
-    from explorer.engine.costs.torch.records import dtype_name
-
     return next((dtype_name(p.dtype) for p in model.parameters() if p.is_floating_point()), "float32")
 
 
@@ -347,7 +227,7 @@ def _own(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dic
 
 
 def _configured(
-    loaded: LoadedModule, model: nn.Module, known: Sequence[str], required: Sequence[str]
+    loaded: LoadedModule, model: nn.Module, known: Sequence[str], required: Sequence[str], fails: Failure
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
     """The inputs that a model's configuration implies, or that it has for trying it out, and what to say.
 
@@ -365,7 +245,7 @@ def _configured(
         return {}, ()
     chosen = sets[0]
     if len(sets) > 1:
-        chosen = next((s for s in sets if _runs(loaded, model, s, usual)), sets[0])
+        chosen = next((s for s in sets if _runs(loaded, model, s, usual, fails)), sets[0])
     found = {
         name: dummy[name]
         if name in dummy and chosen[name] == plain[name]
@@ -376,15 +256,15 @@ def _configured(
     return found, (f"guessed from the model's configuration: {', '.join(made)}",) if made else ()
 
 
-def _runs(loaded: LoadedModule, model: nn.Module, sizes: Mapping[str, tuple[str, Size]], usual: str) -> bool:
-    import torch
-
+def _runs(
+    loaded: LoadedModule, model: nn.Module, sizes: Mapping[str, tuple[str, Size]], usual: str, fails: Failure
+) -> bool:
     given = {
         name: torch.empty(shape, dtype=getattr(torch, kind or usual), device="meta")
         for name, (kind, shape) in sizes.items()
     }
     with loaded.quiet():
-        return _failure(model, **given) is None
+        return fails(model, **given) is None
 
 
 def _dummy(model: nn.Module) -> Any:
@@ -395,10 +275,6 @@ def _dummy(model: nn.Module) -> Any:
 
 
 def _examples(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorInfo]]:
-    import torch
-
-    from explorer.engine.costs.torch.records import dtype_name
-
     if isinstance(example, Mapping):
         items = list(example.items())
     elif isinstance(example, (tuple, list)):
@@ -490,8 +366,6 @@ def _likely(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
 
 def _candidates(layer: Any) -> tuple[str, list[Size]]:
     """Input type and shapes that could go into a layer, likeliest first; no shapes if it says nothing."""
-    from torch import nn
-
     # the last name of the row is the attribute that holds the channels or features
     table: list[tuple[Any, str, str, list[Size]]] = [
         (nn.Linear, "float32", "in_features", [(1,), (1, 16)]),
@@ -523,11 +397,6 @@ def _indices(loaded: LoadedModule, model: nn.Module, bound: Bound, untyped: Sequ
     """Which of the inputs whose type nobody gave are rows of embeddings: those that have to be integers for
     the model to get to its last embedding. Tried on shapes, and no further than there.
     """
-    import torch
-    from torch import nn
-
-    from explorer.engine.formats.torch_module.meta_copy import without_values
-
     if not untyped or not any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in model.modules()):
         return ()
     twin = without_values(model)
@@ -562,14 +431,14 @@ def _first(model: nn.Module) -> nn.Module | None:
     return next((m for m in model.modules() if next(m.children(), None) is None and _likely(m)[1]), None)
 
 
-def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInfo | None, str]:
+def _guess(
+    loaded: LoadedModule, model: nn.Module, name: str, fails: Failure
+) -> tuple[TensorInfo | None, str]:
     """The first shape that the first layer allows and with which the model runs, and a note of it.
 
     Returns:
         None and what came of the likeliest shape, when the model runs with none.
     """
-    import torch
-
     first = _first(model)
     dtype, shapes = _likely(first)
     dtype = _floating(model) if dtype == "float32" else dtype
@@ -578,7 +447,7 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         text = "x".join(map(str, shape))
         with loaded.quiet():
-            failed = _failure(model, tensor)
+            failed = fails(model, tensor)
         if failed is not None:
             at, reason = failed
             where = f" in {at}" if at else ""
@@ -589,15 +458,10 @@ def _guess(loaded: LoadedModule, model: nn.Module, name: str) -> tuple[TensorInf
     return None, tried
 
 
-def _failure(model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor) -> tuple[str, str] | None:
+def _failure(
+    try_run: Failure, model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor
+) -> tuple[str, str] | None:
     """Where and why a model does not run on tensors without values; None if it does."""
-    import torch
-    from torch import nn
-
-    from explorer.engine.costs.torch.analyse import shapes_failure
-    from explorer.engine.costs.torch.records import is_lazy
-    from explorer.engine.formats.torch_module.meta_copy import without_values
-
     lazy = any(is_lazy(held) for held in (*model.parameters(), *model.buffers()))
     # a recurrent layer runs in one piece where it is watched, and step by step where it is not
     if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
@@ -609,4 +473,4 @@ def _failure(model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor) -> t
         except Exception:
             # what is data-dependent answers with its bound only where every operator is watched
             pass
-    return shapes_failure(without_values(model) if lazy else model, *args, **kwargs)
+    return try_run(without_values(model) if lazy else model, *args, **kwargs)

@@ -9,30 +9,25 @@ output belongs to the answer.
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import importlib.util
 import inspect
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+import torch
 from msgspec import Struct
+from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
-from explorer.engine.formats.torch_module import inputs as torch_inputs
-from explorer.facts import Progress
+from explorer.engine.formats.torch_module.arguments import Bound, Example
+from explorer.engine.formats.torch_module.meta_copy import sharing_values, without_values
+from explorer.engine.formats.torch_module.meta_init import Unfilled, UninitialisedOnMeta
 from explorer.host.optional_packages import require, said, search_here, silence
 
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import nn
-
-    from explorer.engine.formats.torch_module.inputs import Bound
-
-__all__ = ["LoadedModule", "export_onnx", "load", "of", "run"]
+__all__ = ["LoadedModule", "load", "of"]
 
 
 class LoadedModule(Struct):
@@ -48,6 +43,7 @@ class LoadedModule(Struct):
             once, and its twin on the meta device is made from that).
         torchvision: Whether it is one of torchvision's.
         example: Inputs that came with the model.
+        binding: Settles the inputs of given shapes and dimensions, where the file says which sizes are open.
         bound: The inputs that were settled last.
     """
 
@@ -59,6 +55,7 @@ class LoadedModule(Struct):
     trained: bool = False
     torchvision: bool = False
     example: Any = None
+    binding: Callable[[Mapping[str, tuple[str | None, Any]], Mapping[str, int]], Bound] | None = None
     bound: Bound | None = None
     _meta: nn.Module | None = None
     _real: nn.Module | None = None
@@ -70,17 +67,12 @@ class LoadedModule(Struct):
         uninitialised, as torch's own layers do with their weights, goes there; when that fails too the
         model is built on the CPU and its tensors are replaced.
         """
-        import torch
-
-        from explorer.engine.formats.torch_module.meta_copy import without_values
-        from explorer.engine.formats.torch_module.meta_init import Unfilled
-
         if self._meta is not None:
             return self._meta
         if self.trained or self._real is not None:
             self._meta = without_values(self.materialise())
         else:
-            for way in (lambda: torch.device("meta"), _uninitialised_on_meta):
+            for way in (lambda: torch.device("meta"), UninitialisedOnMeta):
                 try:
                     with self.quiet(), torch.random.fork_rng(devices=[]), way(), Unfilled():  # type: ignore[no-untyped-call]
                         torch.manual_seed(self.seed)
@@ -103,14 +95,9 @@ class LoadedModule(Struct):
         Raises:
             Exception: It cannot be built so; then its constructor did without them.
         """
-        import torch
-
-        from explorer.engine.formats.torch_module.meta_copy import without_values
-        from explorer.engine.formats.torch_module.meta_init import Unfilled
-
         if self.trained or self._real is not None:
             return without_values(self.materialise(), numbers=True).eval()
-        with self.quiet(), torch.random.fork_rng(devices=[]), _uninitialised_on_meta(), Unfilled():  # type: ignore[no-untyped-call]
+        with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), Unfilled():  # type: ignore[no-untyped-call]
             torch.manual_seed(self.seed)
             made = self.build()
         return without_values(made, numbers=True).eval()
@@ -121,8 +108,6 @@ class LoadedModule(Struct):
         Raises:
             BadModel: The constructor fails.
         """
-        import torch
-
         if self._real is None:
             try:
                 with self.quiet(), torch.random.fork_rng(devices=[]):
@@ -134,14 +119,6 @@ class LoadedModule(Struct):
                 raise BadModel(f"building the model failed: {said(error)}", where=self.source) from error
             self._real.eval()
         return self._real
-
-    def bind(
-        self,
-        input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
-        dims: Mapping[str, int] | None = None,
-    ) -> Bound:
-        """The inputs to use: the user's, else the model's own; see `torch_inputs.bind`."""
-        return torch_inputs.bind(self, input_shapes or {}, dims or {})
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -160,11 +137,10 @@ def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedMod
         seed: Of random weights.
 
     Raises:
-        MissingExtra: torch or torchvision is not installed.
+        MissingExtra: torchvision is not installed.
         Misuse: There is no such model, module, callable or set of weights.
         BadModel: The module or the callable fails.
     """
-    require("torch", source)
     if ":" in source:
         if weights is not None:
             raise Misuse(
@@ -245,8 +221,6 @@ def _weights(name: str, weights: str) -> Any:
 
 
 def _from_callable(source: str, seed: int) -> LoadedModule:
-    from torch import nn
-
     path, _, attribute = source.rpartition(":")
     if not path or not attribute:
         raise Misuse("the name is not complete", where=source, hint="give package.module:callable")
@@ -293,17 +267,15 @@ def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModu
     Args:
         module: With its weights on any device.
         inputs: To call it with: a tensor or array, a tuple or list of positional ones, or a dict of keyword
-            ones; each may hold tensors in nested tuples, lists and dicts. None: see `torch_inputs`.
+            ones; each may hold tensors in nested tuples, lists and dicts. None: see `inputs`.
         source: What to call it; the name of its class by default.
     """
-    from explorer.engine.formats.torch_module.meta_copy import sharing_values
-
     return LoadedModule(
         source=source or type(module).__name__,
         build=lambda: sharing_values(module),
         weights_text="as the module has them",
         trained=True,
-        example=None if inputs is None else torch_inputs.Example.of(inputs),
+        example=None if inputs is None else Example.of(inputs),
     )
 
 
@@ -358,76 +330,3 @@ def _own_name(name: str, path: str) -> str:
         return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"
     known = name.isidentifier() and importlib.util.find_spec(name) is not None
     return f"{name}_of_the_user" if known else name
-
-
-def _uninitialised_on_meta() -> contextlib.AbstractContextManager[Any]:
-    """Tensors made by `torch.empty` live on the meta device, others have values: nothing can be read from
-    the former anyway, and weights are made with it. So do large ones that are filled alike, or by chance.
-    """
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    filled = {torch.zeros, torch.ones, torch.rand, torch.randn}
-
-    class Mode(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            given = dict(kwargs or {})
-            if (func is torch.empty or func in filled) and given.get("device") is None:
-                sizes = args[0] if args and not isinstance(args[0], int) else args
-                if func is torch.empty or math.prod(given.get("size", sizes)) > _LARGE:
-                    given["device"] = "meta"
-            return func(*args, **given)
-
-    return Mode()
-
-
-_LARGE = 1 << 20
-"""Elements above which a tensor that is filled alike, or by chance, is one of weights."""
-
-
-def export_onnx(
-    loaded: LoadedModule,
-    input_shapes: Mapping[str, tuple[str | None, Any]] | None,
-    path: str,
-    on_progress: Callable[[Progress], None] | None = None,
-    *,
-    dims: Mapping[str, int] | None = None,
-) -> None:
-    """Writes the model as an ONNX file; see `torch_export.export`."""
-    from explorer.engine.convert import torch_onnx_export
-
-    torch_onnx_export.export(loaded, loaded.bind(input_shapes, dims), path, on_progress)
-
-
-def run(loaded: LoadedModule, inputs: Sequence[np.ndarray], *, dtype: str | None = None) -> list[np.ndarray]:
-    """The model's own outputs in evaluation mode, in the order of its ONNX export.
-
-    Args:
-        loaded: From `load`.
-        inputs: One array per input, in the order of `bind().inputs`.
-        dtype: 'float64' runs weights and floating-point inputs in double precision; None or 'float32' as
-            the model is.
-
-    Raises:
-        BadModel: The model fails on these inputs.
-    """
-    import torch
-
-    from explorer.engine.costs.torch.records import tensors
-
-    bound = loaded.bound or loaded.bind()
-    model = loaded.materialise()
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    given = [torch.from_numpy(a.copy() if not a.flags.writeable else a).to(device) for a in inputs]
-    if dtype == "float64":
-        model = copy.deepcopy(model).double()
-        given = [t.double() if t.is_floating_point() else t for t in given]
-    args, kwargs = bound.call(given)
-    try:
-        with loaded.quiet(), torch.no_grad():
-            result = model(*args, **kwargs)
-    except Exception as error:
-        raise BadModel(f"the model failed: {said(error)}", where=loaded.source) from error
-    # numpy has no bfloat16
-    found = (t.detach().cpu() for _, t in tensors(result))
-    return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in found]

@@ -17,10 +17,13 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from explorer.engine.costs.aten.data_dependent import MOST_KEPT
-from explorer.engine.costs.torch.records import is_lazy
+from explorer.engine.formats.torch_module.modules import is_lazy
 
-__all__ = ["materialised", "sharing_values", "without_values"]
+__all__ = ["MOST_KEPT", "materialised", "sharing_values", "without_values"]
+
+MOST_KEPT = 4096
+"""Elements up to which a tensor that no input goes into keeps its values: programs index and branch with
+them."""
 
 
 def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:

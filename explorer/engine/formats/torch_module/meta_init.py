@@ -6,12 +6,14 @@ compiler: longer than everything else together. On the meta device there is noth
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Unfilled"]
+__all__ = ["Unfilled", "UninitialisedOnMeta"]
 
 _FILLS = frozenset(
     f"aten::{name}_"
@@ -36,3 +38,23 @@ class Unfilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._schema.name in _FILLS and isinstance(args[0], torch.Tensor) and args[0].is_meta:
             return args[0]
         return func(*args, **(kwargs or {}))
+
+
+_LARGE = 1 << 20
+"""Elements above which a tensor that is filled alike, or by chance, is one of weights."""
+
+_ALIKE = frozenset((torch.zeros, torch.ones, torch.rand, torch.randn))
+
+
+class UninitialisedOnMeta(TorchFunctionMode):
+    """Tensors made by `torch.empty` live on the meta device, others have values: nothing can be read from
+    the former anyway, and weights are made with it. So do large ones that are filled alike, or by chance.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(kwargs or {})
+        if (func is torch.empty or func in _ALIKE) and given.get("device") is None:
+            sizes = args[0] if args and not isinstance(args[0], int) else args
+            if func is torch.empty or math.prod(given.get("size", sizes)) > _LARGE:
+                given["device"] = "meta"
+        return func(*args, **given)

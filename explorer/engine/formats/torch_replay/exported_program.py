@@ -17,6 +17,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ import torch
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.base.units import printable, shape_text
 from explorer.engine.formats.torch_files.exported_program import batch_of
-from explorer.engine.formats.torch_module.inputs import Bound
+from explorer.engine.formats.torch_module.arguments import Bound
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay.graph import DTYPES, LARGEST, SYMBOL, Program, read, symbol_of
 from explorer.engine.formats.torch_replay.graph_replay import Player
@@ -32,7 +33,7 @@ from explorer.engine.formats.torch_replay.rebuilt_module import Twin, add_tensor
 from explorer.engine.formats.torch_replay.storages import Archive, StorageRef, Storages, TensorSpec
 from explorer.facts import TensorInfo
 
-__all__ = ["LoadedProgram", "load"]
+__all__ = ["load"]
 
 
 # -- sizes that are left open
@@ -80,26 +81,6 @@ def _number(node: ast.expr, values: Mapping[str, int]) -> int:
     raise ValueError("not an expression of sizes")
 
 
-class LoadedProgram(LoadedModule):
-    """An exported program: as a module that is loaded, but it knows its inputs and which sizes are open."""
-
-    program: Program | None = None
-
-    def bind(
-        self,
-        input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
-        dims: Mapping[str, int] | None = None,
-    ) -> Bound:
-        """The inputs to use: the user's sizes for the dimensions that are open, else those at export.
-
-        Raises:
-            Misuse: A size is fixed in the program, or outside its range, or there is no such dimension.
-        """
-        assert self.program is not None
-        self.bound = _bind(self.program, input_shapes or {}, dims or {})
-        return self.bound
-
-
 def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
     """Names that a user may bind: symbol and its value at export. 'batch' is the first dimension that
     all inputs have in common.
@@ -122,6 +103,11 @@ def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
 def _bind(
     program: Program, input_shapes: Mapping[str, tuple[str | None, Any]], dims: Mapping[str, int]
 ) -> Bound:
+    """The inputs to use: the user's sizes for the dimensions that are open, else those at export.
+
+    Raises:
+        Misuse: A size is fixed in the program, or outside its range, or there is no such dimension.
+    """
     known = _open_dims(program)
     values = dict(known.values())
     for name, size in dims.items():
@@ -196,7 +182,7 @@ def _note(name: str, symbol: str, size: int, program: Program, exported: bool) -
 # -- the twin
 
 
-def load(path: str) -> LoadedProgram:
+def load(path: str) -> LoadedModule:
     """Opens an exported program; its weights stay where they are.
 
     Raises:
@@ -214,13 +200,13 @@ def load(path: str) -> LoadedProgram:
     def build(meta: bool) -> Twin:
         return _guarded(archive, program, weights, meta)
 
-    loaded = LoadedProgram(
+    loaded = LoadedModule(
         source=path,
         build=lambda: build(False),
         weights_text="as the file has them",
         trained=True,
         notes=(f"exported program, written by torch {printable(program.version.partition('+')[0])}",),
-        program=program,
+        binding=partial(_bind, program),
     )
     loaded._meta = build(True).eval()
     return loaded

@@ -18,7 +18,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.costs.torch.records import plain
+from explorer.engine.formats.torch_module.modules import plain
 
 __all__ = ["Twin", "add_tensor", "attributes", "twin_of"]
 

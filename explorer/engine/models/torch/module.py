@@ -1,27 +1,37 @@
-"""A PyTorch module as an opened model: by its name, from a file, or as an object that a program holds."""
+"""A PyTorch module as an opened model: by its name, from a file, or as an object that a program holds.
+
+What not every question needs (onnx, the decode step, values) is imported where it is asked: that takes longer
+than many a model takes to be counted.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
+from torch import nn
 
 from explorer.base.errors import Misuse
+from explorer.engine.costs.memory.liveness import Examined
+from explorer.engine.costs.torch import analyse, training
+from explorer.engine.costs.torch.signature import bind
+from explorer.engine.costs.training.step import Step as TrainingStep
+from explorer.engine.formats.torch_module import loaded as torch_module
+from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
+from explorer.engine.runtime.torch_module import run
+from explorer.engine.values import torch_tensors
+from explorer.engine.values.numbers import Numbers
+from explorer.facts import Info, Layer
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from explorer.engine.costs.memory.liveness import Examined
-    from explorer.engine.costs.training.step import Step as TrainingStep
-    from explorer.engine.formats.torch_module.inputs import Bound
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
     from explorer.engine.graph.model import Model
-    from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
+    from explorer.engine.models.opened import Arrays
     from explorer.engine.values.activations import Asked, Ran
-    from explorer.engine.values.numbers import Numbers
-    from explorer.facts import Info, Layer
 
 __all__ = ["ModuleObject", "RebuiltModule", "TorchModel"]
 
@@ -33,11 +43,9 @@ class TorchModel:
     takes_weights = True
 
     def __init__(self, source: str, options: OpenOptions) -> None:
-        from explorer.engine.formats.torch_module import loaded as torch_module
-
         self.source = source
         self.options = options
-        self.loaded: LoadedModule = torch_module.load(source, weights=options.weights, seed=options.seed)
+        self.loaded = torch_module.load(source, weights=options.weights, seed=options.seed)
         self._graph: Model | None = None
 
     def names(self) -> tuple[list[str], list[str]] | None:
@@ -46,49 +54,39 @@ class TorchModel:
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
-        from explorer.engine.costs.torch import analyse as module
-
         dims, shapes = self.options.dims, self.options.input_shapes
+        examine = partial(analyse.examine, self.loaded)
         if self.options.past is not None:
             from explorer.engine.costs.decode.step import step_of_module
 
-            return step_of_module(
-                self.loaded, self.options.past, dims, shapes, on_progress=on_progress, cancel=cancel
-            )
-        return module.examine(
-            self.loaded, input_shapes=shapes, dims=dims, on_progress=on_progress, cancel=cancel
-        )
+            examine = partial(step_of_module, self.loaded, self.options.past)
+        return examine(dims=dims, input_shapes=shapes, on_progress=on_progress, cancel=cancel)
 
     def stored(self) -> Info:
         """What the module stores, and nothing of its work: it needs no input."""
-        from explorer.engine.costs.torch import analyse as module
-
-        found = module.stored(self.loaded.meta(), source=self.source)
+        found = analyse.stored(self.loaded.meta(), source=self.source)
         about = replace(found.model, format=self.format)
         assumptions = {**found.assumptions, "weights": self.loaded.weights_text}
         return replace(found, model=about, assumptions=assumptions)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `Opened`."""
-        from explorer.engine.formats.onnx import reader
-        from explorer.engine.formats.onnx.validate import validate
-        from explorer.engine.formats.torch_module import loaded as torch_module
-
         if self._graph is None:
+            from explorer.engine.models.torch.onnx_export import exported_graph
+
             name = os.path.basename(self.source)
             stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
-            path = os.path.join(folder, f"{stem}.onnx")
-            torch_module.export_onnx(
-                self.loaded, self.options.input_shapes, path, on_progress, dims=self.options.dims
+            self._graph = exported_graph(
+                self.loaded, self._bound(), os.path.join(folder, f"{stem}.onnx"), on_progress
             )
-            self._graph = validate(reader.read(path))
         return self._graph
+
+    def _bound(self) -> Bound:
+        return bind(self.loaded, self.options.input_shapes, self.options.dims)
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:
         """See `Opened`."""
-        from explorer.engine.formats.torch_module import loaded as torch_module
-
-        return lambda arrays: torch_module.run(self.loaded, list(arrays))
+        return lambda arrays: run(self.loaded, self.loaded.bound or self._bound(), list(arrays))
 
     @property
     def weights_note(self) -> str:
@@ -98,12 +96,8 @@ class TorchModel:
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `Opened`."""
-        from explorer.engine.values import torch_tensors
-
-        def bind() -> Bound:
-            return self.loaded.bind(self.options.input_shapes, self.options.dims)
-
-        return torch_tensors.stored(torch_tensors.materialised(self.loaded, bind)), (self.weights_note,)
+        model = torch_tensors.materialised(self.loaded, self._bound)
+        return torch_tensors.stored(model), (self.weights_note,)
 
     def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
         """See `Opened`."""
@@ -116,9 +110,7 @@ class TorchModel:
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> TrainingStep:
         """See `Opened`."""
-        from explorer.engine.costs.training import torch
-
-        return torch.step(
+        return training.step(
             self.loaded,
             batch=batch,
             dims=self.options.dims,
@@ -159,10 +151,6 @@ class ModuleObject(TorchModel):
     """An nn.Module that a Python program holds; it stays as it is."""
 
     def __init__(self, module: nn.Module, inputs: Any, options: OpenOptions) -> None:
-        from torch import nn
-
-        from explorer.engine.formats.torch_module import loaded as torch_module
-
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
             raise Misuse(f"a {kind} is neither a path, a name nor an nn.Module", where="source")

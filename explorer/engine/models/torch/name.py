@@ -27,6 +27,9 @@ def _recognise(probe: Probe) -> bool:
 
 
 def _open(source: str, options: OpenOptions) -> Opened:
+    from explorer.host.optional_packages import require
+
+    require("torch", source)
     from explorer.engine.models.torch.module import TorchModel
 
     return TorchModel(source, options)

@@ -17,11 +17,15 @@ import onnxruntime  # noqa: E402
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, MissingExtra, Misuse  # noqa: E402
-from explorer.engine.convert import torch_onnx_export  # noqa: E402
 from explorer.engine.costs.onnx import analyse as onnx_model  # noqa: E402
 from explorer.engine.costs.torch.analyse import analyse  # noqa: E402
+from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.formats.onnx import reader  # noqa: E402
-from explorer.engine.formats.torch_module.loaded import LoadedModule, export_onnx, load, of, run  # noqa: E402
+from explorer.engine.formats.torch_module.loaded import LoadedModule, load, of  # noqa: E402
+from explorer.engine.models.opened import OpenOptions  # noqa: E402
+from explorer.engine.models.registry import open_model  # noqa: E402
+from explorer.engine.models.torch import onnx_export  # noqa: E402
+from explorer.engine.runtime.torch_module import run  # noqa: E402
 
 NETS = """
 import sys
@@ -107,7 +111,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shapes(loaded: LoadedModule) -> list[tuple[str, str | None, Any]]:
-    return [(i.name, i.dtype, i.shape) for i in loaded.bind().inputs]
+    return [(i.name, i.dtype, i.shape) for i in bind(loaded).inputs]
 
 
 # -- names
@@ -137,7 +141,7 @@ def test_torch_absent_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None
     # None in sys.modules makes `import torch` fail as if it were not installed
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtra) as caught:
-        load("alexnet")
+        open_model("alexnet", OpenOptions())
     assert "pip install 'explorer-nn[torch]'" in str(caught.value)
 
 
@@ -177,7 +181,7 @@ def test_what_goes_in_is_found_out_and_said(nets: Path) -> None:
     assert shapes(load("my_nets:Tokens")) == [("ids", "int64", (1, 128))]
     assert shapes(load("my_nets:ready")) == [("input", "float32", (1, 16))]
     assert shapes(load("my_nets:with_inputs")) == [("input", "float32", (1, 3, 20, 30))]
-    note = load("my_nets:Small").bind().notes
+    note = bind(load("my_nets:Small")).notes
     assert note == ("input image: 1x1x28x28 guessed from the first layer (Conv2d)",)
 
 
@@ -195,29 +199,29 @@ def test_a_long_sequence_for_a_recurrent_layer_is_tried_in_one_piece() -> None:
             return self.gru(self.conv(x).flatten(2).transpose(1, 2))[0]
 
     loaded = of(Pixels())
-    assert loaded.bind().inputs[0].shape == (1, 3, 224, 224)
+    assert bind(loaded).inputs[0].shape == (1, 3, 224, 224)
     assert analyse(loaded).info.totals.macs == 224 * 224 * (3 * 4 + 3 * 5 * (4 + 5))
 
 
 def test_several_inputs_have_to_be_given(nets: Path) -> None:
     loaded = load("my_nets:Two")
     with pytest.raises(Misuse, match="--input-shape left:1,3,224,224"):
-        loaded.bind()
-    bound = loaded.bind({"right": (None, (2, 4)), "left": (None, (2, 4))})
+        bind(loaded)
+    bound = bind(loaded, {"right": (None, (2, 4)), "left": (None, (2, 4))})
     assert [i.name for i in bound.inputs] == ["left", "right"]
-    scaled = loaded.bind(dict.fromkeys(("scale", "left", "right"), ("float64", (2, 4))))
+    scaled = bind(loaded, dict.fromkeys(("scale", "left", "right"), ("float64", (2, 4))))
     assert [(i.name, i.dtype) for i in scaled.inputs] == [
         ("left", "float64"), ("right", "float64"), ("scale", "float64")
     ]  # fmt: skip
     with pytest.raises(Misuse, match="did you mean 'left'"):
-        loaded.bind({"lefft": (None, (2, 4))})
+        bind(loaded, {"lefft": (None, (2, 4))})
     with pytest.raises(Misuse, match="no type 'flaot32'"):
-        loaded.bind({"left": ("flaot32", (2, 4)), "right": (None, (2, 4))})
+        bind(loaded, {"left": ("flaot32", (2, 4)), "right": (None, (2, 4))})
 
 
 def test_a_model_that_runs_with_no_likely_shape_says_what_was_tried(nets: Path) -> None:
     with pytest.raises(Misuse, match=r"with 1x4, likely from its first layer, it fails in b: .*\[9, 2\]"):
-        load("my_nets:Misfit").bind()
+        bind(load("my_nets:Misfit"))
 
 
 def test_a_size_that_depends_on_values_is_no_reason_to_ask_for_a_shape() -> None:
@@ -263,10 +267,10 @@ def test_rows_of_an_embedding_are_integers_without_being_told() -> None:
         "scale": (None, (2, 5, 1)),
         "kinds": (None, (2, 5)),
     }
-    bound = of(Pair()).bind(asked)
+    bound = bind(of(Pair()), asked)
     assert [i.dtype for i in bound.inputs] == ["int64", "float32", "int64"]
     assert bound.notes[0] == "input ids: taken as int64, an embedding looks it up"
-    said = of(Pair()).bind({**asked, "ids": ("int32", (2, 5))})
+    said = bind(of(Pair()), {**asked, "ids": ("int32", (2, 5))})
     assert [i.dtype for i in said.inputs] == ["int32", "float32", "int64"]
 
 
@@ -311,7 +315,7 @@ def test_bad_sources_say_what_is_wrong_in_one_line(
 
 def exported(source: str, path: Path, shapes: Any = None, seed: int = 0) -> tuple[LoadedModule, Any]:
     loaded = load(source, seed=seed)
-    export_onnx(loaded, shapes or {}, str(path))
+    onnx_export.export(loaded, bind(loaded, shapes), str(path))
     return loaded, onnx.load(path)
 
 
@@ -320,7 +324,7 @@ def outputs_agree(loaded: LoadedModule, path: Path) -> bool:
     args, kwargs = loaded.bound.arguments(device="cpu", seed=7)
     arrays = [t.numpy() for t in (*args, *kwargs.values())]
     given = {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=True)}
-    theirs, ours = session.run(None, given), run(loaded, arrays)
+    theirs, ours = session.run(None, given), run(loaded, loaded.bound, arrays)
     return all(np.allclose(a, b, atol=1e-5) for a, b in zip(theirs, ours, strict=True))
 
 
@@ -367,15 +371,17 @@ def test_several_inputs_and_named_outputs(nets: Path) -> None:
 def test_running_in_double_precision_leaves_the_model_in_single(nets: Path) -> None:
     loaded = load("my_nets:Small")
     image = np.random.default_rng(0).random((1, 1, 28, 28), dtype=np.float32)
-    single, double = run(loaded, [image])[0], run(loaded, [image], dtype="float64")[0]
+    bound = bind(loaded)
+    single, double = run(loaded, bound, [image])[0], run(loaded, bound, [image], dtype="float64")[0]
     assert (single.dtype, double.dtype) == (np.float32, np.float64)
     assert 0 < np.abs(single - double).max() < 1e-5
-    assert run(loaded, [image])[0].dtype == np.float32
+    assert run(loaded, bound, [image])[0].dtype == np.float32
 
 
 def test_a_model_that_cannot_take_these_inputs(nets: Path) -> None:
+    small = load("my_nets:Small")
     with pytest.raises(BadModel, match="the model failed"):
-        run(load("my_nets:Small"), [np.zeros((1, 2, 28, 28), np.float32)])
+        run(small, bind(small), [np.zeros((1, 2, 28, 28), np.float32)])
 
 
 def test_a_model_that_no_exporter_takes_leaves_no_file(
@@ -395,7 +401,7 @@ def test_a_model_that_no_exporter_takes_leaves_no_file(
 def test_a_trace_that_branches_gives_way_to_the_newer_exporter(
     nets: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch_onnx_export, "_branches", lambda path: True)
+    monkeypatch.setattr(onnx_export, "_branches", lambda path: True)
     path = nets / "tokens.onnx"
     loaded, model = exported("my_nets:Tokens", path)
     assert any(p.key == "pkg.torch.onnx.name_scopes" for n in model.graph.node for p in n.metadata_props)

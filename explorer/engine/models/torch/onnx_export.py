@@ -1,4 +1,4 @@
-"""An nn.Module out as an ONNX file whose names are those of the module.
+"""ONNX export of an nn.Module, by torch's exporters: a file whose names are those of the module.
 
 torch has two exporters. The TorchScript one comes first: node names carry the module tree
 (`/features/features.0/Conv`), weights keep their state_dict names, detection models work, and AlexNet
@@ -16,26 +16,28 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import onnx
+import torch
 from msgspec import Struct
 from msgspec.structs import replace
+from onnx import numpy_helper
+from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
-from explorer.engine.formats.torch_module.inputs import moved
+from explorer.engine.costs.torch.signature import outputs_of
+from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.formats.torch_module.arguments import Bound, moved
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.graph.model import Model
 from explorer.engine.runtime.torch_fastpath import without_fastpath
-from explorer.facts import Progress, TensorInfo
+from explorer.facts import Progress
 from explorer.host.optional_packages import said
 
-if TYPE_CHECKING:
-    import numpy as np
-    import onnx
-    from torch import nn
-
-    from explorer.engine.formats.torch_module.inputs import Bound
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
-
-__all__ = ["EXPORTERS", "OPSET", "Exported", "Wish", "export", "outputs_of"]
+__all__ = ["EXPORTERS", "OPSET", "Exported", "Wish", "export", "exported_graph"]
 
 _INVENTED = ("onnx::", "val_")
 """How the names start that the two exporters give to values of their own."""
@@ -153,6 +155,14 @@ def export(
     return made_by
 
 
+def exported_graph(
+    loaded: LoadedModule, bound: Bound, path: str, on_progress: Callable[[Progress], None] | None = None
+) -> Model:
+    """The model as an ONNX graph, which is written to `path`; see `export`."""
+    export(loaded, bound, path, on_progress)
+    return validate(reader.read(path))
+
+
 def _cause(error: BaseException) -> BaseException:
     """What went wrong inside: the newer exporter wraps it in pages of advice."""
     while type(error).__module__.startswith("torch.onnx") and error.__cause__ is not None:
@@ -187,8 +197,6 @@ def _opsets(exporter: str) -> range:
     """The opsets that an exporter of the installed torch writes."""
     if exporter == "torchscript":
         return range(_LEAST_OPSET, _LATER_OPSET + 1)
-    import onnx
-
     return range(_NEWER_OPSET, onnx.defs.onnx_opset_version() + 1)
 
 
@@ -199,26 +207,11 @@ def _branches(path: str) -> bool:
     ways out, and the runtime may refuse the one that never happens (seen on MViT). Detection models are
     the exception: they do depend on values.
     """
-    import onnx
-
     graph = onnx.load(path, load_external_data=False).graph
     return any(node.op_type in ("If", "Loop") for node in graph.node)
 
 
-def outputs_of(loaded: LoadedModule, bound: Bound) -> tuple[TensorInfo, ...] | None:
-    """The outputs as the analysis has them; None if the model does not run on shapes."""
-    from explorer.engine.costs.torch.records import described
-    from explorer.engine.costs.torch.tracer import trace
-
-    args, kwargs = bound.arguments(device="meta")
-    with loaded.quiet():
-        seen = trace(loaded.meta(), args, kwargs)
-    return None if seen.failed else described(seen.result, "output")
-
-
 def _by_trace(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, wish: Wish) -> None:
-    import torch
-
     axes = {
         **dict(zip(wish.inputs, wish.axes, strict=False)),
         **dict(zip(wish.outputs, wish.output_axes, strict=False)),
@@ -239,8 +232,6 @@ def _by_trace(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: s
 
 
 def _by_graph(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, wish: Wish) -> None:
-    import torch
-
     nbytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     with torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
@@ -268,8 +259,6 @@ def _no_merging_by_value() -> Iterator[None]:
     The exporter has this as the rule for training models only; without the switch (it is no public
     API), the names of fresh biases and batch norms would collapse into one.
     """
-    import torch
-
     passes: Any = torch._C
     name = "_jit_pass_onnx_deduplicate_initializers"
     merge = getattr(passes, name, None)
@@ -309,8 +298,6 @@ def _restore_names(path: str, model: nn.Module) -> None:
 
     They are recognised by value. Nothing is rewritten when all names are right already.
     """
-    import onnx
-
     graph = onnx.load(path, load_external_data=False)
     renamed = _renamed(graph, path, model)
     if not renamed:
@@ -326,8 +313,6 @@ def _restore_names(path: str, model: nn.Module) -> None:
 
 def _renamed(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
     """Names that the exporter made up to names in the state_dict."""
-    from onnx import numpy_helper
-
     taken = {tensor.name for tensor in graph.graph.initializer}
     lost: dict[tuple[int, ...], list[tuple[str, np.ndarray[Any, Any]]]] = {}
     for name, weight in model.state_dict().items():

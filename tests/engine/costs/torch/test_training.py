@@ -19,8 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.base.errors import Misuse  # noqa: E402
 from explorer.engine.costs import formulas  # noqa: E402
+from explorer.engine.costs.torch import training as training_torch  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
-from explorer.engine.costs.training import torch as training_torch  # noqa: E402
+from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.costs.training.step import Step, training  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import load  # noqa: E402
 from explorer.facts.training import LayerTraining, Training  # noqa: E402
@@ -238,7 +239,7 @@ def test_any_convolution_agrees_with_torch(
 def test_whole_models_agree_with_torch(name: str) -> None:
     loaded = load(name)
     found = training(training_torch.step(loaded))
-    given, _ = loaded.bind().arguments(device="meta")
+    given, _ = bind(loaded).arguments(device="meta")
     with loaded.quiet():
         assert found.backward_macs == backward_of(load(name).meta(), given)
 
@@ -255,7 +256,7 @@ def test_grouped_convolutions_are_not_taken_for_dense_ones(name: str) -> None:
         for layer in step.analysis.layers
         if layer.kind == "Conv2d"
     )
-    given, _ = loaded.bind().arguments(device="meta")
+    given, _ = bind(loaded).arguments(device="meta")
     with loaded.quiet():
         assert backward_of(load(name).meta(), given) == (found.backward_macs or 0) + surplus
     assert surplus > 0

@@ -1,0 +1,40 @@
+"""Signature of an nn.Module: its inputs, settled by trial, and the outputs that a run on shapes gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from explorer.engine.costs.torch.branch_outcomes import traced
+from explorer.engine.costs.torch.tracer import trace
+from explorer.engine.formats.torch_module import inputs
+from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.modules import described
+from explorer.facts import TensorInfo
+
+__all__ = ["bind", "outputs_of"]
+
+
+def bind(
+    loaded: LoadedModule,
+    input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> Bound:
+    """The inputs to use: the user's, else the model's own; see `torch_module.inputs.bind`."""
+    return inputs.bind(loaded, input_shapes or {}, dims or {}, try_run=_failure)
+
+
+def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
+    """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
+    return traced(model, args, kwargs).seen.failed
+
+
+def outputs_of(loaded: LoadedModule, bound: Bound) -> tuple[TensorInfo, ...] | None:
+    """The outputs as the analysis has them; None if the model does not run on shapes."""
+    args, kwargs = bound.arguments(device="meta")
+    with loaded.quiet():
+        seen = trace(loaded.meta(), args, kwargs)
+    return None if seen.failed else described(seen.result, "output")

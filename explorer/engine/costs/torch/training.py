@@ -1,0 +1,89 @@
+"""Training step of an nn.Module: a run on shapes in which autograd says which gradients are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
+
+from explorer.base.errors import Misuse
+from explorer.engine.costs.torch import analyse
+from explorer.engine.costs.torch.autograd import Gradients
+from explorer.engine.costs.training.step import Part, Step
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.facts import Analysis, Progress
+
+__all__ = ["step"]
+
+
+def step(
+    loaded: LoadedModule,
+    *,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Step:
+    """One training step of a module.
+
+    Args:
+        loaded: From `torch_module.load`.
+        batch: Its batch size, the first dimension of every input; None leaves the sizes as they are.
+        dims: {'batch': n}.
+        input_shapes: Type and shape of inputs by name.
+        on_progress: Told about the modules that ran.
+        cancel: Asked at every module.
+
+    Raises:
+        Misuse: Shapes have to be given.
+        Cancelled: `cancel` said so.
+    """
+    bound = dict(dims or {})
+    if batch is not None:
+        bound["batch"] = batch
+    watch = Gradients()
+    examine = partial(
+        analyse.examine, loaded, input_shapes=input_shapes, dims=bound, on_progress=on_progress, cancel=cancel
+    )
+    try:
+        analysis = examine(gradients=watch).analysis
+    except Misuse as error:
+        if batch is None or error.where != "--dim":
+            raise
+        raise Misuse(
+            "its sizes are fixed, and the batch with them", where="--batch", hint=error.hint
+        ) from None
+    notes = ["as in evaluation mode: dropout, auxiliary heads and batch statistics are not in it"]
+    compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    if compiled:
+        notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
+    if watch.failed:
+        plain = examine().analysis
+        if not any(layer.reason.startswith("failed here") for layer in plain.layers):
+            reason = f"the model does not run with gradients on: {watch.failed}"
+            return Step(plain, _unknown(plain, reason), (*notes, reason))
+        notes += [note for note in plain.info.model.notes if note.startswith("the model failed")]
+    return Step(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
+
+
+def _unreached(analysis: Analysis, parts: Sequence[Part]) -> list[str]:
+    """Says that layers are trained by what does not show in evaluation mode, such as a loss of their own."""
+    found = [
+        analysis.layers[part.layer].path
+        for part in parts
+        if analysis.layers[part.layer].macs and part.weight_macs == 0 and any(s.trained for s in part.stored)
+    ]
+    if not found:
+        return []
+    return [
+        f"no result in evaluation mode depends on what {len(found):,} trained layers put out ({found[0]}):"
+        " their gradients, which a loss in training may want, are not in it"
+    ]
+
+
+def _unknown(analysis: Analysis, reason: str) -> list[Part]:
+    """Parts of layers of whose gradients nothing is known."""
+    rows = [layer.id for layer in analysis.layers if not layer.group]
+    return [Part(row, None, None, None, status="unknown", reason=reason) for row in rows]
