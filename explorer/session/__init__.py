@@ -243,7 +243,7 @@ class Session(Keeping):
             raise Misuse(
                 "the current model was tiled: it is ONNX already", where=self.source, hint="save it as it is"
             )
-        asked = convert.Asked(
+        asked = convert.ConversionOptions(
             exporter=exporter,
             opset=opset,
             input_names=tuple(input_names),

@@ -202,7 +202,7 @@ class Looking(States):
             self._check_target(output, overwrite, *([input] if input else []))
         rows = self._rows(at, on_progress, cancel)
 
-        def run(asked: activations.Asked) -> activations.Ran:
+        def run(asked: activations.ActivationRequest) -> activations.ActivationRun:
             if at == 0:
                 return self._open(on_progress).activations(asked, rows)
             model = self._model(at, on_progress)

@@ -21,7 +21,7 @@ from explorer.settings.parse import dynamic_words, opening_words, path_word
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.convert.job import Job
+    from explorer.engine.convert.job import ConversionJob
 
 __all__ = ["ModuleTiling"]
 
@@ -68,7 +68,7 @@ class ModuleTiling(Looking):
             draws: Random inputs for the proof.
             seed: Of the first draw.
             on_progress: Told where the job stands.
-            cancel: Asked now and then; True stops the job and leaves nothing behind.
+            cancel: ConversionOptions now and then; True stops the job and leaves nothing behind.
 
         Raises:
             Misuse: The model is no nn.Module, or was tiled as ONNX already; nothing can be tiled; or `output`
@@ -132,8 +132,8 @@ class ModuleTiling(Looking):
         seed: int,
         on_progress: OnProgress,
         cancel: Cancel,
-    ) -> Job:
-        from explorer.engine.convert.job import Asked, Job
+    ) -> ConversionJob:
+        from explorer.engine.convert.job import ConversionJob, ConversionOptions
 
         if self._history.current:
             raise Misuse(
@@ -141,12 +141,12 @@ class ModuleTiling(Looking):
                 where=self.source,
                 hint="explorer.to_torch(path) loads the file; or go back to the original",
             )
-        return Job(
+        return ConversionJob(
             opened=self._open(on_progress),
             source=self.source,
             dims=self._options["dims"],
             input_shapes=self._options["input_shapes"],
-            asked=Asked(dynamic={name: dict(axes) for name, axes in dynamic.items()}),
+            asked=ConversionOptions(dynamic={name: dict(axes) for name, axes in dynamic.items()}),
             path="",
             target=target,
             trust=bool(self._options["trust"]),

@@ -438,7 +438,7 @@ class States:
     ) -> dict[str, Any]:
         """What a proof or a blame is told of the inputs: sizes, shapes, and a file's values."""
         from explorer.engine.models.opened import dims_of
-        from explorer.engine.values.activations import read_input
+        from explorer.engine.runtime.input_files import read_input
 
         if input is not None and dims:
             raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")

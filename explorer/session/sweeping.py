@@ -103,7 +103,7 @@ def _sweep(
         spec,
         hardware=hardware,
         order=order,
-        proof=sweep.Proof(draws, seed) if verify else None,
+        proof=sweep.ProofSpec(draws, seed) if verify else None,
         output=output,
         scheduler=scheduler,
         workers=workers,

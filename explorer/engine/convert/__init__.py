@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
-from explorer.engine.convert.job import Asked, Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionOptions, ConversionResult
 from explorer.facts import Progress
 from explorer.facts.conversion import Conversion
 from explorer.host import output_files
@@ -26,7 +26,7 @@ from explorer.settings.parse import dynamic_words, tied
 if TYPE_CHECKING:
     from explorer.engine.models.opened import Opened
 
-__all__ = ["CONVERTERS", "Asked", "Converter", "find", "kinds", "words", "write"]
+__all__ = ["CONVERTERS", "ConversionOptions", "Converter", "find", "kinds", "words", "write"]
 
 
 class Converter(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Converter(Struct, frozen=True):
         format: What it makes.
         about: What it makes, for a person.
         endings: How files of that kind are called; the first is the usual one.
-        options: What `Asked` may say to it.
+        options: What `ConversionOptions` may say to it.
         function: Where it is: 'module:name', in this package.
         module: It needs the source as an nn.Module: a file of torch's is one where torch is installed, and a
             pickled one with `--trust`.
@@ -137,10 +137,12 @@ _FLAGS = {
     "dynamic": "--dynamic",
     "method": "--method",
 }
-"""What `Asked` calls itself on the command line."""
+"""What `ConversionOptions` calls itself on the command line."""
 
 
-def find(format: str, source: str, target: str, asked: Asked, *, module: bool | None) -> Converter:
+def find(
+    format: str, source: str, target: str, asked: ConversionOptions, *, module: bool | None
+) -> Converter:
     """The converter from a format to the kind of file that a name says.
 
     Args:
@@ -210,7 +212,7 @@ def kinds(opened: Opened) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def words(asked: Asked) -> list[str]:
+def words(asked: ConversionOptions) -> list[str]:
     """What was asked for, as it is typed."""
     typed = []
     for option, flag in _FLAGS.items():
@@ -228,7 +230,7 @@ def write(
     opening: Callable[[], Opened],
     path: str | None,
     target: str,
-    asked: Asked,
+    asked: ConversionOptions,
     *,
     dims: Mapping[str, int],
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]],
@@ -255,7 +257,7 @@ def write(
         draws: Random inputs to run both on.
         seed: Of the first draw.
         on_progress: Told where the job stands.
-        cancel: Asked now and then.
+        cancel: ConversionOptions now and then.
 
     Raises:
         ExplorerError: As `explorer.session.Session.convert` says.
@@ -279,7 +281,7 @@ def write(
     with contextlib.suppress(_Different), output_files.replacing(target, overwrite=overwrite) as temporary:
         module, _, name = converter.function.partition(":")
         made = getattr(require(f"{__name__}.{module}", target), name)(
-            Job(
+            ConversionJob(
                 opened=opened,
                 source=opened.source,
                 dims=dims,
@@ -317,7 +319,7 @@ def write(
     )
 
 
-def _held(made: Made) -> bool:
+def _held(made: ConversionResult) -> bool:
     return all(one is None or one.passed for one in (made.verification, made.stored))
 
 

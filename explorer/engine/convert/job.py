@@ -15,14 +15,14 @@ from explorer.facts import Progress, TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
 from explorer.host.optional_packages import said
 
-__all__ = ["Asked", "Job", "Made"]
+__all__ = ["ConversionOptions", "ConversionJob", "ConversionResult"]
 
 
 _BESIDE = 1 << 20
 """Bytes of a file beside its weights."""
 
 
-class Asked(Struct, frozen=True):
+class ConversionOptions(Struct, frozen=True):
     """How the result should be; what is left out is the converter's to choose.
 
     Attributes:
@@ -42,7 +42,7 @@ class Asked(Struct, frozen=True):
     method: str | None = None
 
 
-class Job(Struct, frozen=True):
+class ConversionJob(Struct, frozen=True):
     """One conversion.
 
     Attributes:
@@ -58,14 +58,14 @@ class Job(Struct, frozen=True):
         draws: Random inputs for that.
         seed: Of the first.
         on_progress: Told where the job stands.
-        cancel: Asked now and then.
+        cancel: ConversionOptions now and then.
     """
 
     opened: Any
     source: str
     dims: Mapping[str, int]
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]]
-    asked: Asked
+    asked: ConversionOptions
     path: str
     target: str
     trust: bool = False
@@ -111,8 +111,8 @@ class Job(Struct, frozen=True):
             raise ExplorerError(f"cannot be written ({said(error)})", where=self.target) from error
 
 
-class Made(Struct, frozen=True):
-    """What a converter wrote to `Job.path`, and how it compares; see `facts.conversion.Conversion`."""
+class ConversionResult(Struct, frozen=True):
+    """What was written to `ConversionJob.path`, and how it compares; see `facts.conversion.Conversion`."""
 
     how: str
     opset: int | None = None

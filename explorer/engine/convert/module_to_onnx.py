@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
 from explorer.engine.convert import axes, running
-from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.random_inputs import Drawn, plan_inputs
 from explorer.facts import TensorInfo
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["convert", "join"]
 
 
-def convert(job: Job) -> Made:
+def convert(job: ConversionJob) -> ConversionResult:
     """Writes an ONNX file, and files beside it where the weights are large.
 
     Raises:
@@ -91,7 +91,7 @@ def convert(job: Job) -> Made:
             depth=depth_of(model),
             planned=_planned(model, called),
         )
-    return Made(
+    return ConversionResult(
         how=f"{onnx_export.EXPORTERS[made.exporter]}, opset {model.opset}",
         opset=model.opset,
         inputs=tuple(map(_info, model.graph.feeds)),

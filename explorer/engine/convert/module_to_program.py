@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, running
-from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
 from explorer.host.optional_packages import said
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["convert"]
 
 
-def convert(job: Job) -> Made:
+def convert(job: ConversionJob) -> ConversionResult:
     """Writes a .pt2 file.
 
     Raises:
@@ -62,7 +62,7 @@ def convert(job: Job) -> Made:
             (),
             depth=running.depth_of_module(model),
         )
-    return Made(
+    return ConversionResult(
         how="torch.export",
         inputs=axes.inputs(open_),
         outputs=axes.outputs(loaded, open_),

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import convert
 from explorer.engine.convert import axes, running
-from explorer.engine.convert.job import Asked, Job
+from explorer.engine.convert.job import ConversionJob, ConversionOptions
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
@@ -47,7 +47,7 @@ class _Held(Struct, frozen=True):
     format: str
 
 
-def plan_module(opened: Opened, spec: TileSpec, job: Job, macs_total: int | None = None) -> Plan:
+def plan_module(opened: Opened, spec: TileSpec, job: ConversionJob, macs_total: int | None = None) -> Plan:
     """What `to_torch` would do.
 
     Raises:
@@ -63,7 +63,7 @@ def to_torch(
     opened: Opened,
     module: nn.Module | None,
     spec: TileSpec,
-    job: Job,
+    job: ConversionJob,
     *,
     output: str | None = None,
     overwrite: bool = False,
@@ -151,7 +151,7 @@ def _writer(output: str) -> convert.Converter:
     """What writes a module to a file of this name."""
     if output.lower().endswith(".onnx"):
         raise Misuse("--to torch makes a module, not ONNX", where=output, hint="give a .pt2 or .pt file")
-    return convert.find("torch", output, output, Asked(), module=True)
+    return convert.find("torch", output, output, ConversionOptions(), module=True)
 
 
 def _calls(loaded: LoadedModule, bound: Bound) -> Calls:
@@ -175,7 +175,7 @@ def _calls(loaded: LoadedModule, bound: Bound) -> Calls:
 
 
 def _proof(
-    job: Job,
+    job: ConversionJob,
     loaded: LoadedModule,
     twin: LoadedModule,
     plan: Plan,

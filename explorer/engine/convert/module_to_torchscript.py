@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import running
-from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind, outputs_of
 from explorer.host.optional_packages import said
 
@@ -23,7 +23,7 @@ __all__ = ["convert"]
 METHODS = {"trace": "traced", "script": "scripted"}
 
 
-def convert(job: Job) -> Made:
+def convert(job: ConversionJob) -> ConversionResult:
     """Writes a TorchScript file.
 
     Raises:
@@ -68,7 +68,7 @@ def convert(job: Job) -> Made:
             depth=running.depth_of_module(model),
         )
     notes = () if method == "script" else (_TRACED,)
-    return Made(
+    return ConversionResult(
         how=f"torch.jit.{method}",
         inputs=bound.inputs,
         outputs=outputs_of(loaded, bound) or (),

@@ -10,11 +10,12 @@ import torch
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.convert import running
-from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import QUANTIZED, is_quantized, prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.runtime.random_inputs import Drawn, draw, plan_inputs
+from explorer.engine.runtime.torch_arrays import as_tensor
 from explorer.facts import TensorInfo, Verification
 from explorer.host.optional_packages import said, silence
 
@@ -24,7 +25,7 @@ _LEAST = 2
 """The smallest size that torch.export does not take for a constant."""
 
 
-def torchscript(job: Job) -> Made:
+def torchscript(job: ConversionJob) -> ConversionResult:
     """Writes a TorchScript file: the interpreter's run, traced.
 
     Raises:
@@ -49,7 +50,7 @@ def torchscript(job: Job) -> Made:
     return _made("torch.jit.trace of our own interpreter", model, drawn, {}, evidence, (_TRACED,))
 
 
-def program(job: Job) -> Made:
+def program(job: ConversionJob) -> ConversionResult:
     """Writes a .pt2 file; dimensions that the model leaves open stay so where torch.export can do that.
 
     Raises:
@@ -95,7 +96,7 @@ def program(job: Job) -> Made:
 _TRACED = "a trace holds what ran with these inputs: turns of loops and decisions are fixed"
 
 
-def _loaded(job: Job) -> tuple[Model, OnnxModule]:
+def _loaded(job: ConversionJob) -> tuple[Model, OnnxModule]:
     from explorer.host.optional_packages import require
 
     require("torch", job.source)
@@ -105,10 +106,10 @@ def _loaded(job: Job) -> tuple[Model, OnnxModule]:
 
 
 def _tensors(drawn: Sequence[Drawn], seed: int) -> tuple[torch.Tensor, ...]:
-    return tuple(running.as_tensor(value) for value in draw(tuple(drawn), seed).values())
+    return tuple(as_tensor(value) for value in draw(tuple(drawn), seed).values())
 
 
-def _symbols(model: Model, job: Job) -> tuple[str, ...]:
+def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
     """Names of dimensions that nobody bound."""
     given = (v for v in model.graph.feeds if v.name not in job.input_shapes)
     found = dict.fromkeys(d for v in given for d in v.shape or () if isinstance(d, str))
@@ -147,7 +148,9 @@ def _exported(module: OnnxModule, drawn: Sequence[Drawn], shapes: Any, seed: int
         return None, said(error)
 
 
-def _compared(job: Job, model: Model, format: str, cases: Sequence[Sequence[Drawn]]) -> Verification:
+def _compared(
+    job: ConversionJob, model: Model, format: str, cases: Sequence[Sequence[Drawn]]
+) -> Verification:
     job.tell("reading what was written")
     with silence():
         written = running.LOADERS[format](job.path)
@@ -161,7 +164,7 @@ def _made(
     open_: Mapping[str, str],
     evidence: Verification | None,
     notes: tuple[str, ...],
-) -> Made:
+) -> ConversionResult:
     sizes = {one.name: one.shape for one in drawn}
 
     def info(value: Value) -> TensorInfo:
@@ -173,7 +176,7 @@ def _made(
 
     if evidence is not None and is_quantized(model):
         notes = (*notes, QUANTIZED)
-    return Made(
+    return ConversionResult(
         how=how,
         inputs=tuple(map(info, model.graph.feeds)),
         outputs=tuple(map(info, model.graph.outputs)),

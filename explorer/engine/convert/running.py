@@ -18,17 +18,17 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import BadModel, Misuse
+from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, shape_text
-from explorer.engine.convert.job import Job
+from explorer.engine.convert.job import ConversionJob
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.runtime.random_inputs import Drawn, draw
+from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, as_array, as_tensor
 from explorer.facts import OutputEvidence, Verification
 from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from explorer.engine.formats.torch_module.arguments import Bound
@@ -39,8 +39,6 @@ __all__ = [
     "STEPS",
     "UNPROVED",
     "Case",
-    "as_array",
-    "as_tensor",
     "by_one_step",
     "cases",
     "compare_runs",
@@ -49,19 +47,6 @@ __all__ = [
     "one_draw",
     "prove",
 ]
-
-_PLAIN = frozenset(
-    {
-        "bool",
-        "complex64",
-        "complex128",
-        "float16",
-        "float32",
-        "float64",
-        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
-    }
-)
-"""numpy's own types; ml_dtypes, once it is imported, adds others to numpy's tables, which torch knows not."""
 
 STEPS = (np.int8, np.uint8, np.int16)
 """Types of quantized numbers."""
@@ -95,7 +80,7 @@ def cases(bound: Bound, other: Bound | None, draws: int) -> list[Case]:
 
 
 def prove(
-    job: Job,
+    job: ConversionJob,
     loaded: LoadedModule,
     found: Sequence[Case],
     after: Callable[[Bound], Callable[[Feeds], Sequence[Any]]],
@@ -150,7 +135,7 @@ def prove(
 
 
 def compare_runs(
-    job: Job,
+    job: ConversionJob,
     before: Callable[[Feeds], Sequence[Any]],
     after: Callable[[Feeds], Sequence[Any]],
     names: Sequence[str],
@@ -193,7 +178,7 @@ def compare_runs(
 
 
 def _summary(
-    job: Job,
+    job: ConversionJob,
     seeds: tuple[int, ...],
     texts: Sequence[str],
     evidence: tuple[OutputEvidence, ...],
@@ -250,7 +235,7 @@ def _concrete(shape: Sequence[Any] | None) -> tuple[int, ...]:
 
 
 def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> Drawn:
-    kind = np.dtype(dtype).kind if dtype in _PLAIN else "f"
+    kind = np.dtype(dtype).kind if dtype in NUMPY_TYPES else "f"
     if kind in "fc":
         return Drawn(name, dtype, shape, why="standard normal")
     if kind == "b":
@@ -336,7 +321,7 @@ LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "tor
 """How torch itself loads a file, which can run what is in it, by the file's format."""
 
 
-def _original(job: Job, loaded: LoadedModule) -> nn.Module:
+def _original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
     """The source: as it was read here, or, where its code may run, as torch itself loads it.
 
     Raises:
@@ -404,35 +389,6 @@ def _free_memory() -> int | None:
 def _wide(value: Array) -> Array:
     floats = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
     return value.astype(np.float64) if floats else value
-
-
-def as_tensor(value: Array) -> torch.Tensor:
-    """An array as a tensor; numpy has no bfloat16 of its own."""
-    import torch
-
-    value = np.ascontiguousarray(value).reshape(value.shape)
-    if value.dtype.name in _PLAIN:
-        return torch.from_numpy(value.copy() if not value.flags.writeable else value)
-    bits = torch.from_numpy(value.view(f"uint{8 * value.dtype.itemsize}").copy())
-    return bits.view(getattr(torch, value.dtype.name))
-
-
-def as_array(tensor: torch.Tensor) -> Array:
-    """A tensor as an array, with ml_dtypes' types where numpy has none of its own."""
-    import torch
-
-    held = tensor.detach().cpu()
-    if held.is_quantized:
-        held = held.dequantize()
-    name = str(held.dtype).removeprefix("torch.")
-    if name in _PLAIN:
-        return held.numpy()
-    import ml_dtypes
-
-    if not hasattr(ml_dtypes, name):
-        raise Misuse(f"an output is of the type {name}, which nothing here can compare")
-    bits = held.contiguous().view(getattr(torch, f"uint{8 * held.dtype.itemsize}"))
-    return bits.numpy().view(getattr(ml_dtypes, name))
 
 
 def depth_of_module(module: nn.Module) -> int:

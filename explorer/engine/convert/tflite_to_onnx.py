@@ -16,7 +16,7 @@ import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import running
-from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.facts import TensorInfo, Verification
 from explorer.host.optional_packages import require, said, silence
 
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
 
-def convert(job: Job) -> Made:
+def convert(job: ConversionJob) -> ConversionResult:
     """Writes an ONNX file.
 
     Raises:
@@ -69,7 +69,7 @@ def convert(job: Job) -> Made:
         evidence = _compare(job, before, model, quantized)
         notes = (_QUANTIZED,) if quantized else ()
     version = importlib.import_module("tf2onnx").__version__
-    return Made(
+    return ConversionResult(
         how=f"tf2onnx {version}, opset {model.opset}",
         opset=model.opset,
         inputs=_infos(model.graph.feeds),
@@ -86,7 +86,7 @@ def _infos(values: Sequence[Any]) -> tuple[TensorInfo, ...]:
 # the comparison
 
 
-def _interpreter(tensorflow: Any, job: Job) -> Any:
+def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
     """TensorFlow's own interpreter with the source in it; its kernels are the plain ones, which compute
     what the format defines.
     """
@@ -109,7 +109,7 @@ _QUANTIZED = (
 )
 
 
-def _compare(job: Job, interpreter: Any, model: Model, quantized: bool) -> Verification:
+def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool) -> Verification:
     """Runs the source and the ONNX file, and compares.
 
     A quantized model rounds to 8 bits at every layer, and no two runtimes round alike. Then what one step of
@@ -179,7 +179,7 @@ def _ordered(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
 
 
 def _run(
-    interpreter: Any, model: Model, results: Sequence[Mapping[str, Any]], feeds: Feeds, job: Job
+    interpreter: Any, model: Model, results: Sequence[Mapping[str, Any]], feeds: Feeds, job: ConversionJob
 ) -> list[Array]:
     inputs = interpreter.get_input_details()
     named = {detail["name"] for detail in inputs} == {value.name for value in model.graph.feeds}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.outline import Outline
 
-__all__ = ["HEAD_BYTES", "Format", "Probe"]
+__all__ = ["HEAD_BYTES", "Format", "SourceProbe"]
 
 HEAD_BYTES = 4096
 """How much of a file is read to recognise it."""
@@ -25,7 +25,7 @@ HEAD_BYTES = 4096
 _ZIP = b"PK\x03\x04"
 
 
-class Probe:
+class SourceProbe:
     """What can be known of a source without opening it as anything, looked up once for every format.
 
     Args:
@@ -139,7 +139,7 @@ class Format:
         name: str,
         about: str,
         *,
-        recognise: Callable[[Probe], bool],
+        recognise: Callable[[SourceProbe], bool],
         open: Callable[[str, Any], Any],
         outline: Callable[[str], Outline] | None = None,
         endings: tuple[str, ...] = (),

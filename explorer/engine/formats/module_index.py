@@ -1,14 +1,14 @@
 """The modules of a model as a file describes them: their tree, classes, settings, tensors, operators.
 
 A pickled module, a TorchScript file and an exported program say which modules there are and what each
-holds, long before any of them is built. Each has a reader that makes `Part`s; the outline and, where torch
-is not installed or may not run the file's code, the layer tree are made of these.
+holds, long before any of them is built. Each has a reader that makes `ModulePart`s; the outline and, where
+torch is not installed or may not run the file's code, the layer tree are made of these.
 """
 
 from __future__ import annotations
 
 from explorer.engine.formats.outline import OutlineRow
-from explorer.engine.formats.tensor_index import Stored, rows
+from explorer.engine.formats.tensor_index import StoredTensor, rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     Shape = tuple[int | str | None, ...]
 
-__all__ = ["Operator", "Part", "outline_rows", "settings_text", "stored_bytes"]
+__all__ = ["OperatorRow", "ModulePart", "outline_rows", "settings_text", "stored_bytes"]
 
 SETTINGS = 6
 """How many settings of a module stand beside it in an outline."""
 
 
-class Operator:
+class OperatorRow:
     """One call in the code or graph of a model.
 
     Args:
@@ -60,7 +60,7 @@ class Operator:
         self.uses = uses
 
 
-class Part:
+class ModulePart:
     """A module, tensors that belong to none, or operators of a module that was shown before.
 
     Args:
@@ -106,9 +106,9 @@ class Part:
         self.inside = inside
         self.qualname = qualname
         self.settings = settings or {}
-        self.parameters: list[Stored] = []
-        self.buffers: list[Stored] = []
-        self.operators: list[Operator] = []
+        self.parameters: list[StoredTensor] = []
+        self.buffers: list[StoredTensor] = []
+        self.operators: list[OperatorRow] = []
         self.role = role
 
     @property
@@ -117,7 +117,7 @@ class Part:
         return self.path.rpartition(".")[2]
 
 
-def stored_bytes(tensors: Iterable[Stored]) -> int:
+def stored_bytes(tensors: Iterable[StoredTensor]) -> int:
     """Bytes of tensors, those of several names once."""
     once = {t.name if t.identity is None else t.identity: t.nbytes for t in tensors}
     return sum(once.values())
@@ -135,7 +135,7 @@ def _short(value: Any) -> str:
 
 
 def outline_rows(
-    parts: Iterable[Part], notes: Mapping[str, str], kinds: Mapping[str, str] | None = None
+    parts: Iterable[ModulePart], notes: Mapping[str, str], kinds: Mapping[str, str] | None = None
 ) -> Iterator[OutlineRow]:
     """Modules, their tensors and their operators, in order.
 
@@ -162,12 +162,12 @@ def outline_rows(
             yield _operator_row(part, operator)
 
 
-def _tensor_row(tensor: Stored, notes: Mapping[str, str], role: str) -> OutlineRow:
+def _tensor_row(tensor: StoredTensor, notes: Mapping[str, str], role: str) -> OutlineRow:
     note = ", ".join(text for text in (role, notes.get(tensor.name, "")) if text)
     return OutlineRow(tensor.name, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, note)
 
 
-def _operator_row(part: Part, operator: Operator) -> OutlineRow:
+def _operator_row(part: ModulePart, operator: OperatorRow) -> OutlineRow:
     own = operator.name or operator.kind
     path = f"{part.path}.{own}" if part.path else own
     shape = operator.outputs[0][2] if operator.outputs else None

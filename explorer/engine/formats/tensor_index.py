@@ -1,7 +1,7 @@
 """What a file of tensors holds, as its header says: names, types, shapes, and where the bytes lie.
 
 safetensors, GGUF and checkpoints differ in how their headers are written and in nothing else, so each has
-a reader that makes `Contents`; the layer tree, the outline and the statistics are made of these. Nothing
+a reader that makes `TensorIndex`; the layer tree, the outline and the statistics are made of these. Nothing
 here reads a value, and nothing here imports more than the standard library's small parts: a header is
 printed before any of the engine is.
 """
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_GRAPH",
-    "Contents",
-    "Stored",
+    "TensorIndex",
+    "StoredTensor",
     "TreeRow",
     "modules_of",
     "named_few",
@@ -44,7 +44,7 @@ SPLIT = 512
 """Characters of a name that is split at all: each level keeps the name up to there."""
 
 
-class Stored:
+class StoredTensor:
     """One tensor of a file. A plain class, because a named tuple takes 13 ms to import.
 
     Args:
@@ -90,10 +90,10 @@ class Stored:
         return prod(self.shape)
 
     def __repr__(self) -> str:
-        return f"Stored({self.name!r}, {self.dtype}, {self.shape}, {self.nbytes} at {self.offset})"
+        return f"StoredTensor({self.name!r}, {self.dtype}, {self.shape}, {self.nbytes} at {self.offset})"
 
 
-class Contents:
+class TensorIndex:
     """Everything that the headers of a model's files say.
 
     Args:
@@ -128,7 +128,7 @@ class Contents:
         self,
         format: str,
         source: str,
-        tensors: Sequence[Stored],
+        tensors: Sequence[StoredTensor],
         files: Sequence[str],
         file_bytes: int,
         *,
@@ -157,14 +157,14 @@ class TreeRow:
 
     __slots__ = ("depth", "name", "path", "stored")
 
-    def __init__(self, path: str, name: str, depth: int, stored: Stored | None) -> None:
+    def __init__(self, path: str, name: str, depth: int, stored: StoredTensor | None) -> None:
         self.path = path
         self.name = name
         self.depth = depth
         self.stored = stored
 
 
-def outlined(contents: Contents) -> Outline:
+def outlined(contents: TensorIndex) -> Outline:
     """The outline of what is stored: modules and tensors in the order of the tree."""
     from explorer.engine.formats.outline import Outline, OutlineRow
 
@@ -193,7 +193,7 @@ def outlined(contents: Contents) -> Outline:
     return Outline(contents.format, contents.source, contents.file_bytes, facts, made())
 
 
-def _types(tensors: Sequence[Stored]) -> str:
+def _types(tensors: Sequence[StoredTensor]) -> str:
     """How many tensors there are of each type, most first."""
     counts: dict[str, int] = {}
     for tensor in tensors:
@@ -201,7 +201,7 @@ def _types(tensors: Sequence[Stored]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items(), key=lambda x: -x[1]))
 
 
-def unused_bytes(tensors: Iterable[Stored], start: int, size: int) -> int:
+def unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
     """How many bytes of a file belong to none of its tensors.
 
     Args:
@@ -256,7 +256,7 @@ _LINE = 160
 """Characters of a text that are shown."""
 
 
-def rows(tensors: Iterable[Stored]) -> Iterator[TreeRow]:
+def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
     """The tree that the names of tensors make, modules before what is in them.
 
     Siblings stand in the order of the file, except that numbered ones stand in the order of their numbers:
@@ -307,7 +307,7 @@ class _Group:
         self.path = path
         self.name = name
         self.depth = depth
-        self.children: dict[str | tuple[str, str], _Group | Stored] = {}
+        self.children: dict[str | tuple[str, str], _Group | StoredTensor] = {}
 
 
 def _split(name: str) -> tuple[str, list[str]]:
@@ -320,8 +320,8 @@ def _split(name: str) -> tuple[str, list[str]]:
 
 
 def _in_order(
-    children: Mapping[str | tuple[str, str], _Group | Stored],
-) -> Sequence[tuple[str | tuple[str, str], _Group | Stored]]:
+    children: Mapping[str | tuple[str, str], _Group | StoredTensor],
+) -> Sequence[tuple[str | tuple[str, str], _Group | StoredTensor]]:
     entries = list(children.items())
     numbers = [at for at, (key, _) in enumerate(entries) if _number(key) is not None]
     sorted_ = sorted((entries[at] for at in numbers), key=lambda entry: _number(entry[0]) or 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 from explorer.engine.formats.outline import Outline, OutlineRow
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ class _Look:
         return not end.startswith(self.root.rstrip(os.sep) + os.sep)
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     return probe.is_dir
 
 
@@ -96,7 +96,7 @@ def _model(path: str, shown: str) -> OutlineRow | None:
     """The row of a file or folder, None if no format recognises what is in it."""
     from explorer.engine.models.registry import formats
 
-    probe = Probe(path)
+    probe = SourceProbe(path)
     for format in formats():
         if format is not FORMAT and format.recognise(probe):
             return OutlineRow(shown, "model", format.name, None, probe.size if probe.is_file else _held(path))

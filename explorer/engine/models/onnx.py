@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.outline import Outline
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
-    from explorer.engine.values.activations import Asked, Ran
+    from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer
 
@@ -78,7 +78,7 @@ class OnnxModel:
 
         return onnx_tensors.stored(self.model), ()
 
-    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `Opened`."""
         from explorer.engine.values import onnx_activations
 
@@ -115,7 +115,7 @@ _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 
 """ModelProto's fields (onnx.proto) and their wire types: an ONNX file has no magic number."""
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     """Whether the file begins with fields of a ModelProto, as far as its head reaches."""
     head, at, whole = probe.head, 0, 0
     while at < len(head):

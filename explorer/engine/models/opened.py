@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.engine.costs.onnx_rules import Rules
     from explorer.engine.costs.training.step import Step as TrainingStep
     from explorer.engine.graph.model import Model
-    from explorer.engine.values.activations import Asked, Ran
+    from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
 
     Arrays = Sequence[np.ndarray]
@@ -89,7 +89,7 @@ class Opened(Protocol):
         """Every tensor that the model stores, its values unread; and what to know about the values."""
         ...
 
-    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """Runs the model and hands what its layers put out to `asked`; `layers` are its rows."""
         ...
 

@@ -12,7 +12,7 @@ import os
 from importlib import import_module
 
 from explorer.base.errors import BadModel, nearest
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def recognise(source: str) -> Format:
     Raises:
         BadModel: It is no model, or nothing that we know.
     """
-    probe = Probe(source)
+    probe = SourceProbe(source)
     if probe.exists and not (probe.is_file or probe.is_dir):
         # opening a pipe would wait for a writer that may never come
         raise BadModel("this is not a regular file", where=source)
@@ -103,10 +103,10 @@ def open_model(source: str, options: OpenOptions) -> Opened:
         Misuse: An option does not fit the model.
         MissingExtra: It needs a package that is not installed.
     """
-    from explorer.engine.formats.tensor_index import Contents
+    from explorer.engine.formats.tensor_index import TensorIndex
     from explorer.engine.models.opened import with_rules
     from explorer.engine.models.tensors import TensorFile
 
     options = with_rules(options)
     opened = recognise(source).open(source, options)
-    return TensorFile(opened, options) if isinstance(opened, Contents) else opened
+    return TensorFile(opened, options) if isinstance(opened, TensorIndex) else opened

@@ -13,11 +13,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.engine.costs.layer_rows import LayerRows
-from explorer.engine.formats.tensor_index import Stored, rows
+from explorer.engine.formats.tensor_index import StoredTensor, rows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.tensor_index import Contents
+    from explorer.engine.formats.tensor_index import TensorIndex
 
 __all__ = ["TensorRows", "leaf_layer"]
 
@@ -32,10 +32,10 @@ class TensorRows(LayerRows):
         ValueError: A tensor has several names, or two rows would have the same path.
     """
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: TensorIndex) -> None:
         self._why = contents.why
         self._kinds: Mapping[str, str] = contents.kinds
-        self._items: list[Stored | str] = []
+        self._items: list[StoredTensor | str] = []
         self._parent = array("i")
         self._depth = array("H")
         self._gather(contents)
@@ -46,7 +46,7 @@ class TensorRows(LayerRows):
         self._repeat = array("i", [1]) * count
         self._add_up()
 
-    def _gather(self, contents: Contents) -> None:
+    def _gather(self, contents: TensorIndex) -> None:
         modules: set[str] = set()
         above = array("i", [-1])
         for at, row in enumerate(rows(contents.tensors)):
@@ -61,7 +61,9 @@ class TensorRows(LayerRows):
                 above.append(at)
             else:
                 self._items.append(row.stored)
-        if any(isinstance(i, Stored) and (i.name in modules or i.identity is not None) for i in self._items):
+        if any(
+            isinstance(i, StoredTensor) and (i.name in modules or i.identity is not None) for i in self._items
+        ):
             raise ValueError("shared")
 
     def _add_up(self) -> None:
@@ -139,7 +141,7 @@ class TensorRows(LayerRows):
 
 
 def leaf_layer(
-    tensor: Stored,
+    tensor: StoredTensor,
     name: str,
     why: str,
     at: int = 0,

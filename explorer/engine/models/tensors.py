@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from explorer.base.errors import Misuse
-from explorer.engine.formats.tensor_index import Contents, Stored, rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from explorer.engine.costs.training.step import Step as TrainingStep
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
-    from explorer.engine.values.activations import Asked, Ran
+    from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer
 
@@ -45,7 +45,7 @@ class TensorFile:
 
     takes_weights = False
 
-    def __init__(self, contents: Contents, options: OpenOptions) -> None:
+    def __init__(self, contents: TensorIndex, options: OpenOptions) -> None:
         self.contents = contents
         self.options = options
         self.format = contents.format
@@ -137,7 +137,7 @@ class TensorFile:
 
         return file_tensors.stored(self.contents.tensors)
 
-    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `Opened`.
 
         Raises:
@@ -159,11 +159,11 @@ class TensorFile:
         raise Misuse(f"{self.contents.why}: {what}", where=self.source, hint=_REMEDY)
 
 
-def _identity(tensor: Stored) -> Hashable:
+def _identity(tensor: StoredTensor) -> Hashable:
     return tensor.name if tensor.identity is None else ("shared", tensor.identity)
 
 
-def _counted(tensors: Sequence[Stored]) -> tuple[int, int]:
+def _counted(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
     """Numbers and bytes of tensors, those of several names once."""
     shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}.values()
     once = (*shared, *[tensor for tensor in tensors if tensor.identity is None])
@@ -174,7 +174,7 @@ def _said(why: str) -> str:
     return f"{why}: MACs, activations and the order of execution are not known"
 
 
-def _buffers(contents: Contents) -> tuple[str, ...]:
+def _buffers(contents: TensorIndex) -> tuple[str, ...]:
     """A note where what is counted with the parameters is, by its names, something else."""
     found = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
     if not found:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.outline import Outline
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
-    from explorer.engine.values.activations import Asked, Ran
+    from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer
 
@@ -109,7 +109,7 @@ class TfliteModel:
         notes = ("integers are shown as stored, not scaled",) if self.read.quantized else ()
         return stored, notes
 
-    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `Opened`.
 
         Raises:

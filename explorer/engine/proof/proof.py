@@ -35,6 +35,7 @@ from explorer.engine.proof.sites.evidence import Grounds, verdict_of, verdict_wi
 from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.sites.run import chain_length
+from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.random_inputs import (
     Drawn,
     InputShapes,
@@ -47,7 +48,6 @@ from explorer.engine.runtime.random_inputs import (
 )
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
-from explorer.engine.values.activations import Given
 from explorer.facts import Plan, Progress, TensorInfo, Verification
 from explorer.facts.verification import Tolerance
 from explorer.host.gc_pause import uncollected
@@ -68,7 +68,7 @@ def verify(
     dims: Dims | None = None,
     input_shapes: InputShapes | None = None,
     torch_run: TorchRun | None = None,
-    given: Given | None = None,
+    given: InputArrays | None = None,
     tolerance: Tolerance | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -279,7 +279,7 @@ def _taken_apart(before: Model, plan: Plan | None, sizes: Mapping[str, int], giv
 
 
 def _bound(given: InputShapes, sizes: Mapping[str, int]) -> InputShapes:
-    """Given shapes with the dimensions in them that have a size: what is given goes before `sizes`."""
+    """InputArrays shapes with the dimensions in them that have a size: what is given goes before `sizes`."""
     return {
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
         for name, (dtype, shape) in given.items()

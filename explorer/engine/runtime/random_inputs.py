@@ -15,8 +15,8 @@ from msgspec import Struct
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable, shape_text
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
+from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.values.activations import Given, Wanted
 from explorer.facts import Shape
 
 __all__ = [
@@ -92,7 +92,9 @@ def plan_inputs(
     return tuple(_planned(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
 
 
-def given_inputs(model: Model, given: Given, input_shapes: InputShapes | None = None) -> tuple[Drawn, ...]:
+def given_inputs(
+    model: Model, given: InputArrays, input_shapes: InputShapes | None = None
+) -> tuple[Drawn, ...]:
     """The inputs of the model as a file has them.
 
     Args:
@@ -106,7 +108,7 @@ def given_inputs(model: Model, given: Given, input_shapes: InputShapes | None = 
     known = input_shapes or {}
     arrays = given.fit(
         [
-            Wanted(v.name, dtype or v.dtype, shape)
+            InputSpec(v.name, dtype or v.dtype, shape)
             for v in model.graph.feeds
             for dtype, shape in (known.get(v.name, (None, v.shape)),)
         ]

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import bytes_text, rate_text
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
-from explorer.engine.sweep.measure import Door, Proof, Task, blank, planned, proved
+from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, blank, planned, proved
 from explorer.engine.sweep.store import Store, is_store
 from explorer.facts import Progress, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations, with_front
 
-__all__ = ["MOST", "Door", "Proof", "Subject", "check_output", "is_store", "kept", "sweep"]
+__all__ = ["MOST", "SweepSession", "ProofSpec", "Subject", "check_output", "is_store", "kept", "sweep"]
 
 MOST = 100_000
 """Rows of one sweep."""
@@ -55,9 +55,9 @@ class Subject(Struct, frozen=True):
     """
 
     name: str
-    door: Door
+    door: SweepSession
     files: Callable[[], tuple[str, ...]]
-    opener: Callable[[Sequence[str]], Callable[[], Door]]
+    opener: Callable[[Sequence[str]], Callable[[], SweepSession]]
     opening: Mapping[str, Any]
     words: str = ""
 
@@ -83,7 +83,7 @@ def sweep(
     *,
     hardware: Hardware | None = None,
     order: str = "best",
-    proof: Proof | None = None,
+    proof: ProofSpec | None = None,
     output: str | None = None,
     scheduler: str | None = None,
     workers: int | None = None,
@@ -179,7 +179,7 @@ class _Run:
         specs: Sequence[TileSpec],
         hardware: Hardware,
         order: str,
-        proof: Proof | None,
+        proof: ProofSpec | None,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> None:
@@ -278,7 +278,7 @@ class _Run:
     def _here(self, work: _Work) -> None:
         """In this process: figures through the session that has the model open, proofs through another."""
         with contextlib.ExitStack() as stack:
-            prover: Door | None = None
+            prover: SweepSession | None = None
             waiting: list[int] = []
             mark = time.perf_counter()
             try:

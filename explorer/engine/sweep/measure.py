@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     OnProgress = Callable[[Progress], None] | None
     Cancel = Callable[[], bool] | None
 
-__all__ = ["Door", "Proof", "Task", "blank", "measure", "planned", "proved"]
+__all__ = ["SweepSession", "ProofSpec", "Task", "blank", "measure", "planned", "proved"]
 
 
-class Door(Protocol):
+class SweepSession(Protocol):
     """What is needed of a session: the engine opens models through it without knowing what it is."""
 
     def plan(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
@@ -58,7 +58,7 @@ class Door(Protocol):
         ...
 
 
-class Proof(Struct, frozen=True):
+class ProofSpec(Struct, frozen=True):
     """How a tiling is to be proved: random inputs, and the seed of the first."""
 
     draws: int
@@ -78,14 +78,14 @@ class Task(Struct, frozen=True):
         version: Of the program that asks.
     """
 
-    opener: Callable[[], Door]
+    opener: Callable[[], SweepSession]
     files: tuple[str, ...]
     fingerprint: str
     rows: tuple[SweepRow, ...]
     specs: tuple[TileSpec, ...]
     hardware: Hardware
     order: str
-    proof: Proof | None
+    proof: ProofSpec | None
     version: str = __version__
 
 
@@ -104,7 +104,7 @@ def blank(key: str, model: str, content: str, opening: str, spec: TileSpec, hard
     )
 
 
-def planned(door: Door, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
+def planned(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
     """The row with the figures of its plan; where there can be none, with the reason."""
     from explorer.engine.tiling.cost import plan_cost
 
@@ -139,10 +139,10 @@ def planned(door: Door, row: SweepRow, spec: TileSpec, hardware: Hardware, order
 
 
 def proved(
-    door: Door,
+    door: SweepSession,
     row: SweepRow,
     spec: TileSpec,
-    proof: Proof,
+    proof: ProofSpec,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> SweepRow:
@@ -200,7 +200,7 @@ def _size(folder: str) -> int:
 
 _ONE = threading.Lock()
 """A worker may have threads; a model takes the memory of a process."""
-_open: tuple[str, Door] | None = None
+_open: tuple[str, SweepSession] | None = None
 
 
 def measure(task: Task) -> tuple[SweepRow, ...]:
@@ -221,7 +221,7 @@ def measure(task: Task) -> tuple[SweepRow, ...]:
         return tuple(_made(_opened(task), task))
 
 
-def _made(door: Door, task: Task) -> Iterator[SweepRow]:
+def _made(door: SweepSession, task: Task) -> Iterator[SweepRow]:
     for row, spec in zip(task.rows, task.specs, strict=True):
         # a row that waits for its proof only has its figures
         if row.products is None:
@@ -229,7 +229,7 @@ def _made(door: Door, task: Task) -> Iterator[SweepRow]:
         yield row if task.proof is None else proved(door, row, spec, task.proof)
 
 
-def _opened(task: Task) -> Door:
+def _opened(task: Task) -> SweepSession:
     global _open
     mark = f"{task.fingerprint} {task.rows[0].opening} {task.files}"
     if _open is None or _open[0] != mark:

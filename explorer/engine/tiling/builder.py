@@ -1,7 +1,7 @@
 """A graph under construction: where new nodes, weights and functions go.
 
-The forms write nodes into a `Region` (the main graph, a Scan's body, a function's body); what all
-regions of a model share, stored weights and functions, is its `Emission`. Operators whose attributes
+The forms write nodes into a `GraphBuilder` (the main graph, a Scan's body, a function's body); what all
+builders of a model share, stored weights and functions, is its `Emission`. Operators whose attributes
 became inputs as the operator set grew are written here as the model's version wants them.
 """
 
@@ -26,7 +26,7 @@ from explorer.engine.graph.model import (
 from explorer.engine.graph.repeated_nodes import Bundle, Run, gathered
 from explorer.engine.graph.tile_metadata import MNK_KEY, SITE_KEY
 
-__all__ = ["Emission", "Region", "Size"]
+__all__ = ["Emission", "GraphBuilder", "Size"]
 
 Size = int | tuple[str, int]
 """A length: a number, or that of a value along an axis, known at run time only."""
@@ -42,7 +42,7 @@ class Emission(Struct):
         named: Names of functions that were asked for, and what these are called.
         roots: What stands before a slash in names that were taken at the beginning.
         bundles: Weights that are held together, by what they are cut from.
-        quantized: Whether the model dequantizes values, so that what a body reads is `Region.set_apart`.
+        quantized: Whether the model dequantizes values, so that what a body reads is `set_apart`.
     """
 
     opset: int
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-class Region:
+class GraphBuilder:
     """A list of nodes under construction: the main graph, a Scan's body, or a function's body."""
 
     def __init__(self, emission: Emission, prefix: str, site: str, place: str = "") -> None:
@@ -145,12 +145,12 @@ class Region:
         self.place = place
         self.nodes: list[Node] = []
 
-    def inner(self, label: str) -> Region:
-        """A region for a part of this one, or for a body inside it, with names of its own."""
-        return Region(self.emission, f"{self.prefix}{label}/", self.site, f"{self.place}{label}/")
+    def inner(self, label: str) -> GraphBuilder:
+        """A builder for a part of this graph, or for a body inside it, with names of its own."""
+        return GraphBuilder(self.emission, f"{self.prefix}{label}/", self.site, f"{self.place}{label}/")
 
     def value(self, label: str) -> str:
-        """A value name of this region."""
+        """A value name of this part."""
         return f"{self.prefix}{label}"
 
     def add(
@@ -332,7 +332,7 @@ class Region:
     def scan(
         self,
         label: str,
-        body: Region,
+        body: GraphBuilder,
         *,
         inputs: Sequence[Value],
         outputs: Sequence[Value],
@@ -345,7 +345,7 @@ class Region:
 
         Args:
             label: Of the node.
-            body: The region with the nodes of one step.
+            body: The builder with the nodes of one step.
             inputs: What one step gets: states first, then a slice of each value that is run over.
             outputs: What one step gives: states first.
             over: Values that are run over along their first axis.

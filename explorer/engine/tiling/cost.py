@@ -27,7 +27,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.tiling.dimensions import (
     MAPPED,
     OPERANDS,
-    Shape,
+    SiteDims,
     again,
     folds,
     grid_of,
@@ -35,7 +35,7 @@ from explorer.engine.tiling.dimensions import (
     moved,
     operand_bytes,
     packed,
-    shape_of,
+    site_dims,
 )
 from explorer.facts import Plan, SitePlan
 from explorer.facts.cost import (
@@ -91,7 +91,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         return sum(amount(one) * turn for one, turn in zip(each, turns, strict=True))
 
     macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
-    filled = total(lambda site: _filled(shape_of(site)))
+    filled = total(lambda site: _filled(site_dims(site)))
     compulsory = total(lambda site: site.compulsory)
     bound = total(lambda site: site.lower_bound)
     best = [min(one.orders, key=_traffic) for one in each]
@@ -154,7 +154,7 @@ def _orders_for(asked: str) -> tuple[str, ...]:
 
 
 def _site(site: SitePlan, machine: Hardware, wanted: Sequence[str]) -> SiteCost:
-    shape = shape_of(site)
+    shape = site_dims(site)
     figures = _figures(shape, machine)
     chosen = min((one for one in figures.orders if one.order in wanted), key=_traffic)
     needed = figures.buffer * (2 if machine.double_buffered else 1)
@@ -211,13 +211,13 @@ class _Figures(NamedTuple):
     systolic: tuple[Systolic, ...]
 
 
-def _filled(shape: Shape) -> int:
+def _filled(shape: SiteDims) -> int:
     """Bytes of both operands and the output of the whole batch, with what fills up the tiles."""
     return shape.batch * sum(operand_bytes(shape, moved(shape)))
 
 
 @lru_cache(maxsize=1 << 14)
-def _figures(shape: Shape, machine: Hardware) -> _Figures:
+def _figures(shape: SiteDims, machine: Hardware) -> _Figures:
     m, k, n = grid = grid_of(shape)
     products = shape.batch * m * k * n
     macs = shape.macs
@@ -327,7 +327,7 @@ def _per_cycle(amount: int, rate: float | None) -> int | None:
     return -(-amount * under // over)
 
 
-def _lower_bound(shape: Shape, buffer: int, compulsory: int) -> int:
+def _lower_bound(shape: SiteDims, buffer: int, compulsory: int) -> int:
     """Least bytes between memory and a buffer: 2 M N K / sqrt(S) elements, never below what is compulsory.
 
     S counts elements of the narrower type, of which the buffer holds most; so does the bound.
@@ -342,7 +342,9 @@ def _lower_bound(shape: Shape, buffer: int, compulsory: int) -> int:
     return max(compulsory, shape.batch * packed(least, width))
 
 
-def _systolic(dataflow: Dataflow, shape: Shape, machine: Hardware, orders: Sequence[OrderCost]) -> Systolic:
+def _systolic(
+    dataflow: Dataflow, shape: SiteDims, machine: Hardware, orders: Sequence[OrderCost]
+) -> Systolic:
     """2 R + C + T - 2 cycles a fold, on an array of R rows and C columns.
 
     A fold is what of the product is in the array at one time; T is how much streams through it. R of the

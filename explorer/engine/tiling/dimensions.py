@@ -15,7 +15,7 @@ from explorer.facts.cost import Dataflow, SiteCost
 __all__ = [
     "MAPPED",
     "OPERANDS",
-    "Shape",
+    "SiteDims",
     "again",
     "folds",
     "grid_of",
@@ -23,7 +23,7 @@ __all__ = [
     "moved",
     "operand_bytes",
     "packed",
-    "shape_of",
+    "site_dims",
 ]
 
 OPERANDS = (("A", "mk"), ("B", "kn"), ("C", "mn"))
@@ -39,7 +39,7 @@ MAPPED: dict[Dataflow, tuple[int, int, int]] = {
 _BITS = {name: bits for _, name, bits in ELEMENT_TYPES if bits}
 
 
-class Shape(NamedTuple):
+class SiteDims(NamedTuple):
     """All of a site that its cost depends on; sizes in elements, widths in bits."""
 
     M: int
@@ -53,7 +53,7 @@ class Shape(NamedTuple):
     macs: int
 
 
-def shape_of(site: SitePlan | SiteCost) -> Shape:
+def site_dims(site: SitePlan | SiteCost) -> SiteDims:
     """What the cost of a site depends on.
 
     Raises:
@@ -66,16 +66,16 @@ def shape_of(site: SitePlan | SiteCost) -> Shape:
         widths.append(_BITS[dtype])
     padded = site.edges == "padded"
     macs = site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
-    return Shape(site.M, site.K, site.N, site.batch, site.tile, padded, widths[0], widths[1], macs)
+    return SiteDims(site.M, site.K, site.N, site.batch, site.tile, padded, widths[0], widths[1], macs)
 
 
-def grid_of(shape: Shape) -> tuple[int, int, int]:
+def grid_of(shape: SiteDims) -> tuple[int, int, int]:
     """(m, k, n): tiles along M, K and N."""
     tm, tk, tn = shape.tile
     return -(-shape.M // tm), -(-shape.K // tk), -(-shape.N // tn)
 
 
-def moved(shape: Shape) -> tuple[int, int, int]:
+def moved(shape: SiteDims) -> tuple[int, int, int]:
     """(M, K, N) as it is moved: filled up to whole tiles where they are padded."""
     if not shape.padded:
         return shape.M, shape.K, shape.N
@@ -83,7 +83,7 @@ def moved(shape: Shape) -> tuple[int, int, int]:
     return m * tm, k * tk, n * tn
 
 
-def held(shape: Shape) -> tuple[int, int, int]:
+def held(shape: SiteDims) -> tuple[int, int, int]:
     """(TM, TK, TN) of the largest tile: that of a ragged site is no larger than the site."""
     if shape.padded:
         return shape.tile
@@ -96,7 +96,7 @@ def packed(elements: int, bits: int) -> int:
     return -(-elements * bits // 8)
 
 
-def operand_bytes(shape: Shape, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
     """Bytes of A, B and C of one product whose sizes are (M, K, N)."""
     M, K, N = sizes
     return packed(M * K, shape.width), packed(K * N, shape.width), packed(M * N, shape.sum_width)
@@ -119,7 +119,7 @@ def again(order: str, grid: tuple[int, int, int], depends: str) -> str:
     return "".join(loop for loop in turning[: own[-1]] if loop not in depends) if own else ""
 
 
-def folds(shape: Shape, axis: int, width: int) -> int:
+def folds(shape: SiteDims, axis: int, width: int) -> int:
     """How often the tiles along an axis, one after the other, fill an array of this width."""
     t, count = shape.tile[axis], grid_of(shape)[axis]
     last = moved(shape)[axis] - (count - 1) * t

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import AttributeRef, Model, Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.tiling.kinds import KINDS
-from explorer.engine.tiling.sites import REPLACEABLE, Look, Pack, Runs, Site
+from explorer.engine.tiling.sites import REPLACEABLE, PackedTile, RunCounts, Site, SiteContext
 from explorer.facts import SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
 
@@ -23,11 +23,11 @@ def find_sites(
     shapes: Mapping[str, TensorInfo],
     grouped: Grouped = "leave",
     declared: Mapping[str, TensorInfo] | None = None,
-    pack: Pack | None = None,
+    pack: PackedTile | None = None,
     *,
     own: Sequence[Node] | None = None,
     place: Sequence[str] = (),
-    runs: Callable[[Node], Runs] = lambda node: Runs(),
+    runs: Callable[[Node], RunCounts] = lambda node: RunCounts(),
     defaults: Collection[str] | None = None,
 ) -> tuple[list[Site], list[SkippedSite]]:
     """The tileable products of one graph, and those that are left, with the reason.
@@ -47,7 +47,7 @@ def find_sites(
     Returns:
         Sites and skipped sites, both in execution order.
     """
-    look = Look(model, shapes, grouped, declared, pack, defaults)
+    context = SiteContext(model, shapes, grouped, declared, pack, defaults)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     tiled: set[str] = set()
@@ -60,9 +60,9 @@ def find_sites(
                 skipped.append(SkippedSite(done, node.op, "tiled already", runs(node).macs))
             tiled.add(done)
         elif kind is not None and node.key not in model.functions:
-            look.constants.replaceable = False
-            found = _REFERS if _refers(node) else kind(node, look)
-            if found and look.constants.replaceable:
+            context.constants.replaceable = False
+            found = _REFERS if _refers(node) else kind(node, context)
+            if found and context.constants.replaceable:
                 found = REPLACEABLE
         if isinstance(found, Site):
             sites.append(replace(found, place=tuple(place), runs=runs(node)))

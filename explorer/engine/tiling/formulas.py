@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from explorer.engine.tiling.dimensions import (
     MAPPED,
     OPERANDS,
-    Shape,
+    SiteDims,
     again,
     folds,
     held,
     moved,
     operand_bytes,
-    shape_of,
+    site_dims,
 )
 from explorer.facts.cost import Formula, Hardware, OrderCost, PlanCost, SiteCost
 
@@ -35,7 +35,7 @@ def explained(cost: PlanCost) -> PlanCost:
 
 
 def _formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
-    shape = shape_of(site)
+    shape = site_dims(site)
     yield from _counts(site)
     yield from _traffic(site, shape)
     yield from _buffer(site, shape, machine)
@@ -74,14 +74,14 @@ def _element(bits: int) -> str:
     return f"{bits // 8} B" if bits % 8 == 0 else f"{bits}/8 B"
 
 
-def _operands(shape: Shape, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
+def _operands(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
     """Bytes of A, B and C as products."""
     M, K, N = sizes
     width, sum_width = _element(shape.width), _element(shape.sum_width)
     return _times(M, K, width), _times(K, N, width), _times(M, N, sum_width)
 
 
-def _traffic(site: SiteCost, shape: Shape) -> Iterator[Formula]:
+def _traffic(site: SiteCost, shape: SiteDims) -> Iterator[Formula]:
     m, k, n = site.grid
     whole = operand_bytes(shape, moved(shape))
     letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
@@ -135,7 +135,7 @@ def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Form
     return Formula(f"traffic {cost.order}", rule, numbers, cost.traffic, "bytes")
 
 
-def _buffer(site: SiteCost, shape: Shape, machine: Hardware) -> Iterator[Formula]:
+def _buffer(site: SiteCost, shape: SiteDims, machine: Hardware) -> Iterator[Formula]:
     capped = ", a tile no larger than the product" if held(shape) != shape.tile else ""
     yield Formula(
         "buffer",
@@ -217,7 +217,7 @@ def _time(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
         )
 
 
-def _systolic(site: SiteCost, shape: Shape, machine: Hardware) -> Iterator[Formula]:
+def _systolic(site: SiteCost, shape: SiteDims, machine: Hardware) -> Iterator[Formula]:
     if machine.array is None:
         return
     rows, columns = machine.array

@@ -15,7 +15,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
 from explorer.engine.tiling.kinds.untiled import NOT_MATRIX
-from explorer.engine.tiling.rules import Choice, choose
+from explorer.engine.tiling.rules import SiteChoice, choose
 from explorer.engine.tiling.sites import Site
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.facts.tiling import MAX_TILE
@@ -143,7 +143,7 @@ def _useful(site: Site) -> int:
     return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
 
 
-def _closed(site: Site, choice: Choice, opset: int) -> str:
+def _closed(site: Site, choice: SiteChoice, opset: int) -> str:
     """Why a site cannot be written as it is chosen, for every size; '' if it can."""
     if not site.dynamic:
         sizes_ = zip((site.M, site.K, site.N), choice.tile, strict=True)
@@ -159,7 +159,7 @@ def _closed(site: Site, choice: Choice, opset: int) -> str:
     return ""
 
 
-def _site_plan(site: Site, choice: Choice, opset: int) -> SitePlan:
+def _site_plan(site: Site, choice: SiteChoice, opset: int) -> SitePlan:
     tm, tk, tn = tile = check_tile(choice.tile)
     grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
     products = site.batch * grid[0] * grid[1] * grid[2]

@@ -23,7 +23,7 @@ from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.shapes.subgraphs import Place, places
 from explorer.engine.tiling.decompose import decompose
 from explorer.engine.tiling.find_sites import find_sites
-from explorer.engine.tiling.sites import Pack, Runs, Site
+from explorer.engine.tiling.sites import PackedTile, RunCounts, Site
 from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped
@@ -68,7 +68,7 @@ def find_products(
     input_shapes: InputShapes,
     rules: Rules | None = None,
     grouped: Grouped = "leave",
-    pack: Pack | None = None,
+    pack: PackedTile | None = None,
     apart: Sequence[str] | None = None,
 ) -> Products:
     """The products of `model`.
@@ -148,19 +148,19 @@ def _counted(model: Model, leaves: Sequence[layer_tree.Leaf]) -> Counted:
     return found
 
 
-def _runs(counted: Counted, place: Place, node: Node) -> Runs:
+def _runs(counted: Counted, place: Place, node: Node) -> RunCounts:
     """How often a node runs; as its place says where calls stay closed in the analysis."""
     found = counted.get(node.metadata.get(SITE_KEY, id(node)))
     if found is None:
-        return Runs(place.calls)
+        return RunCounts(place.calls)
     trips, macs = [times for times, _ in found], layer_tree.whole([macs for _, macs in found])
     if macs is None or not all(isinstance(times, int) for times in trips):
-        return Runs(None)
+        return RunCounts(None)
     each = Counter[int]()
     for times, all_ in found:
         if isinstance(times, int) and times and all_ is not None:
             each[all_ // times] += times
-    return Runs(each.total(), macs, tuple((times, of_one) for of_one, times in each.items()))
+    return RunCounts(each.total(), macs, tuple((times, of_one) for of_one, times in each.items()))
 
 
 def _inferred(

@@ -19,7 +19,7 @@ from explorer.facts import Edges, Form, TileRule, TileSpec
 from explorer.facts.tiling import MAX_TILE
 from explorer.settings.parse import parse_conditions
 
-__all__ = ["Choice", "Rules", "choose", "packing"]
+__all__ = ["SiteChoice", "Rules", "choose", "packing"]
 
 _SIGNS: Mapping[str, Callable[[int, int], bool]] = {
     ">=": operator.ge,
@@ -31,7 +31,7 @@ _SIGNS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-class Choice(Struct, frozen=True):
+class SiteChoice(Struct, frozen=True):
     """What holds for a site.
 
     Attributes:
@@ -107,7 +107,7 @@ _last: tuple[Sequence[TileRule], Rules] = ((), Rules(()))
 """The rules that were asked for last: a plan asks with the same ones for every site."""
 
 
-def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> Choice:
+def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> SiteChoice:
     """What `spec` asks of the site `name`, an `op` of `sizes` (M, K, N).
 
     Raises:
@@ -123,7 +123,7 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> C
             undecided.discard(value)
         if not undecided:
             break
-    return Choice(**values, origins=origins)
+    return SiteChoice(**values, origins=origins)
 
 
 def _ready(rules: Sequence[TileRule]) -> Rules:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.engine.graph.model import Graph, Model, Node, Tensor
-from explorer.engine.tiling.builder import Region
+from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.dequantize import dequantized
 from explorer.facts import Dim, Shape, TensorInfo
 from explorer.facts.tiling import Grouped
@@ -20,24 +20,24 @@ from explorer.facts.tiling import Grouped
 __all__ = [
     "REPLACEABLE",
     "Constants",
-    "Finish",
-    "Look",
-    "Make",
-    "Runs",
-    "Pack",
+    "OutputBuilder",
+    "SiteContext",
+    "OperandBuilder",
+    "RunCounts",
+    "PackedTile",
     "Site",
-    "Taken",
+    "GatheredRows",
     "Weight",
 ]
 
-Make = Callable[[Region, Sequence[str]], str]
+OperandBuilder = Callable[[GraphBuilder, Sequence[str]], str]
 """Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
 
-Finish = Callable[[Region, str, Sequence[str]], str]
+OutputBuilder = Callable[[GraphBuilder, str, Sequence[str]], str]
 """Writes the nodes from the product, in the accumulator's type, to the site's output; returns its name."""
 
 
-class Taken(Struct, frozen=True):
+class GatheredRows(Struct, frozen=True):
     """X (M, K) as rows of another matrix, of which each row of X takes several: it would be a copy of them.
 
     Attributes:
@@ -51,7 +51,7 @@ class Taken(Struct, frozen=True):
     taps: int
 
 
-Pack = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
+PackedTile = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
 """(TK, TN) of the tile that a product of this name, operator and size gets: what groups are packed into."""
 
 
@@ -81,7 +81,7 @@ class Weight(Struct, frozen=True):
     layout: tuple[Any, ...] = ()
 
 
-class Runs(Struct, frozen=True):
+class RunCounts(Struct, frozen=True):
     """What one pass of the model does of a node, as it is counted: of the branches of an If the costliest.
 
     Attributes:
@@ -125,18 +125,18 @@ class Site(Struct, frozen=True):
     N: int
     dtype: str
     inputs: tuple[str, ...]
-    left: Make
-    right: Weight | Make
-    finish: Finish
+    left: OperandBuilder
+    right: Weight | OperandBuilder
+    finish: OutputBuilder
     bias: bool = False
     fill: tuple[int, int] = (0, 0)
     dynamic: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
-    runs: Runs = Runs()
+    runs: RunCounts = RunCounts()
     macs: int | None = None
     other: str = ""
     absorbed: tuple[Node, ...] = ()
-    taken: Callable[[Region, Sequence[str]], Taken | None] | None = None
+    taken: Callable[[GraphBuilder, Sequence[str]], GatheredRows | None] | None = None
 
     @property
     def name(self) -> str:
@@ -186,7 +186,7 @@ class Constants:
     is no constant.
 
     Args:
-        graph: Where to look.
+        graph: Where to context.
         defaults: Names of stored tensors that a caller may replace.
 
     Attributes:
@@ -275,7 +275,7 @@ def _axes(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:
     return axes
 
 
-class Look:
+class SiteContext:
     """What a kind needs to know of the graph around a node.
 
     Attributes:
@@ -291,7 +291,7 @@ class Look:
         shapes: Mapping[str, TensorInfo],
         grouped: Grouped = "leave",
         declared: Mapping[str, TensorInfo] | None = None,
-        pack: Pack | None = None,
+        pack: PackedTile | None = None,
         defaults: Collection[str] | None = None,
     ) -> None:
         self._shapes = shapes
@@ -299,7 +299,7 @@ class Look:
         self._free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
         self.constants = Constants(model.graph, model.defaults if defaults is None else defaults)
         self.grouped = grouped
-        self.pack: Pack = pack if pack is not None else lambda name, op, size: (64, 64)
+        self.pack: PackedTile = pack if pack is not None else lambda name, op, size: (64, 64)
         self.opset = model.opset
 
     def dtype(self, name: str) -> str | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.tensor_index import Stored
+from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.graph.model import DTYPES, Source, Span, Tensor
 from explorer.engine.values import ggml_blocks
 from explorer.engine.values.numbers import Array, Numbers, Slabs
@@ -23,7 +23,7 @@ _BLOCKS = (
 )
 
 
-def stored(tensors: Sequence[Stored]) -> tuple[list[Numbers], tuple[str, ...]]:
+def stored(tensors: Sequence[StoredTensor]) -> tuple[list[Numbers], tuple[str, ...]]:
     """The numbers of tensors, unread, and what to know about them."""
     files: dict[str, Source] = {}
 
@@ -54,7 +54,7 @@ def _unknown(dtype: str) -> str:
     return f"nobody here knows how {dtype} is packed"
 
 
-def _numbers(tensor: Stored, source: Callable[[str], Source], why: str) -> Numbers:
+def _numbers(tensor: StoredTensor, source: Callable[[str], Source], why: str) -> Numbers:
     def span() -> Span:
         mapped = source(tensor.path)
         if tensor.offset + tensor.nbytes > mapped.size:

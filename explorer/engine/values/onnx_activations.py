@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import DTYPES, Model, Node, Value, dtype_code
 from explorer.engine.runtime.batching import portions
+from explorer.engine.runtime.input_files import InputSpec
 from explorer.engine.runtime.onnxruntime import Session, expose
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
-from explorer.engine.values.activations import Asked, Ran, Wanted
+from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.numbers import Array, Numbers, slabs_of
 from explorer.engine.values.onnx_tensors import numpy_type
 from explorer.engine.values.weights import Paths, chosen
@@ -67,11 +68,11 @@ class _Output(Struct, frozen=True):
 def run(
     model: Model,
     layers: Sequence[Layer],
-    asked: Asked,
+    asked: ActivationRequest,
     *,
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
-) -> Ran:
+) -> ActivationRun:
     """Runs the model and hands every output of the layers asked for to `asked.take`.
 
     Args:
@@ -100,14 +101,14 @@ def run(
         _hand_over(head, early, feeds, asked, skipped)
         skipped[:0] = _after(path, error.what, wanted[len(early) :])
     sizes = {} if asked.given is None else {n: (str(a.dtype), tuple(a.shape)) for n, a in feeds.items()}
-    return Ran(texts, tuple(skipped), sizes)
+    return ActivationRun(texts, tuple(skipped), sizes)
 
 
 def _hand_over(
     model: Model,
     wanted: Sequence[_Output],
     feeds: Mapping[str, Array],
-    asked: Asked,
+    asked: ActivationRequest,
     skipped: list[tuple[str, str]],
 ) -> None:
     """Runs the model for these outputs, and again for those that do not fit; `skipped` gets what is none.
@@ -188,14 +189,14 @@ def _after(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str
 
 
 def _feeds(
-    model: Model, asked: Asked, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
+    model: Model, asked: ActivationRequest, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
     if asked.given is None:
         planned = plan_inputs(model, dims, input_shapes)
         return draw(planned, asked.seed), tuple(f"{item.text()}, seed {asked.seed}" for item in planned)
     bound = dims or {}
     wanted = [
-        Wanted(
+        InputSpec(
             v.name, v.dtype, v.shape and tuple(bound.get(d, d) if isinstance(d, str) else d for d in v.shape)
         )
         for v in model.graph.feeds

@@ -22,9 +22,10 @@ from explorer.base.units import printable, shape_text
 from explorer.engine.costs.torch.records import is_leaf
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.modules import dtype_name, tensors
+from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.random_inputs import Drawn, draw
 from explorer.engine.runtime.torch_fastpath import undisturbed
-from explorer.engine.values.activations import Asked, Given, Ran, Wanted
+from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.torch_tensors import materialised, numbers_of
 from explorer.engine.values.weights import chosen
 from explorer.facts import Layer, TensorInfo
@@ -42,11 +43,11 @@ InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 def run(
     loaded: LoadedModule,
     layers: Sequence[Layer],
-    asked: Asked,
+    asked: ActivationRequest,
     *,
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
-) -> Ran:
+) -> ActivationRun:
     """Runs a model on its weights and hands what its modules put out to `asked.take`.
 
     Args:
@@ -73,7 +74,7 @@ def run(
     args, kwargs = bound.call([tensor.to(home) for tensor in given])
     with loaded.quiet():
         skipped = record(module, args, kwargs, asked, layers=layers, source=loaded.source)
-    return Ran(tuple(texts), skipped, sizes)
+    return ActivationRun(tuple(texts), skipped, sizes)
 
 
 def _made(loaded: LoadedModule, bound: Bound, seed: int) -> tuple[list[torch.Tensor], list[str]]:
@@ -95,7 +96,7 @@ def _made(loaded: LoadedModule, bound: Bound, seed: int) -> tuple[list[torch.Ten
 
 
 def _read(
-    loaded: LoadedModule, given: Given, shapes: InputShapes, dims: Mapping[str, int]
+    loaded: LoadedModule, given: InputArrays, shapes: InputShapes, dims: Mapping[str, int]
 ) -> tuple[Bound, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """The inputs that a file holds; sizes are the file's own: a module takes any that its layers can."""
     try:
@@ -104,7 +105,7 @@ def _read(
         # a module that does not say what it takes is told by the file
         bound = bind(loaded, {**shapes, **_told(loaded, given)}, {})
     # numpy's files have no bfloat16: what comes in another type is rounded by torch
-    wanted = [Wanted(i.name, i.dtype if _kind(i) in _IN_FILES else None, None) for i in bound.inputs]
+    wanted = [InputSpec(i.name, i.dtype if _kind(i) in _IN_FILES else None, None) for i in bound.inputs]
     arrays = given.fit(wanted)
     sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound.inputs}
     if not bound.images:
@@ -157,7 +158,7 @@ def _drawn(info: TensorInfo, height: int) -> Drawn:
     return Drawn(info.name, dtype, shape, 0, 2, "as a mask")
 
 
-def _told(loaded: LoadedModule, given: Given) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _told(loaded: LoadedModule, given: InputArrays) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Types and shapes of the arrays in a file, by the names of the module's inputs."""
     parameters = inspect.signature(loaded.meta().forward).parameters
     names = list(parameters)
@@ -202,7 +203,7 @@ def _heights(loaded: LoadedModule, bound: Bound) -> dict[str, int]:
 class _Watch:
     """What the hooks share: which modules are wanted, how often each has run, where it failed."""
 
-    def __init__(self, wanted: Mapping[int, str], asked: Asked) -> None:
+    def __init__(self, wanted: Mapping[int, str], asked: ActivationRequest) -> None:
         self.wanted = wanted
         self.asked = asked
         self.calls: Counter[str] = Counter()
@@ -242,7 +243,7 @@ def record(
     module: nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    asked: Asked,
+    asked: ActivationRequest,
     *,
     layers: Sequence[Layer] = (),
     source: str = "",

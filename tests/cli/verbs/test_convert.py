@@ -19,7 +19,7 @@ from explorer.base.errors import Misuse
 from explorer.cli import main
 from explorer.cli.arguments import parser
 from explorer.engine.convert import CONVERTERS, find
-from explorer.engine.convert.job import Asked
+from explorer.engine.convert.job import ConversionOptions
 from tests.schemas import COUNT, FLAG, MEASURED, TEXT, document_of, listed
 from tests.test_json_contract import ENVELOPE, PROOF_KEYS, TENSOR
 
@@ -246,7 +246,9 @@ def test_every_pair_of_the_table_is_found_by_its_ending() -> None:
     for converter in CONVERTERS:
         for source in converter.sources:
             for ending in converter.endings:
-                found = find(source, "model", f"made{ending.upper()}", Asked(), module=converter.module)
+                found = find(
+                    source, "model", f"made{ending.upper()}", ConversionOptions(), module=converter.module
+                )
                 if source != "checkpoint":
                     assert found.function == converter.function, (source, ending)
 
@@ -260,7 +262,7 @@ def test_the_readme_names_what_can_be_made() -> None:
 
 def test_a_pair_that_does_not_exist_lists_those_that_do() -> None:
     with pytest.raises(Misuse, match=r"tflite cannot be converted to '\.pt'; it can become ONNX \(\.onnx\)"):
-        find("tflite", "m.tflite", "m.pt", Asked(), module=None)
+        find("tflite", "m.tflite", "m.pt", ConversionOptions(), module=None)
 
 
 @pytest.mark.parametrize("made", ["net.onnx", "net.pt", "net.pt2", "tiled.pt2", "lenet.pt"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
-from explorer.engine.formats.format import HEAD_BYTES, Probe
+from explorer.engine.formats.format import HEAD_BYTES, SourceProbe
 from explorer.engine.models import registry
 from explorer.engine.models.opened import OpenOptions
 
@@ -115,7 +115,7 @@ def test_an_empty_file_a_pipe_and_a_socket_are_named_and_never_waited_for(tmp_pa
     assert "the file is empty" in refusal(written(tmp_path / "m.onnx", b""))
     os.mkfifo(tmp_path / "p.onnx")
     assert "not a regular file" in refusal(tmp_path / "p.onnx")
-    assert Probe(str(tmp_path / "p.onnx")).head == b""
+    assert SourceProbe(str(tmp_path / "p.onnx")).head == b""
     (tmp_path / "broken.onnx").symlink_to(tmp_path / "nowhere")
     assert "a link to a file that is not there" in refusal(tmp_path / "broken.onnx")
     assert "not a regular file" in refusal("/dev/null")
@@ -142,16 +142,16 @@ def test_a_file_that_cannot_be_read_is_no_model(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("builtins.open", refusing(open))
     monkeypatch.setattr("os.open", refusing(os.open))
-    assert Probe(str(path)).head == b""
+    assert SourceProbe(str(path)).head == b""
     with pytest.raises(BadModel, match="cannot be read: Permission denied"):
         registry.open_model(str(path), OpenOptions())
 
 
-@pytest.mark.parametrize("module", [*registry.MODULES, "probe", "outline"])
+@pytest.mark.parametrize("module", [*registry.MODULES, "formats.format", "formats.outline"])
 def test_registering_a_format_costs_the_start_of_the_program_nothing(module: str) -> None:
     code = (
         "import sys\nbefore = set(sys.modules)\n"
-        f"import explorer.engine.models.registry.{module}\n"
+        f"import explorer.engine.{module}\n"
         "print(*sorted(set(sys.modules) - before))"
     )
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
-from explorer.engine.formats.tensor_index import Contents, Stored, part_of, rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, part_of, rows
 from explorer.engine.models.opened import OpenOptions
 from explorer.engine.models.tensor_rows import TensorRows
 from explorer.engine.models.tensors import TensorFile
@@ -205,7 +205,7 @@ def test_names_of_the_file_cannot_move_the_cursor(tmp_path: Path, capsys: pytest
 
 def test_names_are_cut_at_their_dots_and_numbers_are_put_in_order() -> None:
     names = ("z.10.w", "z.2.w", "a", "z.2.b", "b/0/w")
-    tensors = [Stored(name, "float32", (2,), 8, "f", 0) for name in names]
+    tensors = [StoredTensor(name, "float32", (2,), 8, "f", 0) for name in names]
     found = [(row.path, row.name, row.depth, row.stored is not None) for row in rows(tensors)]
     assert found == [
         ("z", "z", 0, False),
@@ -248,9 +248,10 @@ def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
 ) -> None:
     sizes = [random.choice([(2,), (3, 4), ()]) for _ in names]
     tensors = [
-        Stored(n, random.choice(["float32", "Q4_K"]), s, 5, "f", 0) for n, s in zip(names, sizes, strict=True)
+        StoredTensor(n, random.choice(["float32", "Q4_K"]), s, 5, "f", 0)
+        for n, s in zip(names, sizes, strict=True)
     ]
-    contents = Contents("test", "f", tensors, ["f"], 0, kinds={"a": "Net", "a.0": "Linear"})
+    contents = TensorIndex("test", "f", tensors, ["f"], 0, kinds={"a": "Net", "a.0": "Linear"})
     expected = TensorFile(contents, OpenOptions())._built()
     try:
         found = TensorRows(contents)
@@ -267,9 +268,9 @@ def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
 
 def test_many_tensors_take_memory_for_what_is_looked_at(tmp_path: Path) -> None:
     tensors = [
-        Stored(f"h.{i // 4}.w{i % 4}", "bfloat16", (64, 64), 8192, "f", i * 8192) for i in range(30_000)
+        StoredTensor(f"h.{i // 4}.w{i % 4}", "bfloat16", (64, 64), 8192, "f", i * 8192) for i in range(30_000)
     ]
-    opened = TensorFile(Contents("test", "f", tensors, ["f"], 0), OpenOptions())
+    opened = TensorFile(TensorIndex("test", "f", tensors, ["f"], 0), OpenOptions())
     tracemalloc.start()
     layers = opened.examine().analysis.layers
     size, most = tracemalloc.get_traced_memory()
@@ -284,9 +285,9 @@ def test_tied_tensors_count_once_and_name_each_other(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(np.arange(4, dtype=np.float32).tobytes())
     tensors = [
-        Stored(n, "float32", (4,), 16, str(path), 0, identity=1, trainable=True) for n in ("a.w", "b.w")
+        StoredTensor(n, "float32", (4,), 16, str(path), 0, identity=1, trainable=True) for n in ("a.w", "b.w")
     ]
-    opened = TensorFile(Contents("test", str(path), tensors, [str(path)], 16), OpenOptions())
+    opened = TensorFile(TensorIndex("test", str(path), tensors, [str(path)], 16), OpenOptions())
     analysis = opened.examine().analysis
     assert analysis.info.totals.params == analysis.info.totals.trainable_params == 4
     assert analysis.info.totals.weight_bytes == 16

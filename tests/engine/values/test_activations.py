@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from explorer.base.errors import Cancelled, Misuse
-from explorer.engine.values.activations import Archive, Asked, Ran, Wanted, activations, read_input
+from explorer.engine.runtime.input_files import InputSpec, read_input
+from explorer.engine.values.activations import (
+    ActivationArchive,
+    ActivationRequest,
+    ActivationRun,
+    activations,
+)
 from explorer.engine.values.numbers import Numbers, slabs_of
 
 
@@ -25,8 +31,8 @@ def saved(folder: Path, **named: Any) -> str:
     return path
 
 
-X = Wanted("x", "float32", (None, 3))
-Y = Wanted("y", "int64", ("n",))
+X = InputSpec("x", "float32", (None, 3))
+Y = InputSpec("y", "int64", ("n",))
 ROW = np.zeros((2, 3), np.float32)
 
 
@@ -125,7 +131,7 @@ def test_an_archive_is_what_numpy_reads(tmp_path: Path) -> None:
         "scalar": np.array(7, np.int64),
         "none": np.zeros((0, 2), np.float16),
     }
-    with Archive(path) as archive:
+    with ActivationArchive(path) as archive:
         for name, array in arrays.items():
             archive.add(name, numbers(name, array))
     with np.load(path, allow_pickle=False) as found:
@@ -139,7 +145,7 @@ def test_types_that_numpy_files_do_not_know_keep_their_values(tmp_path: Path) ->
     path = str(tmp_path / "o.npz")
     half = np.array([1.5, -2.25, 3e30], ml_dtypes.bfloat16)
     packed = np.array([-8, 7], np.int8)
-    with Archive(path) as archive:
+    with ActivationArchive(path) as archive:
         archive.add("a", numbers("a", half))
         archive.add("b", numbers("b", packed, "int4"))
     with np.load(path) as found:
@@ -150,7 +156,7 @@ def test_types_that_numpy_files_do_not_know_keep_their_values(tmp_path: Path) ->
 
 def test_two_entries_of_one_name_are_both_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "o.npz")
-    with Archive(path) as archive:
+    with ActivationArchive(path) as archive:
         archive.add("a", numbers("a", ROW))
         archive.add("a", numbers("a", ROW + 1))
     with np.load(path) as found:
@@ -159,18 +165,18 @@ def test_two_entries_of_one_name_are_both_kept(tmp_path: Path) -> None:
 
 def test_the_same_values_make_the_same_file(tmp_path: Path) -> None:
     for name in ("1.npz", "2.npz"):
-        with Archive(str(tmp_path / name)) as archive:
+        with ActivationArchive(str(tmp_path / name)) as archive:
             archive.add("a", numbers("a", ROW))
     assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
 
 
-def two_layers(asked: Asked) -> Ran:
+def two_layers(asked: ActivationRequest) -> ActivationRun:
     asked.step(0, 2)
     asked.take(numbers("a", ROW), 0, "a")
     asked.step(1, 2)
     asked.take(numbers("b", ROW + 1), 0, "b")
     asked.take(numbers("b", ROW + 2), 1, "b")
-    return Ran(("x: random",), (("c", "did not run"),))
+    return ActivationRun(("x: random",), (("c", "did not run"),))
 
 
 def test_without_a_file_only_figures_are_kept() -> None:
@@ -193,7 +199,7 @@ def test_nothing_is_left_of_a_run_that_does_not_end(why: str, tmp_path: Path) ->
     path = tmp_path / "o.npz"
     path.write_text("what was there before")
 
-    def run(asked: Asked) -> Ran:
+    def run(asked: ActivationRequest) -> ActivationRun:
         asked.take(numbers("a", ROW), 0, "a")
         if why == "failed":
             raise RuntimeError
@@ -216,12 +222,12 @@ def test_values_are_written_while_the_model_runs(tmp_path: Path) -> None:
     """They do not pile up in memory: each is in the file before the next is made."""
     sizes = []
 
-    def run(asked: Asked) -> Ran:
+    def run(asked: ActivationRequest) -> ActivationRun:
         for index in range(3):
             asked.take(numbers(str(index), np.zeros(1 << 16, np.float32)), 0, str(index))
             (staging,) = tmp_path.glob(".*part/o.npz")
             sizes.append(staging.stat().st_size)
-        return Ran(())
+        return ActivationRun(())
 
     activations(run, output=str(tmp_path / "o.npz"))
     assert sizes == sorted(set(sizes))

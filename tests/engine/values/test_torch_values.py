@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, Cancelled, Misuse  # noqa: E402
 from explorer.engine.values import torch_tensors  # noqa: E402
-from explorer.engine.values.activations import Asked, Ran, activations  # noqa: E402
+from explorer.engine.values.activations import ActivationRequest, ActivationRun, activations  # noqa: E402
 from explorer.engine.values.numbers import SLAB  # noqa: E402
 from explorer.engine.values.statistics import measure  # noqa: E402
 from explorer.engine.values.torch_activations import record  # noqa: E402
@@ -355,8 +355,8 @@ class Text(nn.Module):
 def watched(
     model: Any, *args: Any, layers: tuple[str, ...] = (), output: str | None = None, **kwargs: Any
 ) -> Activations:
-    def run(asked: Asked) -> Any:
-        return Ran((), record(model, args, kwargs, asked))
+    def run(asked: ActivationRequest) -> Any:
+        return ActivationRun((), record(model, args, kwargs, asked))
 
     return activations(run, layers, output=output)
 
@@ -412,8 +412,8 @@ def test_the_model_is_left_as_it_was() -> None:
         raise Cancelled
 
     for asked, error in (
-        (Asked((), None, 0, lambda *_: None, lambda *_: None), None),
-        (Asked((), None, 0, lambda *_: None, stop), Cancelled),
+        (ActivationRequest((), None, 0, lambda *_: None, lambda *_: None), None),
+        (ActivationRequest((), None, 0, lambda *_: None, stop), Cancelled),
     ):
         if error is None:
             record(model, (torch.randn(3, 4),), {}, asked)

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.convert import running
-from explorer.engine.convert.job import Job
+from explorer.engine.convert.job import ConversionJob
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.runtime.onnxruntime import Session
 from explorer.engine.runtime.random_inputs import Drawn
+from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.facts import Verification
 from explorer.host.optional_packages import said, silence
 
@@ -47,7 +48,7 @@ def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], l
     from explorer.engine.formats.torch_module.modules import tensors
 
     def call(feeds: Feeds) -> list[Array]:
-        given = [running.as_tensor(feeds[name]) for name in names]
+        given = [as_tensor(feeds[name]) for name in names]
         try:
             with torch.no_grad(), silence():
                 result = module(*given)
@@ -55,13 +56,17 @@ def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], l
             raise
         except Exception as error:
             raise BadModel(f"cannot be run ({said(error)})", where=what, hint=running.UNPROVED) from error
-        return [running.as_array(tensor) for _, tensor in tensors(result)]
+        return [as_array(tensor) for _, tensor in tensors(result)]
 
     return call
 
 
 def prove(
-    job: Job, model: Model, module: Any, cases: Sequence[Sequence[Drawn]], what: str = "the torch model"
+    job: ConversionJob,
+    model: Model,
+    module: Any,
+    cases: Sequence[Sequence[Drawn]],
+    what: str = "the torch model",
 ) -> Verification:
     """Runs the model in onnxruntime and in torch on the same random inputs, and compares.
 

@@ -36,7 +36,7 @@ def to_torch(
     """
     source = os.fspath(path)
     require("torch", source)
-    from explorer.engine.convert.job import Asked, Job
+    from explorer.engine.convert.job import ConversionJob, ConversionOptions
     from explorer.engine.convert.onnx_to_torch_interpreter.evidence import prove
     from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx
     from explorer.engine.formats.onnx import reader
@@ -50,12 +50,12 @@ def to_torch(
     model = validate(reader.read(source))
     module = load_onnx(model)
     if verify:
-        job = Job(
+        job = ConversionJob(
             opened=None,
             source=source,
             dims={},
             input_shapes={},
-            asked=Asked(),
+            asked=ConversionOptions(),
             path="",
             target="torch",
             draws=draws,

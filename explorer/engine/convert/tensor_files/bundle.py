@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text, printable
-from explorer.engine.convert.job import Job
+from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.tensor_index import Stored, named_few
+from explorer.engine.formats.tensor_index import StoredTensor, named_few
 from explorer.engine.formats.torch_files import checkpoint, checkpoint_modules
 from explorer.engine.formats.torch_files.tensors import TensorSpec
 from explorer.engine.formats.weights import safetensors
@@ -28,9 +28,9 @@ from explorer.engine.models.torch.described import DescribedFile
 __all__ = [
     "METADATA",
     "VERSIONS",
-    "Bundle",
+    "TensorBundle",
     "Files",
-    "Piece",
+    "BundledTensor",
     "check_room",
     "copied",
     "count_of",
@@ -56,7 +56,7 @@ _VALUES = 1 << 20
 _DEPTH = 8
 
 
-class Piece(NamedTuple):
+class BundledTensor(NamedTuple):
     """One tensor.
 
     Attributes:
@@ -76,7 +76,7 @@ class Piece(NamedTuple):
     same: Hashable = None
 
 
-class Bundle(NamedTuple):
+class TensorBundle(NamedTuple):
     """The tensors of a model.
 
     Attributes:
@@ -86,7 +86,7 @@ class Bundle(NamedTuple):
         notes: What is worth knowing.
     """
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[BundledTensor]
     metadata: Mapping[str, str]
     versions: Any
     notes: Sequence[str]
@@ -139,18 +139,18 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def copied(pieces: Sequence[Piece]) -> str:
+def copied(pieces: Sequence[BundledTensor]) -> str:
     """What was done, in words: 'copying 12 tensors, 3.50 MiB'."""
     return f"copying {count_of(len(pieces), 'tensor')}, {bytes_text(_bytes(pieces))}"
 
 
-def _bytes(pieces: Sequence[Piece]) -> int:
+def _bytes(pieces: Sequence[BundledTensor]) -> int:
     """Bytes of some tensors, each stored one once."""
     once: dict[Hashable, int] = {piece.same or ("own", piece.name): piece.nbytes for piece in pieces}
     return sum(once.values())
 
 
-def check_room(job: Job, pieces: Sequence[Piece]) -> None:
+def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
     """Refuses to write what the disk cannot take.
 
     A few bytes of a checkpoint may say that they stand for any number of elements (an expanded tensor).
@@ -168,7 +168,7 @@ def check_room(job: Job, pieces: Sequence[Piece]) -> None:
         )
 
 
-def gather(job: Job, files: Files) -> Bundle:
+def gather(job: ConversionJob, files: Files) -> TensorBundle:
     """The tensors of the model that a job is about.
 
     Raises:
@@ -194,7 +194,7 @@ def gather(job: Job, files: Files) -> Bundle:
     return _bundle(contents.tensors, strides, metadata, files, job.source)
 
 
-def of_safetensors(path: str, files: Files) -> Bundle:
+def of_safetensors(path: str, files: Files) -> TensorBundle:
     """The tensors of one safetensors file.
 
     Raises:
@@ -204,7 +204,7 @@ def of_safetensors(path: str, files: Files) -> Bundle:
     return _bundle(header.tensors, {}, header.metadata, files, path)
 
 
-def of_checkpoint(path: str, files: Files) -> Bundle:
+def of_checkpoint(path: str, files: Files) -> TensorBundle:
     """The tensors of the model in a checkpoint; what lies beside the model is left behind.
 
     Raises:
@@ -241,13 +241,13 @@ def of_checkpoint(path: str, files: Files) -> Bundle:
 
 
 def _bundle(
-    tensors: Sequence[Stored],
+    tensors: Sequence[StoredTensor],
     strides: Mapping[str, Sequence[int]],
     metadata: Mapping[str, str],
     files: Files,
     source: str,
     prefix: str = "",
-) -> Bundle:
+) -> TensorBundle:
     """Pieces of stored tensors, without a prefix of their names; with names that the metadata says are
     another's put back.
     """
@@ -274,12 +274,12 @@ def _bundle(
         if versions is not None:
             del metadata[VERSIONS]
     notes = [f"as the metadata says, {named_few(tied)}"] if tied else []
-    return Bundle(list(pieces.values()), metadata, versions, [*notes, *_apart(tensors)])
+    return TensorBundle(list(pieces.values()), metadata, versions, [*notes, *_apart(tensors)])
 
 
 def _piece(
-    tensor: Stored, name: str, stride: Sequence[int] | None, gathered: Mapping[str, Any], files: Files
-) -> Piece:
+    tensor: StoredTensor, name: str, stride: Sequence[int] | None, gathered: Mapping[str, Any], files: Files
+) -> BundledTensor:
     def contiguous() -> Iterator[memoryview]:
         return files.read(tensor.path, tensor.offset, tensor.nbytes)
 
@@ -291,24 +291,24 @@ def _piece(
 
     same = None if tensor.identity is None else (tensor.path, tensor.identity, tensor.shape, stride)
     read = contiguous if stride is None else strided
-    return Piece(name, tensor.dtype, tensor.shape, tensor.nbytes, read, same)
+    return BundledTensor(name, tensor.dtype, tensor.shape, tensor.nbytes, read, same)
 
 
-def _gathered(tensors: Sequence[Stored], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def _gathered(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """What hands out the elements of those tensors that do not lie in one piece."""
     if not strides:
         return {}
-    from explorer.engine.formats.tensor_index import Contents
+    from explorer.engine.formats.tensor_index import TensorIndex
 
     apart = [t for t in tensors if t.name in strides]
-    contents = Contents("checkpoint", "", apart, (), 0)
+    contents = TensorIndex("checkpoint", "", apart, (), 0)
     file = DescribedFile(
         contents, OpenOptions(), lambda: ([], {}), strides={n: tuple(s) for n, s in strides.items()}
     )
     return {numbers.name: numbers for numbers in file.tensors()[0]}
 
 
-def _apart(tensors: Sequence[Stored]) -> list[str]:
+def _apart(tensors: Sequence[StoredTensor]) -> list[str]:
     """A note where tensors lie in one storage and are not the same: each is written by itself."""
     storages: dict[Hashable, set[Hashable]] = {}
     for tensor in tensors:

@@ -9,14 +9,14 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from explorer.base.units import bytes_text, printable, shape_text
-from explorer.engine.convert.job import Job
-from explorer.engine.convert.tensor_files.bundle import Bundle, count_of
+from explorer.engine.convert.job import ConversionJob
+from explorer.engine.convert.tensor_files.bundle import TensorBundle, count_of
 from explorer.facts.conversion import StoredEvidence
 
 __all__ = ["compare"]
 
 
-def compare(job: Job, source: Bundle, result: Bundle) -> StoredEvidence:
+def compare(job: ConversionJob, source: TensorBundle, result: TensorBundle) -> StoredEvidence:
     """Compares the tensors of a source, and what is said beside them, with those of what was written.
 
     Args:

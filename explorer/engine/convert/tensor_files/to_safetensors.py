@@ -13,9 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import write as tensors
-from explorer.engine.convert.tensor_files.bundle import VERSIONS, Bundle, Piece, count_of, of_safetensors
+from explorer.engine.convert.tensor_files.bundle import (
+    VERSIONS,
+    BundledTensor,
+    TensorBundle,
+    count_of,
+    of_safetensors,
+)
 from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.weights.safetensors import DTYPES, HEADER_BYTES
 
@@ -24,7 +30,7 @@ __all__ = ["convert"]
 _CODES = {spelling: (code, rank) for rank, (code, (spelling, _)) in enumerate(DTYPES.items())}
 
 
-def convert(job: Job) -> Made:
+def convert(job: ConversionJob) -> ConversionResult:
     """Writes one safetensors file.
 
     Raises:
@@ -33,7 +39,7 @@ def convert(job: Job) -> Made:
         Cancelled: `job.cancel` said so.
     """
 
-    def write(bundle: Bundle) -> Sequence[str]:
+    def write(bundle: TensorBundle) -> Sequence[str]:
         kept, metadata, notes = _once(bundle)
         if bundle.versions is not None:
             metadata[VERSIONS] = json.dumps(bundle.versions)
@@ -51,7 +57,7 @@ def convert(job: Job) -> Made:
     return tensors.convert(job, write, of_safetensors)
 
 
-def _once(bundle: Bundle) -> tuple[list[Piece], dict[str, str], list[str]]:
+def _once(bundle: TensorBundle) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
     """Every tensor under one name, in the order of the format; the metadata, and what to say of it."""
     metadata = dict(bundle.metadata)
     names: dict[object, str] = {}
@@ -82,7 +88,7 @@ def _once(bundle: Bundle) -> tuple[list[Piece], dict[str, str], list[str]]:
     return kept, metadata, notes
 
 
-def _header(pieces: Sequence[Piece], metadata: Mapping[str, str], source: str) -> bytes:
+def _header(pieces: Sequence[BundledTensor], metadata: Mapping[str, str], source: str) -> bytes:
     """The JSON in front of the tensors.
 
     Raises:
@@ -106,7 +112,7 @@ def _header(pieces: Sequence[Piece], metadata: Mapping[str, str], source: str) -
     return head
 
 
-def _entries(pieces: Sequence[Piece], metadata: Mapping[str, str]) -> Iterator[str]:
+def _entries(pieces: Sequence[BundledTensor], metadata: Mapping[str, str]) -> Iterator[str]:
     def plain(value: object) -> str:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 

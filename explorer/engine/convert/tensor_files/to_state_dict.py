@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import torch_zip
 from explorer.engine.convert.tensor_files import write as tensors
-from explorer.engine.convert.tensor_files.bundle import Bundle, of_checkpoint
+from explorer.engine.convert.tensor_files.bundle import TensorBundle, of_checkpoint
 
 __all__ = ["convert"]
 
 
-def convert(job: Job) -> Made:
+def convert(job: ConversionJob) -> ConversionResult:
     """Writes a state_dict.
 
     Raises:
@@ -23,7 +23,7 @@ def convert(job: Job) -> Made:
         Cancelled: `job.cancel` said so.
     """
 
-    def write(bundle: Bundle) -> Sequence[str]:
+    def write(bundle: TensorBundle) -> Sequence[str]:
         for piece in bundle.pieces:
             if piece.dtype not in torch_zip.TYPES:
                 raise BadModel(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import IO, Any
 
-from explorer.engine.convert.tensor_files.bundle import METADATA, Piece
+from explorer.engine.convert.tensor_files.bundle import METADATA, BundledTensor
 from explorer.engine.formats.torch_files.tensors import BYTES
 
 __all__ = ["TYPES", "pickled", "write"]
@@ -49,7 +49,7 @@ _BATCH = 1000
 
 def write(
     path: str,
-    pieces: Sequence[Piece],
+    pieces: Sequence[BundledTensor],
     versions: Any,
     metadata: Mapping[str, str],
     tell: Callable[[int], None],
@@ -64,7 +64,7 @@ def write(
         tell: Called with the number of storages that are written, again and again.
     """
     storages: dict[object, int] = {}
-    first: list[Piece] = []
+    first: list[BundledTensor] = []
     keys = []
     for piece in pieces:
         identity = ("own", piece.name) if piece.same is None else ("same", piece.same)
@@ -108,7 +108,7 @@ def _entry(
 
 
 def pickled(
-    pieces: Sequence[Piece], keys: Sequence[int], versions: Any, metadata: Mapping[str, str]
+    pieces: Sequence[BundledTensor], keys: Sequence[int], versions: Any, metadata: Mapping[str, str]
 ) -> Iterator[bytes]:
     """The pickle of an OrderedDict of tensors.
 
@@ -135,7 +135,7 @@ def pickled(
     yield b"."
 
 
-def _tensor(piece: Piece, key: int, memo: dict[str, int]) -> bytes:
+def _tensor(piece: BundledTensor, key: int, memo: dict[str, int]) -> bytes:
     typed = _STORAGES.get(piece.dtype)
     elements = 1
     for dim in piece.shape:

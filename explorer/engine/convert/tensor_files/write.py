@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from explorer.engine.convert.job import Job, Made
+from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import byte_evidence
-from explorer.engine.convert.tensor_files.bundle import Bundle, Files, check_room, copied, gather
+from explorer.engine.convert.tensor_files.bundle import Files, TensorBundle, check_room, copied, gather
 
 __all__ = ["convert"]
 
 
 def convert(
-    job: Job, write: Callable[[Bundle], Sequence[str]], reread: Callable[[str, Files], Bundle]
-) -> Made:
+    job: ConversionJob,
+    write: Callable[[TensorBundle], Sequence[str]],
+    reread: Callable[[str, Files], TensorBundle],
+) -> ConversionResult:
     """Converts the tensors of a model.
 
     Args:
@@ -32,4 +34,4 @@ def convert(
         check_room(job, bundle.pieces)
         notes = write(bundle)
         evidence = byte_evidence.compare(job, bundle, reread(job.path, files)) if job.verify else None
-    return Made(how=copied(bundle.pieces), stored=evidence, notes=(*bundle.notes, *notes))
+    return ConversionResult(how=copied(bundle.pieces), stored=evidence, notes=(*bundle.notes, *notes))

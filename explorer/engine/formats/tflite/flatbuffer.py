@@ -2,7 +2,7 @@
 
 The flatbuffers package has no verifier for Python: its accessors follow whatever offsets a file holds, a
 vector of four billion elements is as good to them as one of four, and a thousand tables may share one
-vector of a megabyte. Here a table is checked when it is entered, a field when it is read, and a `Purse`
+vector of a megabyte. Here a table is checked when it is entered, a field when it is read, and a `ReadBudget`
 pays for every element: a file cannot make more of itself than it has bytes.
 
 `Fields` puts these checks under the accessors that flatc generates, so that a schema package can read
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
-__all__ = ["Fields", "Purse", "Table", "root"]
+__all__ = ["Fields", "ReadBudget", "FlatTable", "root"]
 
 _U16 = struct.Struct("<H")
 _U16S = struct.Struct("<HH")
@@ -37,7 +37,7 @@ _SMALL = 1 << 16
 """What may be read of the smallest file."""
 
 
-class Purse:
+class ReadBudget:
     """What may still be read of a file: as many elements and letters as it has bytes."""
 
     __slots__ = ("left", "texts")
@@ -46,8 +46,8 @@ class Purse:
         self.left = max(size, _SMALL)
         self.texts: dict[int, str] = {}
 
-    def pay(self, count: int) -> None:
-        """Takes `count` elements out.
+    def spend(self, count: int) -> None:
+        """Spends `count` elements.
 
         Raises:
             BadModel: There are not as many left.
@@ -57,21 +57,21 @@ class Purse:
             raise BadModel("not a sound flatbuffer: its parts overlap, all together they are larger than it")
 
 
-class Table:
+class FlatTable:
     """A table at a place of a file.
 
     Args:
         data: The file.
         at: Where the table begins.
-        purse: Pays for what is read.
+        budget: Pays for what is read.
 
     Raises:
-        BadModel: Table or vtable leave the file.
+        BadModel: FlatTable or vtable leave the file.
     """
 
-    __slots__ = ("_first", "_slots", "at", "data", "purse", "size")
+    __slots__ = ("_first", "_slots", "at", "budget", "data", "size")
 
-    def __init__(self, data: Buffer, at: int, purse: Purse) -> None:
+    def __init__(self, data: Buffer, at: int, budget: ReadBudget) -> None:
         end = len(data)
         if not 0 <= at <= end - 4:
             raise _outside("a table", at)
@@ -85,7 +85,7 @@ class Table:
             raise _outside("a table", at)
         self.data = data
         self.at = at
-        self.purse = purse
+        self.budget = budget
         self.size = size
         self._first = first + 4
         self._slots = (length - 4) >> 1
@@ -128,14 +128,14 @@ class Table:
             raise _outside("what an offset points to", target)
         return target
 
-    def table(self, slot: int) -> Table | None:
+    def table(self, slot: int) -> FlatTable | None:
         """A field that is a table; None if the file leaves it out."""
         at = self._target(slot)
-        return Table(self.data, at, self.purse) if at else None
+        return FlatTable(self.data, at, self.budget) if at else None
 
-    def inner(self, at: int) -> Table:
+    def inner(self, at: int) -> FlatTable:
         """The table that the offset at `at`, an element of a vector, points to."""
-        return Table(self.data, at + _U32.unpack_from(self.data, at)[0], self.purse)
+        return FlatTable(self.data, at + _U32.unpack_from(self.data, at)[0], self.budget)
 
     def vector(self, slot: int, width: int) -> tuple[int, int]:
         """Where the elements of a vector of `width` bytes each lie, and how many there are.
@@ -146,21 +146,21 @@ class Table:
         at = self._target(slot)
         return _vector(self.data, at, width) if at else (0, 0)
 
-    def tables(self, slot: int) -> list[Table]:
+    def tables(self, slot: int) -> list[FlatTable]:
         """A vector of tables, each checked."""
         at, count = self.vector(slot, 4)
         # a table costs some hundred times what a number costs
-        self.purse.pay(8 * count)
-        data, purse = self.data, self.purse
+        self.budget.spend(8 * count)
+        data, budget = self.data, self.budget
         places = struct.unpack_from(f"<{count}I", data, at) if count else ()
-        return [Table(data, at + 4 * i + offset, purse) for i, offset in enumerate(places)]
+        return [FlatTable(data, at + 4 * i + offset, budget) for i, offset in enumerate(places)]
 
     def numbers(self, slot: int, form: str) -> tuple[Any, ...]:
         """A vector of numbers; empty if the file leaves it out. `form` is the letter of one for `struct`."""
         at, count = self.vector(slot, _NUMBERS[form].size)
         if not count:
             return ()
-        self.purse.pay(count)
+        self.budget.spend(count)
         return struct.unpack_from(f"<{count}{form}", self.data, at)
 
     def first(self, slot: int, form: str) -> Any:
@@ -172,10 +172,10 @@ class Table:
     def text(self, slot: int) -> str:
         """A string; bytes that are no UTF-8 stay readable. Empty if the file leaves it out."""
         at = self._target(slot)
-        return _text(self.data, at, self.purse) if at else ""
+        return _text(self.data, at, self.budget) if at else ""
 
 
-def root(data: Buffer, purse: Purse) -> Table:
+def root(data: Buffer, budget: ReadBudget) -> FlatTable:
     """The table with which a file begins.
 
     Raises:
@@ -183,7 +183,7 @@ def root(data: Buffer, purse: Purse) -> Table:
     """
     if len(data) < 8:
         raise BadModel("not a flatbuffer: it is cut off")
-    return Table(data, _U32.unpack_from(data, 0)[0], purse)
+    return FlatTable(data, _U32.unpack_from(data, 0)[0], budget)
 
 
 def _vector(data: Buffer, at: int, width: int) -> tuple[int, int]:
@@ -195,12 +195,12 @@ def _vector(data: Buffer, at: int, width: int) -> tuple[int, int]:
     return at + 4, count
 
 
-def _text(data: Buffer, at: int, purse: Purse) -> str:
-    known = purse.texts.get(at)
+def _text(data: Buffer, at: int, budget: ReadBudget) -> str:
+    known = budget.texts.get(at)
     if known is None:
         first, count = _vector(data, at, 1)
-        purse.pay(count)
-        known = purse.texts[at] = str(data[first : first + count], "utf-8", "backslashreplace")
+        budget.spend(count)
+        known = budget.texts[at] = str(data[first : first + count], "utf-8", "backslashreplace")
     return known
 
 
@@ -216,7 +216,7 @@ class Fields:
 
     __slots__ = ("Bytes", "Pos", "_table")
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: FlatTable) -> None:
         self._table = table
         self.Bytes = table.data
         self.Pos = table.at
@@ -244,7 +244,7 @@ class Fields:
     def VectorLen(self, offset: int) -> int:  # noqa: N802
         """How many elements the vector of a field has."""
         _, count = _vector(self.Bytes, self.Indirect(self.Pos + offset), 1)
-        self._table.purse.pay(count)
+        self._table.budget.spend(count)
         return count
 
     def Vector(self, offset: int) -> int:  # noqa: N802
@@ -253,4 +253,4 @@ class Fields:
 
     def String(self, at: int) -> bytes:  # noqa: N802
         """The string that the offset at `at` points to."""
-        return _text(self.Bytes, self.Indirect(at), self._table.purse).encode()
+        return _text(self.Bytes, self.Indirect(at), self._table.budget).encode()

@@ -18,8 +18,8 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.tflite import schema as schema
 from explorer.engine.formats.tflite.loops import trips_of
 from explorer.engine.formats.tflite.options import custom_options
-from explorer.engine.formats.tflite.reader import File, Operator, Subgraph
-from explorer.engine.formats.tflite.reader import Tensor as FileTensor
+from explorer.engine.formats.tflite.reader import File, Subgraph, TfliteOperator
+from explorer.engine.formats.tflite.reader import TfliteTensor as FileTensor
 from explorer.engine.graph.model import (
     DTYPES,
     Function,
@@ -213,7 +213,7 @@ class _Maker:
         self.sizes[at] = min(total, _LARGEST)
         return self.sizes[at]
 
-    def _check_ends(self, operator: Operator, runs: Sequence[int]) -> None:
+    def _check_ends(self, operator: TfliteOperator, runs: Sequence[int]) -> None:
         """An operator hands on and takes back as many values as the subgraphs that it runs.
 
         Raises:
@@ -397,7 +397,9 @@ class _Maker:
             if number not in known:
                 raise BadModel(f"nothing makes the output '{names[number]}'")
 
-    def _node(self, body: _Body, at: int, operator: Operator, names: Sequence[str], labels: set[str]) -> Node:
+    def _node(
+        self, body: _Body, at: int, operator: TfliteOperator, names: Sequence[str], labels: set[str]
+    ) -> Node:
         """An operator; `labels` are those of the graph that are taken."""
         inputs = [names[n] if n >= 0 else "" for n in operator.inputs]
         outputs = [names[n] if n >= 0 else "" for n in operator.outputs]
@@ -432,7 +434,7 @@ class _Maker:
         domain = CUSTOM if operator.custom else DOMAIN
         return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=alike)
 
-    def _attributes(self, operator: Operator) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
+    def _attributes(self, operator: TfliteOperator) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
         """What tells operators of equal options, and what decodes them, once for all of these."""
         key: Any = None
         kind = schema.options(*operator.kind) if operator.kind is not None else None
@@ -458,7 +460,7 @@ class _Maker:
     def _call(
         self,
         body: _Body,
-        operator: Operator,
+        operator: TfliteOperator,
         at: int,
         inputs: Sequence[str],
         outputs: Sequence[str],
@@ -479,7 +481,7 @@ class _Maker:
             )
             handed = self.handed[number] = (*stored, *self._needed(inner))
         # a thousand calls that hand in a thousand constants each are more than their file
-        self.file.purse.pay(len(handed))
+        self.file.budget.spend(len(handed))
         if key not in self.functions:
             names = [
                 inner.prefix + name if tensor.stored else name
@@ -552,7 +554,7 @@ class _Maker:
         return Node("Loop", (trips, "", *inputs), outputs, name=label, attributes={"body": loop})
 
 
-def _running(operator: Operator) -> tuple[str, ...]:
+def _running(operator: TfliteOperator) -> tuple[str, ...]:
     """The options of an operator that name subgraphs which run as a part of it."""
     if operator.custom:
         return ()
@@ -560,7 +562,7 @@ def _running(operator: Operator) -> tuple[str, ...]:
     return (called,) if called else _BRANCHES.get(operator.op, ()) or _LOOPS.get(operator.op, ())
 
 
-def _options(operator: Operator) -> Mapping[str, Any]:
+def _options(operator: TfliteOperator) -> Mapping[str, Any]:
     """The options of a builtin operator; empty if it has none, or some that nobody knows."""
     kind = schema.options(*operator.kind) if operator.kind is not None else None
     return {} if kind is None or operator.options is None else kind.read(operator.options)

@@ -7,13 +7,13 @@ loops, with conditions like `i < 28`: without their number nothing would be know
 from __future__ import annotations
 
 from explorer.engine.formats.onnx.protobuf_wire import Buffer
-from explorer.engine.formats.tflite.reader import Operator, Subgraph
+from explorer.engine.formats.tflite.reader import Subgraph, TfliteOperator
 
 __all__ = ["trips_of"]
 
 
 def trips_of(
-    data: Buffer, around: Subgraph, loop: Operator, asks: Subgraph, runs: Subgraph
+    data: Buffer, around: Subgraph, loop: TfliteOperator, asks: Subgraph, runs: Subgraph
 ) -> tuple[int | None, bool]:
     """How often a WHILE runs at most (None: unknown), and whether it runs that often.
 
@@ -47,7 +47,7 @@ def trips_of(
 
 
 def _counted(
-    data: Buffer, around: Subgraph, loop: Operator, asks: Subgraph, runs: Subgraph, less: Operator
+    data: Buffer, around: Subgraph, loop: TfliteOperator, asks: Subgraph, runs: Subgraph, less: TfliteOperator
 ) -> int | None:
     """How often `i < limit` holds; None if that does not follow."""
     if len(less.inputs) != 2 or less.inputs[0] not in asks.inputs:

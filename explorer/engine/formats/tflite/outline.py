@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.base.errors import BadModel
 from explorer.engine.formats.files import mapped
 from explorer.engine.formats.outline import Outline, OutlineRow
-from explorer.engine.formats.tflite.reader import File, Operator, Subgraph, Tensor
+from explorer.engine.formats.tflite.reader import File, Subgraph, TfliteOperator, TfliteTensor
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
 TYPE_CHECKING = False
@@ -68,7 +68,7 @@ def _rows(source: str, file: File) -> Iterator[OutlineRow]:
                 yield _tensor(prefix, number, tensor, "tensor")
 
 
-def _operator(prefix: str, number: int, operator: Operator, subgraph: Subgraph) -> OutlineRow:
+def _operator(prefix: str, number: int, operator: TfliteOperator, subgraph: Subgraph) -> OutlineRow:
     """An operator goes by the name of the first tensor that it makes."""
     made = next((subgraph.tensors[n] for n in operator.outputs if n >= 0), None)
     name = made.name.partition(";")[0] if made is not None else ""
@@ -86,7 +86,7 @@ def _operator(prefix: str, number: int, operator: Operator, subgraph: Subgraph) 
     )
 
 
-def _tensor(prefix: str, number: int, tensor: Tensor, kind: str) -> OutlineRow:
+def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> OutlineRow:
     notes = []
     if tensor.quantization is not None:
         notes.append(tensor.quantization.text())
@@ -110,7 +110,7 @@ def _tensor(prefix: str, number: int, tensor: Tensor, kind: str) -> OutlineRow:
     )
 
 
-def _bytes(tensor: Tensor) -> int | None:
+def _bytes(tensor: TfliteTensor) -> int | None:
     """Bytes of a tensor that is made while the model runs; None if its size may change."""
     bits = _BITS.get(tensor.dtype or "", 0)
     count = 1
@@ -119,5 +119,5 @@ def _bytes(tensor: Tensor) -> int | None:
     return (count * bits + 7) // 8 if bits and -1 not in (tensor.dims or ()) else None
 
 
-def _shape(tensor: Tensor) -> tuple[int | None, ...] | None:
+def _shape(tensor: TfliteTensor) -> tuple[int | None, ...] | None:
     return None if tensor.dims is None else tuple([None if d == -1 else d for d in tensor.dims])

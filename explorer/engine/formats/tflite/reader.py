@@ -13,13 +13,13 @@ import mmap
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.tflite import schema as schema
-from explorer.engine.formats.tflite.flatbuffer import Purse, Table, root
+from explorer.engine.formats.tflite.flatbuffer import FlatTable, ReadBudget, root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
-__all__ = ["IDENTIFIER", "File", "Operator", "Quantization", "Subgraph", "Tensor"]
+__all__ = ["IDENTIFIER", "File", "TfliteOperator", "Quantization", "Subgraph", "TfliteTensor"]
 
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every file."""
@@ -48,7 +48,7 @@ class Quantization:
 
     __slots__ = ("axis", "beside", "block", "scale", "scales", "zero_point", "zero_points")
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: FlatTable) -> None:
         self.scales = table.vector(2, 4)[1]
         self.zero_points = table.vector(3, 8)[1]
         self.scale: float = table.first(2, "f")
@@ -76,7 +76,7 @@ class Quantization:
         return f"scale {self.scale:.6g}, zero point {self.zero_point}"
 
 
-class Tensor:
+class TfliteTensor:
     """A tensor of a subgraph.
 
     Attributes:
@@ -107,7 +107,7 @@ class Tensor:
         "variable",
     )
 
-    def __init__(self, table: Table, buffer: tuple[int, int] | None) -> None:
+    def __init__(self, table: FlatTable, buffer: tuple[int, int] | None) -> None:
         self.name = name = table.text(3)
         shape: tuple[int, ...] = table.numbers(0, "i")
         signature: tuple[int, ...] = table.numbers(7, "i")
@@ -144,7 +144,7 @@ class Tensor:
         return self.data is not None or self.external
 
 
-class Operator:
+class TfliteOperator:
     """An operator of a subgraph.
 
     Attributes:
@@ -160,7 +160,7 @@ class Operator:
 
     __slots__ = ("custom", "inputs", "kind", "op", "options", "outputs", "own", "version")
 
-    def __init__(self, table: Table, code: tuple[str, bool, int], count: int, size: int) -> None:
+    def __init__(self, table: FlatTable, code: tuple[str, bool, int], count: int, size: int) -> None:
         self.op, self.custom, self.version = code
         self.inputs: tuple[int, ...] = table.numbers(1, "i")
         self.outputs: tuple[int, ...] = table.numbers(2, "i")
@@ -168,7 +168,7 @@ class Operator:
             if not -1 <= number < count:
                 raise BadModel(f"an operator {self.op} names tensor {number:,}, and there are {count:,}")
         self.kind: tuple[str, int] | None = None
-        self.options: Table | None = None
+        self.options: FlatTable | None = None
         for union, slot in (("BuiltinOptions", 3), ("BuiltinOptions2", 11)):
             kind = table.number(slot, "B")
             if kind and self.kind is None:
@@ -193,10 +193,10 @@ class Subgraph:
 
     __slots__ = ("inputs", "name", "operators", "outputs", "tensors")
 
-    def __init__(self, table: Table, file: File) -> None:
+    def __init__(self, table: FlatTable, file: File) -> None:
         self.name = table.text(4)
         tables = table.tables(0)
-        self.tensors = [Tensor(t, file.buffer(t.number(2, "I"))) for t in tables]
+        self.tensors = [TfliteTensor(t, file.buffer(t.number(2, "I"))) for t in tables]
         ranked = [bool(t.number(8, "B")) for t in tables]
         if any(ranked):
             # who writes this field tells scalars from what has no rank
@@ -205,12 +205,12 @@ class Subgraph:
                     tensor.shape = None
         count, size = len(tables), len(file.data)
         codes = file.codes
-        self.operators: list[Operator] = []
+        self.operators: list[TfliteOperator] = []
         for entry in table.tables(3):
             at = entry.number(0, "I")
             if at >= len(codes):
                 raise BadModel(f"an operator names operator code {at:,}, and there are {len(codes):,}")
-            self.operators.append(Operator(entry, codes[at], count, size))
+            self.operators.append(TfliteOperator(entry, codes[at], count, size))
         self.inputs: tuple[int, ...] = table.numbers(1, "i")
         self.outputs: tuple[int, ...] = table.numbers(2, "i")
         made = {*self.inputs, *[n for operator in self.operators for n in operator.outputs]}
@@ -231,7 +231,7 @@ class File:
 
     Attributes:
         data: The same.
-        purse: Pays for what is made of the file.
+        budget: Pays for what is made of the file.
         version: Of the schema.
         description: By whoever wrote it.
         codes: Name, whether it is a custom one, and version of the operators that it uses.
@@ -249,15 +249,15 @@ class File:
         if data[4:8] != IDENTIFIER:
             raise BadModel("this is not a TensorFlow Lite model", hint="its bytes 4 to 8 are not 'TFL3'")
         self.data = data
-        self.purse = Purse(len(data))
-        model = root(data, self.purse)
+        self.budget = ReadBudget(len(data))
+        model = root(data, self.budget)
         self.version = model.number(0, "I")
         self.description = model.text(3)
         self.codes = [_code(t) for t in model.tables(1)]
         # a buffer's table lies beside its payload: only those that are asked for are touched
         self._model = model
         self._places, self._count = model.vector(4, 4)
-        model.purse.pay(8 * self._count)
+        model.budget.spend(8 * self._count)
         self._known: dict[int, tuple[int, int] | None] = {0: None}
         self._tables = model.tables(2)
         if not self._tables:
@@ -309,7 +309,7 @@ _INDEX_BYTES = (0, 4, 2, 1)
 """Bytes of an index by the number of its vector's type in the union SparseIndexVector."""
 
 
-def _indices(dimension: Table) -> int:
+def _indices(dimension: FlatTable) -> int:
     """Bytes of the segments and indices of one dimension of a sparse tensor."""
     total = 0
     for kind, slot in ((2, 3), (4, 5)):
@@ -326,7 +326,7 @@ def _inside(offset: int, count: int, size: int, what: str) -> tuple[int, int]:
     return offset, count
 
 
-def _code(table: Table) -> tuple[str, bool, int]:
+def _code(table: FlatTable) -> tuple[str, bool, int]:
     """Name, whether it is a custom one, and version of an operator code."""
     # numbers from 127 on stand in a field that came later
     number = max(table.number(0, "b"), table.number(3, "i"))

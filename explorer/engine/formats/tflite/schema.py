@@ -14,14 +14,14 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 from explorer.base.errors import MissingExtra
-from explorer.engine.formats.tflite.flatbuffer import Fields, Table
+from explorer.engine.formats.tflite.flatbuffer import Fields, FlatTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["DTYPES", "Options", "names", "options"]
+__all__ = ["DTYPES", "OptionsTable", "names", "options"]
 
 DTYPES: Mapping[int, str | None] = {
     0: "float32",
@@ -80,7 +80,7 @@ _UNSAID = ("quantized_bias_type",)
 
 _modules: dict[str, Any] = {}
 _names: dict[str, Mapping[int, str]] = {}
-_options: dict[tuple[str, int], Options | None] = {}
+_options: dict[tuple[str, int], OptionsTable | None] = {}
 
 
 def _kind(name: str) -> Any:
@@ -150,7 +150,7 @@ class _Field:
         return known or names(self.enumeration).get(value, value)
 
 
-class Options:
+class OptionsTable:
     """A kind of options: a table of the schema.
 
     Attributes:
@@ -171,7 +171,7 @@ class Options:
             f.many or "String" in getattr(kind, f.accessor).__code__.co_names for f in self.fields
         )
 
-    def read(self, table: Table) -> dict[str, Any]:
+    def read(self, table: FlatTable) -> dict[str, Any]:
         """Values by name, defaults included where they mean something.
 
         Raises:
@@ -186,12 +186,12 @@ class Options:
         }
 
 
-def options(union: str, number: int) -> Options | None:
+def options(union: str, number: int) -> OptionsTable | None:
     """What stands in a union of options ('BuiltinOptions', 'BuiltinOptions2'); None if that is not known."""
     key = union, number
     if key not in _options:
         name = names(union).get(number, "NONE")
-        _options[key] = None if name == "NONE" else Options(name)
+        _options[key] = None if name == "NONE" else OptionsTable(name)
     return _options[key]
 
 

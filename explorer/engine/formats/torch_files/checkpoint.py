@@ -14,10 +14,10 @@ import os
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.torch_files.pickle_machine import Broken, ReducedObject, Span
+from explorer.engine.formats.torch_files.pickle_machine import Broken, ByteSpan, ReducedObject
 from explorer.engine.formats.torch_files.pickle_steps import load
 from explorer.engine.formats.torch_files.tensors import BYTES, StorageRef, broken, lenient
-from explorer.engine.formats.torch_files.zip_archive import Archive
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_files.pickle_machine import Content
 
-__all__ = ["MAGIC", "TAR", "Saved", "array_type", "calls", "is_pickle", "read"]
+__all__ = ["MAGIC", "TAR", "SavedFile", "array_type", "calls", "is_pickle", "read"]
 
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """How a checkpoint of torch before 1.6 begins: its magic number, pickled."""
@@ -46,7 +46,7 @@ _PROTOCOL = 1001
 _AGAIN = "fetch or save the file again"
 
 
-class Saved:
+class SavedFile:
     """What a checkpoint holds.
 
     Args:
@@ -91,7 +91,7 @@ def is_pickle(head: bytes) -> bool:
     return head[2] in b"\x95}](c\x8a\x8cXq)\x94NKMJ"
 
 
-def read(source: str, *, places: bool = True) -> Saved:
+def read(source: str, *, places: bool = True) -> SavedFile:
     """What a checkpoint holds; no weight is read.
 
     Args:
@@ -128,8 +128,8 @@ def read(source: str, *, places: bool = True) -> Saved:
 # -- the zip archive
 
 
-def _zip(source: str, places: bool) -> Saved:
-    archive = Archive(source)
+def _zip(source: str, places: bool) -> SavedFile:
+    archive = ZipArchive(source)
     if "data.pkl" not in archive:
         raise BadModel("this is a zip archive, and no model of torch's is in it", where=source)
     if archive.size_of("data.pkl") > PICKLE_BYTES:
@@ -153,13 +153,13 @@ def _zip(source: str, places: bool) -> Saved:
         return archive.start_of(name) if places else 0
 
     base = None if archive.entries["data.pkl"].method else archive.start_of("data.pkl")
-    return Saved(source, "zip", root, machine.named, archive.size, place, order.strip() == b"big", base)
+    return SavedFile(source, "zip", root, machine.named, archive.size, place, order.strip() == b"big", base)
 
 
 # -- the magic number
 
 
-def _legacy(source: str, content: Content, size: int) -> Saved:
+def _legacy(source: str, content: Content, size: int) -> SavedFile:
     machine = lenient(content, len(MAGIC))
     protocol = load(machine)
     machine = lenient(content, machine.at)
@@ -180,7 +180,7 @@ def _legacy(source: str, content: Content, size: int) -> Saved:
         return found + ref.start * BYTES.get(ref.dtype, 1)
 
     swapped = system.get("little_endian") is False
-    return Saved(source, "legacy", root, machine.named, size, place, swapped)
+    return SavedFile(source, "legacy", root, machine.named, size, place, swapped)
 
 
 def _places(
@@ -208,14 +208,14 @@ def _places(
 # -- a pickle alone
 
 
-def _plain(source: str, content: Content, size: int) -> Saved:
+def _plain(source: str, content: Content, size: int) -> SavedFile:
     """A plain pickle: its storages are checkpoints of their own, as bytes inside it."""
     inner: dict[str, int | None] = {}
 
     def from_bytes(held: Any) -> StorageRef:
         if isinstance(held, bytes):
-            held = Span(held, 0, len(held))
-        if not isinstance(held, Span):
+            held = ByteSpan(held, 0, len(held))
+        if not isinstance(held, ByteSpan):
             raise ValueError("a storage is not stored as bytes")
         # what is in front of the storage is short, and it is all that is read
         saved = _legacy(source, held.read(HEAD), held.size)
@@ -232,7 +232,7 @@ def _plain(source: str, content: Content, size: int) -> Saved:
     }
     machine = lenient(content, more=makers)
     root = load(machine)
-    return Saved(source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key))
+    return SavedFile(source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key))
 
 
 def _encoded(text: Any, how: Any = "utf-8") -> bytes:
@@ -338,7 +338,7 @@ _DANGEROUS = (
 """Modules whose functions no model needs to be put together."""
 
 
-def calls(saved: Saved) -> Iterator[tuple[str, int, bool]]:
+def calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
     """Names of the code that loading would import, how often each would be called, and whether that is
     suspicious; suspicious ones first.
     """

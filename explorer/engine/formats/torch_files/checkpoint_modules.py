@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text
-from explorer.engine.formats.module_index import Part
-from explorer.engine.formats.tensor_index import NO_GRAPH, Contents, Stored, named_few
-from explorer.engine.formats.torch_files.checkpoint import Saved, array_type, calls
-from explorer.engine.formats.torch_files.pickle_machine import Global, ReducedObject, Span
+from explorer.engine.formats.module_index import ModulePart
+from explorer.engine.formats.tensor_index import NO_GRAPH, StoredTensor, TensorIndex, named_few
+from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls
+from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global, ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, Device, TensorSpec
 
 TYPE_CHECKING = False
@@ -73,8 +73,8 @@ class Checkpoint:
     __slots__ = ("contents", "form", "notes", "parts", "roles", "strides", "swapped", "whole")
 
     def __init__(self) -> None:
-        self.contents: Contents
-        self.parts: list[Part] = []
+        self.contents: TensorIndex
+        self.parts: list[ModulePart] = []
         self.whole: list[tuple[str, str]] = []
         self.strides: dict[str, tuple[int, ...]] = {}
         self.notes: dict[str, str] = {}
@@ -86,12 +86,12 @@ class Checkpoint:
 class _Walk:
     """One pass over what a pickle describes."""
 
-    def __init__(self, saved: Saved) -> None:
+    def __init__(self, saved: SavedFile) -> None:
         self.saved = saved
         self.found = Checkpoint()
         self.found.swapped = saved.swapped
         self.found.form = saved.form
-        self.tensors: list[Stored] = []
+        self.tensors: list[StoredTensor] = []
         self.names: dict[str, int] = {}
         self.seen: set[int] = set()
         self.first: dict[Any, str] = {}
@@ -118,7 +118,7 @@ class _Walk:
                 role = _role(above, key, value)
             if isinstance(value, TensorSpec):
                 self.loose(path, value, role, depth)
-            elif isinstance(value, (*_PLAIN, Global, Device, Span)):
+            elif isinstance(value, (*_PLAIN, Global, Device, ByteSpan)):
                 self.value(path, value)
             elif id(value) in self.seen and value:
                 self.again.append(path)
@@ -172,7 +172,7 @@ class _Walk:
         self.often(times)
         parts = self.found.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
-            parts.append(Part("", depth=depth, role=role))
+            parts.append(ModulePart("", depth=depth, role=role))
         parts[-1].parameters.append(self.tensor(path or "tensor", spec, role))
 
     def module(self, path: str, value: ReducedObject, role: str, depth: int) -> list[tuple[str, Any]]:
@@ -187,7 +187,7 @@ class _Walk:
         above = self.found.whole[-1][0] if self.found.whole else None
         if above is None or (above and not path.startswith(f"{above}.")):
             self.found.whole.append((path, value.qualname))
-        part = Part(
+        part = ModulePart(
             path,
             kind,
             depth,
@@ -208,7 +208,7 @@ class _Walk:
                 part.buffers.append(self.tensor(_joined(path, _name(key)), item, role, False))
         return children
 
-    def tensor(self, name: str, spec: TensorSpec, role: str, trained: bool | None = None) -> Stored:
+    def tensor(self, name: str, spec: TensorSpec, role: str, trained: bool | None = None) -> StoredTensor:
         name = self.unique(name)
         ref, width = spec.storage, BYTES.get(spec.dtype, 0)
         held = ref.elements * BYTES.get(ref.dtype, 0)
@@ -237,7 +237,7 @@ class _Walk:
             self.found.roles[name] = role
         if spec.parameter and trained is None:
             trained = spec.requires_grad
-        stored = Stored(
+        stored = StoredTensor(
             name, spec.dtype, spec.shape, nbytes, self.saved.source, offset, identity, trained, unread
         )
         self.tensors.append(stored)
@@ -272,7 +272,7 @@ class _Walk:
             count *= size
         unread = "it is an array of numpy's that the file holds packed"
         offset, length = 0, len(held) if isinstance(held, bytes) else 0
-        if isinstance(held, Span):
+        if isinstance(held, ByteSpan):
             length = held.size
             if self.saved.base is not None and not turned and not swapped and dtype in BYTES:
                 offset, unread = self.saved.base + held.at, ""
@@ -280,11 +280,11 @@ class _Walk:
             return False
         parts = self.found.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
-            parts.append(Part("", depth=depth, role=role))
+            parts.append(ModulePart("", depth=depth, role=role))
         name = self.unique(path or "array")
         if role:
             self.found.roles[name] = role
-        stored = Stored(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
+        stored = StoredTensor(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
         parts[-1].parameters.append(stored)
         self.tensors.append(stored)
         return True
@@ -362,7 +362,7 @@ def _text(value: Any) -> str:
         return value.qualname
     if isinstance(value, ReducedObject):
         return f"an object of {value.qualname}" if value.qualname else ""
-    if isinstance(value, (bytes, Span)):
+    if isinstance(value, (bytes, ByteSpan)):
         return f"{len(value) if isinstance(value, bytes) else value.size:,} bytes"
     if isinstance(value, (list, tuple)):
         if not value or not all(isinstance(item, _PLAIN) for item in value):
@@ -383,7 +383,7 @@ _FORMS = {
 }
 
 
-def checkpoint(saved: Saved, format: str) -> Checkpoint:
+def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     """What a checkpoint is made of.
 
     Args:
@@ -405,7 +405,7 @@ def checkpoint(saved: Saved, format: str) -> Checkpoint:
         ran = [_name(name) for name, _, _ in calls(saved)]
         what = f" (its pickle asks for {named_few(ran)}, which was not run)" if ran else ""
         raise BadModel(f"it holds no tensors and no module{what}", where=saved.source)
-    found.contents = Contents(
+    found.contents = TensorIndex(
         format,
         saved.source,
         walk.tensors,
@@ -434,8 +434,8 @@ def _facts(walk: _Walk) -> Iterator[tuple[str, str]]:
         yield "more values", f"{walk.left:,} that are not named here"
 
 
-def _by_role(found: Checkpoint, tensors: Sequence[Stored]) -> dict[str, list[Stored]]:
-    groups: dict[str, list[Stored]] = {}
+def _by_role(found: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, list[StoredTensor]]:
+    groups: dict[str, list[StoredTensor]] = {}
     for tensor in tensors:
         role = found.roles.get(tensor.name)
         if role:

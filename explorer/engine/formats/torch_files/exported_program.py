@@ -11,9 +11,9 @@ import re
 
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, printable
-from explorer.engine.formats.module_index import Operator, Part, stored_bytes
-from explorer.engine.formats.tensor_index import Contents, Stored
-from explorer.engine.formats.torch_files.zip_archive import Archive
+from explorer.engine.formats.module_index import ModulePart, OperatorRow, stored_bytes
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = [
     "batch_of",
     "SYMBOL",
     "Described",
-    "Ran",
+    "OperatorCall",
     "described",
     "module_stack",
     "not_a_program",
@@ -106,12 +106,12 @@ def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
     return tuple(found)
 
 
-class Ran:
+class OperatorCall:
     """An operator, and the calls of modules that it ran in, outermost first: key, path, class."""
 
     __slots__ = ("operator", "stack")
 
-    def __init__(self, operator: Operator, stack: tuple[tuple[str, str, str], ...]) -> None:
+    def __init__(self, operator: OperatorRow, stack: tuple[tuple[str, str, str], ...]) -> None:
         self.operator = operator
         self.stack = stack
 
@@ -143,8 +143,8 @@ class Described:
     )
 
     def __init__(self) -> None:
-        self.contents: Contents
-        self.nodes: list[Ran] = []
+        self.contents: TensorIndex
+        self.nodes: list[OperatorCall] = []
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.parameters: set[str] = set()
@@ -153,14 +153,14 @@ class Described:
         self.notes: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ModulePart]:
         """Modules where they first run, with their tensors, and every operator where it runs."""
-        owned: dict[str, list[Stored]] = {}
+        owned: dict[str, list[StoredTensor]] = {}
         for tensor in self.contents.tensors:
             owned.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
         seen: set[str] = set()
-        current: Part | None = None
-        root = Part("", "model", qualname=self.kinds.get("", ""))
+        current: ModulePart | None = None
+        root = ModulePart("", "model", qualname=self.kinds.get("", ""))
         root.kind = self.kinds.get("", "").rpartition(".")[2] or "program"
         yield self._with_tensors(root, owned)
         for ran in self.nodes:
@@ -171,8 +171,10 @@ class Described:
                 for _, outer, kind in ran.stack:
                     if outer and outer not in seen and outer != path:
                         seen.add(outer)
-                        yield self._with_tensors(Part(outer, kind.rpartition(".")[2], qualname=kind), owned)
-                current = Part(path, qualname=ran.stack[-1][2] if ran.stack else "")
+                        yield self._with_tensors(
+                            ModulePart(outer, kind.rpartition(".")[2], qualname=kind), owned
+                        )
+                current = ModulePart(path, qualname=ran.stack[-1][2] if ran.stack else "")
                 if path and path not in seen:
                     seen.add(path)
                     current.kind = current.qualname.rpartition(".")[2]
@@ -180,12 +182,12 @@ class Described:
             current.operators.append(ran.operator)
         if current is not None:
             yield current
-        rest = Part("")
+        rest = ModulePart("")
         rest.parameters = [tensor for left in owned.values() for tensor in left]
         if rest.parameters:
             yield rest
 
-    def _with_tensors(self, part: Part, owned: dict[str, list[Stored]]) -> Part:
+    def _with_tensors(self, part: ModulePart, owned: dict[str, list[StoredTensor]]) -> ModulePart:
         for tensor in owned.pop(part.path, []):
             (part.parameters if tensor.name in self.parameters else part.buffers).append(tensor)
         return part
@@ -204,7 +206,7 @@ def described(path: str, format: str, why: str, *, exported: bool = False, place
     Raises:
         BadModel: There is no program in it, or it cannot be read.
     """
-    archive = Archive(path)
+    archive = ZipArchive(path)
     models = sorted(n for n in archive.names() if n.startswith("models/") and n.endswith(".json"))
     if not models:
         raise not_a_program(archive)
@@ -226,7 +228,7 @@ def described(path: str, format: str, why: str, *, exported: bool = False, place
         ) from error
 
 
-def not_a_program(archive: Archive) -> BadModel:
+def not_a_program(archive: ZipArchive) -> BadModel:
     """What to say of an archive that looks like an exported program and holds none."""
     if any(n.startswith("data/aotinductor") for n in archive.names()):
         return BadModel(
@@ -243,7 +245,7 @@ def not_a_program(archive: Archive) -> BadModel:
     return BadModel("the archive holds no exported program", where=archive.path)
 
 
-def _described(archive: Archive, found: dict[str, Any], format: str, why: str, places: bool) -> Described:
+def _described(archive: ZipArchive, found: dict[str, Any], format: str, why: str, places: bool) -> Described:
     module = found["graph_module"]
     graph, signature = module["graph"], module["signature"]
     made = Described()
@@ -257,7 +259,7 @@ def _described(archive: Archive, found: dict[str, Any], format: str, why: str, p
     size = stored_bytes(tensors)
     version = str(found.get("torch_version", ""))[:64]
     ranges = found.get("range_constraints") or {}
-    made.contents = Contents(
+    made.contents = TensorIndex(
         format,
         archive.path,
         tensors,
@@ -344,7 +346,7 @@ def _signature(made: Described, signature: Mapping[str, Any], known: Mapping[str
     return trained
 
 
-def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> Ran:
+def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> OperatorCall:
     inputs: list[Tensor] = []
     uses: list[str] = []
     settings: dict[str, Any] = {}
@@ -363,8 +365,8 @@ def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> Ran:
     kind = str(node["target"]).removeprefix("torch.ops.").removesuffix(".default")
     name = str(node.get("name") or "") or (outputs[0][0] if outputs else "")
     line = _line(str(metadata.get("stack_trace") or ""))
-    operator = Operator(kind, name, inputs, outputs, settings, line, uses=uses)
-    return Ran(operator, module_stack(str(metadata.get("nn_module_stack") or "")))
+    operator = OperatorRow(kind, name, inputs, outputs, settings, line, uses=uses)
+    return OperatorCall(operator, module_stack(str(metadata.get("nn_module_stack") or "")))
 
 
 def _values(arg: Any, known: Mapping[str, Any]) -> Iterator[Tensor]:
@@ -430,8 +432,8 @@ def _line(trace: str) -> str:
 
 
 def _tensors(
-    archive: Archive, made: Described, trained: Mapping[str, bool], places: bool
-) -> Iterator[Stored]:
+    archive: ZipArchive, made: Described, trained: Mapping[str, bool], places: bool
+) -> Iterator[StoredTensor]:
     """Every stored tensor, as the two lists in the archive describe it."""
     first: dict[Any, str] = {}
     for folder, what in (("data/weights/", "weights"), ("data/constants/", "constants")):
@@ -449,7 +451,7 @@ def _tensors(
                 yield stored
 
 
-def _note_strides(made: Described, stored: Stored, entry: Mapping[str, Any]) -> None:
+def _note_strides(made: Described, stored: StoredTensor, entry: Mapping[str, Any]) -> None:
     strides = tuple(_number(s) for s in (entry.get("tensor_meta") or {}).get("strides") or ())
     step = 1
     for size, stride in zip(reversed(stored.shape), reversed(strides), strict=False):
@@ -468,18 +470,20 @@ def _number(described: Mapping[str, Any]) -> int:
 
 
 def _stored(
-    archive: Archive,
+    archive: ZipArchive,
     fqn: str,
     entry: str,
     described: Mapping[str, Any],
     trained: Mapping[str, bool],
     places: bool,
-) -> Stored:
+) -> StoredTensor:
     from explorer.engine.formats.torch_files.tensors import BYTES
 
     meta = described.get("tensor_meta")
     if described.get("use_pickle") or not meta:
-        return Stored(fqn, "?", (), 0, archive.path, 0, unread="it is stored as a pickle, which was not run")
+        return StoredTensor(
+            fqn, "?", (), 0, archive.path, 0, unread="it is stored as a pickle, which was not run"
+        )
     dtype = DTYPES[meta["dtype"]]
     shape, strides = (tuple(_number(s) for s in meta[key]) for key in ("sizes", "strides"))
     begin, width, held = _number(meta["storage_offset"]), BYTES[dtype], archive.size_of(entry)
@@ -495,4 +499,6 @@ def _stored(
     offset = archive.start_of(entry) + begin * width if places and not unread else 0
     identity = (entry, begin, elements) if elements else None
     nbytes = min(elements * width, held)
-    return Stored(fqn, dtype, shape, nbytes, archive.path, offset, identity, trained.get(fqn, False), unread)
+    return StoredTensor(
+        fqn, dtype, shape, nbytes, archive.path, offset, identity, trained.get(fqn, False), unread
+    )

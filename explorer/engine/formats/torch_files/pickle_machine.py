@@ -33,7 +33,7 @@ __all__ = [
     "ReducedObject",
     "Ordered",
     "Pickle",
-    "Span",
+    "ByteSpan",
     "checked_key",
 ]
 
@@ -75,7 +75,7 @@ class Global:
         self.qualname = f"{module}.{name}"
 
 
-class Span:
+class ByteSpan:
     """Bytes that are left where they are: in what, from where, how many."""
 
     __slots__ = ("at", "content", "size")

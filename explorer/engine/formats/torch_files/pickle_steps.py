@@ -14,12 +14,12 @@ from explorer.engine.formats.torch_files.pickle_machine import (
     MARKS,
     PLAIN,
     Broken,
+    ByteSpan,
     Cut,
     Global,
     Ordered,
     Pickle,
     ReducedObject,
-    Span,
     checked_key,
 )
 
@@ -113,7 +113,7 @@ def _bytes(size: int) -> Callable[[Pickle], Any]:
         if length > len(m.content) - start:
             raise Cut("it is cut off")
         m.at = start + length
-        return Span(m.content, start, length)
+        return ByteSpan(m.content, start, length)
 
     return value
 

@@ -11,11 +11,11 @@ import re
 
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text
-from explorer.engine.formats.module_index import Operator, Part, stored_bytes
-from explorer.engine.formats.tensor_index import Contents, Stored
+from explorer.engine.formats.module_index import ModulePart, OperatorRow, stored_bytes
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
-from explorer.engine.formats.torch_files.zip_archive import Archive
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ def _literal(text: str) -> Any:
     return text.strip("'\"")
 
 
-def _calls(text: str) -> Iterator[Operator]:
+def _calls(text: str) -> Iterator[OperatorRow]:
     """The calls of a class's methods in the order of the text; the same call in a row counts."""
     start = _METHOD.search(text)
     if start is None:
         return
-    last: Operator | None = None
+    last: OperatorRow | None = None
     for found in _CALL.finditer(text, start.start()):
         operator, arguments, function = found.groups()
         kind = f"torch.{operator}" if operator else function
@@ -102,7 +102,7 @@ def _calls(text: str) -> Iterator[Operator]:
             continue
         if last is not None:
             yield last
-        last = Operator(kind, line=f"({shown}" if shown else "")
+        last = OperatorRow(kind, line=f"({shown}" if shown else "")
     if last is not None:
         yield last
 
@@ -125,7 +125,7 @@ def _takes(text: str) -> list[tuple[str, str]]:
 class _Code:
     """The text of the classes in an archive, looked through file by file when one is needed."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: ZipArchive) -> None:
         self.archive = archive
         self.known: dict[str, dict[str, _Kind]] = {}
 
@@ -162,20 +162,20 @@ class Script:
     __slots__ = ("contents", "inputs", "notes", "parts", "strides")
 
     def __init__(self) -> None:
-        self.contents: Contents
-        self.parts: list[Part] = []
+        self.contents: TensorIndex
+        self.parts: list[ModulePart] = []
         self.strides: dict[str, tuple[int, ...]] = {}
         self.notes: dict[str, str] = {}
         self.inputs: list[tuple[str, str | None, tuple[int | str | None, ...] | None]] = []
 
 
 class _Reader:
-    def __init__(self, archive: Archive, places: bool) -> None:
+    def __init__(self, archive: ZipArchive, places: bool) -> None:
         self.archive = archive
         self.places = places
         self.code = _Code(archive)
         self.found = Script()
-        self.tensors: list[Stored] = []
+        self.tensors: list[StoredTensor] = []
         self.first: dict[Any, str] = {}
 
     def modules(self, root: ReducedObject) -> None:
@@ -193,7 +193,7 @@ class _Reader:
             state: Mapping[Any, Any] = value.state if isinstance(value.state, dict) else {}
             children = [(str(k), v) for k, v in state.items() if self.is_module(v)]
             full = plain_name(value.qualname)
-            part = Part(path, full.rpartition(".")[2], depth, inside=bool(children), qualname=full)
+            part = ModulePart(path, full.rpartition(".")[2], depth, inside=bool(children), qualname=full)
             part.settings = _settings(kind, state)
             part.operators = kind.calls[:CALLS] if kind is not None else []
             prefix = f"{path}." if path else ""
@@ -232,7 +232,7 @@ class _Reader:
             (root.parameters if weight else root.buffers).append(stored)
         return count
 
-    def tensor(self, name: str, spec: TensorSpec, folder: str, trained: bool | None) -> Stored:
+    def tensor(self, name: str, spec: TensorSpec, folder: str, trained: bool | None) -> StoredTensor:
         entry, width = f"{folder}/{spec.storage.key}", BYTES.get(spec.dtype, 0)
         held = spec.storage.elements * BYTES.get(spec.storage.dtype, 0)
         if self.archive.size_of(entry) < held:
@@ -255,7 +255,7 @@ class _Reader:
             self.found.notes[name] = f"strides {spec.stride}"
         nbytes = min(spec.elements, spec.storage.elements) * width
         path = self.archive.path
-        made = Stored(name, spec.dtype, spec.shape, nbytes, path, offset, identity, trained, unread)
+        made = StoredTensor(name, spec.dtype, spec.shape, nbytes, path, offset, identity, trained, unread)
         self.tensors.append(made)
         return made
 
@@ -324,7 +324,7 @@ def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
     Raises:
         BadModel: It is broken, or holds what a TorchScript file does not.
     """
-    archive = Archive(path)
+    archive = ZipArchive(path)
     root = strict(archive.read("data.pkl"), path)
     reader = _Reader(archive, places)
     if not reader.is_module(root):
@@ -336,7 +336,7 @@ def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
     size = stored_bytes(reader.tensors)
     code = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
     version = archive.text("version").strip() if "version" in archive else ""
-    found.contents = Contents(
+    found.contents = TensorIndex(
         format,
         path,
         reader.tensors,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Read = Callable[[int, int], bytes]
     """Bytes of a file: so many, from there."""
 
-__all__ = ["ENTRIES", "INFLATED", "Archive", "Entry", "directory", "entry_names"]
+__all__ = ["ENTRIES", "INFLATED", "ZipArchive", "ZipEntry", "directory", "entry_names"]
 
 INFLATED = 64 << 20
 """Largest entry that may be compressed: torch compresses its text at most, and weights never."""
@@ -48,7 +48,7 @@ _EXTRA = 256
 _STORED, _DEFLATED = 0, 8
 
 
-class Entry:
+class ZipEntry:
     """One entry as the directory describes it.
 
     Args:
@@ -115,7 +115,7 @@ def _wide(extra: bytes, values: list[int]) -> None:
         at += 4 + length
 
 
-def directory(read: Read, size: int) -> dict[str, Entry]:
+def directory(read: Read, size: int) -> dict[str, ZipEntry]:
     """Every entry of an archive by its name, in the order of the file.
 
     Args:
@@ -134,14 +134,14 @@ def directory(read: Read, size: int) -> dict[str, Entry]:
         ) from error
 
 
-def _directory(read: Read, size: int) -> dict[str, Entry]:
+def _directory(read: Read, size: int) -> dict[str, ZipEntry]:
     count, length, offset = _end_of(read, size)
     if count > ENTRIES:
         raise _Broken(f"it claims {count:,} entries")
     if offset + length > size or count * _CENTRAL.size > length:
         raise _Broken("its directory is larger than the file")
     content = read(length, offset)
-    found: dict[str, Entry] = {}
+    found: dict[str, ZipEntry] = {}
     at = 0
     for _ in range(count):
         head = _CENTRAL.unpack_from(content, at)
@@ -160,12 +160,12 @@ def _directory(read: Read, size: int) -> dict[str, Entry]:
             plain, packed, header = values
         if name in found:
             raise _Broken(f"two entries are called '{printable(name)[:80]}'")
-        found[name] = Entry(method, crc, packed, plain, header, bool(flags & 1))
+        found[name] = ZipEntry(method, crc, packed, plain, header, bool(flags & 1))
     _apart(found, offset)
     return found
 
 
-def _apart(entries: dict[str, Entry], end: int) -> None:
+def _apart(entries: dict[str, ZipEntry], end: int) -> None:
     """Refuses entries that share bytes: a small file would unpack to a huge one."""
     free = 0
     for header, packed in sorted((e.header, e.packed) for e in entries.values()):
@@ -188,7 +188,7 @@ def entry_names(path: str) -> list[str] | None:
         return None
 
 
-class Archive:
+class ZipArchive:
     """A zip archive whose entries lie under one folder, as torch writes them.
 
     Args:
@@ -286,7 +286,7 @@ class Archive:
             )
         return content
 
-    def _packed(self, name: str, entry: Entry) -> bytes:
+    def _packed(self, name: str, entry: ZipEntry) -> bytes:
         """The bytes of an entry as they lie in the file; of a small one header and content in one look."""
         if entry.packed > _SMALL:
             return self.raw(entry.packed, self.start_of(name))

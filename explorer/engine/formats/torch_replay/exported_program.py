@@ -30,7 +30,7 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay.graph import DTYPES, LARGEST, SYMBOL, Program, read, symbol_of
 from explorer.engine.formats.torch_replay.graph_replay import Player
 from explorer.engine.formats.torch_replay.rebuilt_module import Twin, add_tensor, attributes, twin_of
-from explorer.engine.formats.torch_replay.storages import Archive, StorageRef, Storages, TensorSpec
+from explorer.engine.formats.torch_replay.storages import StorageRef, Storages, TensorSpec, ZipArchive
 from explorer.facts import TensorInfo
 
 __all__ = ["load"]
@@ -188,7 +188,7 @@ def load(path: str) -> LoadedModule:
     Raises:
         BadModel: It is broken, or holds what an exported program does not.
     """
-    archive = Archive(path)
+    archive = ZipArchive(path)
     program = read(archive)
     weights = {
         **_config(archive, "data/weights/", "weights"),
@@ -212,7 +212,7 @@ def load(path: str) -> LoadedModule:
     return loaded
 
 
-def _config(archive: Archive, folder: str, what: str) -> dict[str, tuple[str, dict[str, Any]]]:
+def _config(archive: ZipArchive, folder: str, what: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Entry and description of every stored tensor, by its name in the state_dict."""
     names = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{what}_config.json")]
     found: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -226,7 +226,7 @@ def _config(archive: Archive, folder: str, what: str) -> dict[str, tuple[str, di
 
 
 def _guarded(
-    archive: Archive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
+    archive: ZipArchive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
 ) -> Twin:
     try:
         return _build(archive, program, weights, meta)
@@ -240,7 +240,7 @@ def _guarded(
 
 
 def _build(
-    archive: Archive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
+    archive: ZipArchive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
 ) -> Twin:
     storages = Storages(archive, lambda key: key, meta)
     player = Player(program, torch.device("meta" if meta else "cpu"))
@@ -279,7 +279,7 @@ def _build(
     return root
 
 
-def _spec(archive: Archive, fqn: str, entry: str, described: Mapping[str, Any]) -> TensorSpec:
+def _spec(archive: ZipArchive, fqn: str, entry: str, described: Mapping[str, Any]) -> TensorSpec:
     meta = described.get("tensor_meta")
     if described.get("use_pickle") or not meta:
         raise BadModel(

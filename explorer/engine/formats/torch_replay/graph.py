@@ -22,7 +22,7 @@ from explorer.engine.formats.torch_files.exported_program import (
     not_a_program,
     symbol_of,
 )
-from explorer.engine.formats.torch_replay.storages import Archive
+from explorer.engine.formats.torch_replay.storages import ZipArchive
 
 __all__ = [
     "DTYPES",
@@ -196,7 +196,7 @@ def _spend(nodes: Sequence[Node], kept: set[str]) -> None:
         seen |= used
 
 
-def read(archive: Archive) -> Program:
+def read(archive: ZipArchive) -> Program:
     """The program in an archive.
 
     Raises:

@@ -16,9 +16,18 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject as Record
 from explorer.engine.formats.torch_files.tensors import Device, StorageRef, TensorSpec, checked, strict
-from explorer.engine.formats.torch_files.zip_archive import Archive, entry_names
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive, entry_names
 
-__all__ = ["Archive", "Device", "Record", "StorageRef", "Storages", "TensorSpec", "entry_names", "unpickle"]
+__all__ = [
+    "ZipArchive",
+    "Device",
+    "Record",
+    "StorageRef",
+    "Storages",
+    "TensorSpec",
+    "entry_names",
+    "unpickle",
+]
 
 
 def unpickle(content: bytes, where: str, *, tensors: Mapping[int, TensorSpec] | None = None) -> Any:
@@ -35,7 +44,7 @@ class Storages(Struct):
         meta: Shapes only: no byte is read.
     """
 
-    archive: Archive
+    archive: ZipArchive
     entry: Callable[[str], str]
     meta: bool
     made: dict[str, Any] = field(default_factory=dict)

@@ -22,11 +22,11 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import Twin, add_tensor, attributes, twin_of
 from explorer.engine.formats.torch_replay.storages import (
-    Archive,
     Device,
     Record,
     Storages,
     TensorSpec,
+    ZipArchive,
     unpickle,
 )
 from explorer.engine.formats.torch_replay.torchscript_interpreter import (
@@ -61,7 +61,7 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
     Raises:
         BadModel: It is broken, or holds what a TorchScript file does not.
     """
-    archive = Archive(path)
+    archive = ZipArchive(path)
     root = unpickle(archive.read("data.pkl"), path)
     constants = unpickle(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
     if not isinstance(constants, (list, tuple)):
@@ -93,7 +93,9 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
     return loaded
 
 
-def _guarded(path: str, archive: Archive, code: Code, root: Record, constants: list[Any], meta: bool) -> Twin:
+def _guarded(
+    path: str, archive: ZipArchive, code: Code, root: Record, constants: list[Any], meta: bool
+) -> Twin:
     try:
         return _Builder(archive, code, constants, meta).model(root)
     except ExplorerError:
@@ -113,7 +115,7 @@ def _notes(twin: Twin, traced: bool) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _traced_inputs(archive: Archive, made: Class) -> dict[str, torch.Tensor] | None:
+def _traced_inputs(archive: ZipArchive, made: Class) -> dict[str, torch.Tensor] | None:
     """What the model was traced with, by the names of its forward's arguments, without values."""
     found = unpickle(archive.read("traced_inputs.pkl"), archive.path)
     given = found.get("forward") if isinstance(found, dict) else None
@@ -143,7 +145,7 @@ class _Object:
 class _Builder:
     """Makes twins of the modules of one file, on one device."""
 
-    def __init__(self, archive: Archive, code: Code, constants: list[Any], meta: bool) -> None:
+    def __init__(self, archive: ZipArchive, code: Code, constants: list[Any], meta: bool) -> None:
         self.code = code
         self.path = archive.path
         self.storages = Storages(archive, lambda key: f"data/{key}", meta)

@@ -14,10 +14,10 @@ import struct
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 from explorer.engine.formats.tensor_index import (
-    Contents,
-    Stored,
+    StoredTensor,
+    TensorIndex,
     named_few,
     outlined,
     part_of,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-__all__ = ["FORMAT", "TYPES", "Header", "contents", "read"]
+__all__ = ["FORMAT", "TYPES", "GgufHeader", "contents", "read"]
 
 TYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("float32", 1, 4),
@@ -144,7 +144,7 @@ _FILE_TYPES: Mapping[int, str] = {
 """What general.file_type means (llama_ftype of llama.h)."""
 
 
-class Header:
+class GgufHeader:
     """What the header of one file says.
 
     Attributes:
@@ -165,11 +165,11 @@ class Header:
         self.version = 0
         self.big_endian = False
         self.metadata: dict[str, int | float | bool | str] = {}
-        self.tensors: list[Stored] = []
+        self.tensors: list[StoredTensor] = []
         self.notes: list[str] = []
 
 
-def read(path: str) -> Header:
+def read(path: str) -> GgufHeader:
     """The header of a file; its tensors are not touched.
 
     Raises:
@@ -193,7 +193,7 @@ class _Reader:
     """Reads one header from front to back; every length is compared with what is left of the file."""
 
     def __init__(self, path: str, size: int, data: mmap.mmap) -> None:
-        self.found = Header(path, size)
+        self.found = GgufHeader(path, size)
         self.data = data
         self.size = size
         self.at = len(_MAGIC)
@@ -202,7 +202,7 @@ class _Reader:
         self.names: set[str] = set()
         self.codes: dict[str, struct.Struct] = {}
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         found = self.found
         version = self.number("I")
         if version not in _VERSIONS and int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
@@ -349,7 +349,7 @@ class _Reader:
         following = dict(zip(offsets, [*offsets[1:], found.size - start], strict=bool(offsets)))
         strange: dict[int, int] = {}
         for name, shape, code, offset in entries:
-            tensor = Stored(name, "", shape, 0, found.path, start + offset)
+            tensor = StoredTensor(name, "", shape, 0, found.path, start + offset)
             if code in TYPES:
                 tensor.dtype, numbers, size = TYPES[code]
                 row = shape[-1] if shape else 1
@@ -387,7 +387,7 @@ def _short_strings() -> re.Pattern[bytes]:
     return re.compile(f"(?s:(?:{each}){{{_RUN}}}+)".encode())
 
 
-def contents(source: str) -> Contents:
+def contents(source: str) -> TensorIndex:
     """What a GGUF file says of itself, and the others that belong to it.
 
     Raises:
@@ -411,7 +411,7 @@ def contents(source: str) -> Contents:
     if elements:
         facts.append(("bits for each parameter", f"{8 * size / elements:.2f}"))
     facts += [(key, _fact(key, value)) for key, value in headers[0].metadata.items()]
-    return Contents(
+    return TensorIndex(
         FORMAT.name,
         source,
         tensors,
@@ -429,7 +429,7 @@ def _fact(key: str, value: float | str) -> str:
     return f"{value:.6g}" if isinstance(value, float) else shortened(str(value))
 
 
-def _parts(source: str, opened: Header) -> tuple[list[Header], list[str]]:
+def _parts(source: str, opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
     """The headers of all files of a model that is stored in several, and which of them are missing."""
     part = part_of(os.path.basename(source))
     if part is None or part[2] != opened.metadata.get("split.count") or not 0 < part[1] <= part[2]:
@@ -447,7 +447,7 @@ def _parts(source: str, opened: Header) -> tuple[list[Header], list[str]]:
     return headers, missing
 
 
-def _part_notes(source: str, opened: Header, missing: Sequence[str]) -> list[str]:
+def _part_notes(source: str, opened: GgufHeader, missing: Sequence[str]) -> list[str]:
     """What is to be said of a model that is stored in several files."""
     count, part = opened.metadata.get("split.count", 1), part_of(os.path.basename(source))
     if not isinstance(count, int) or count < 2:
@@ -464,7 +464,7 @@ def _part_notes(source: str, opened: Header, missing: Sequence[str]) -> list[str
     ]
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     return probe.head.startswith(_MAGIC)
 
 

@@ -13,10 +13,10 @@ import os
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 from explorer.engine.formats.tensor_index import (
-    Contents,
-    Stored,
+    StoredTensor,
+    TensorIndex,
     named_few,
     outlined,
     part_of,
@@ -50,7 +50,7 @@ _FILES = 10_000
 """More files than any model is stored in."""
 
 
-def contents(source: str) -> Contents:
+def contents(source: str) -> TensorIndex:
     """What a folder, or an index in it, says of a model.
 
     Raises:
@@ -74,7 +74,7 @@ def contents(source: str) -> Contents:
     if others:
         notes.append(f"other weights lie in the same folder and are not part of this: {named_few(others)}")
     architecture = config.get("architectures")
-    return Contents(
+    return TensorIndex(
         FORMAT.name,
         source,
         tensors,
@@ -147,7 +147,7 @@ def _inside(folder: str, name: str, root: str = "") -> str:
 # the weights
 
 
-def _one(path: str, notes: list[str]) -> tuple[list[Stored], Mapping[str, str]]:
+def _one(path: str, notes: list[str]) -> tuple[list[StoredTensor], Mapping[str, str]]:
     """The tensors of one file, and what is said of it."""
     if path.endswith(".safetensors"):
         header = safetensors.read(path)
@@ -169,7 +169,7 @@ def _one(path: str, notes: list[str]) -> tuple[list[Stored], Mapping[str, str]]:
 
 def _together(
     folder: str, files: Sequence[str], notes: list[str], lacking: list[str]
-) -> tuple[list[Stored], Mapping[str, str]]:
+) -> tuple[list[StoredTensor], Mapping[str, str]]:
     """The tensors of files that no index binds together, and what is said of them; `lacking` gets the names
     of parts that are not there.
     """
@@ -182,7 +182,7 @@ def _together(
         ending = files[0].rpartition(".")[2]
         whole = (f"{part[0]}-{n + 1:05d}-of-{part[2]:05d}.{ending}" for n in range(part[2]))
         lacking += sorted(set(whole) - set(files))
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
         tensors, metadata = _one(_inside(folder, file), notes)
@@ -195,7 +195,7 @@ def _together(
 
 def _indexed(
     folder: str, name: str, notes: list[str], lacking: list[str]
-) -> tuple[list[Stored], list[str], Mapping[str, str]]:
+) -> tuple[list[StoredTensor], list[str], Mapping[str, str]]:
     """The tensors of all files that an index names, and what it says of the whole; `lacking` gets the names
     of files and tensors that are not there.
     """
@@ -214,7 +214,7 @@ def _indexed(
     present = [file for file in files if os.path.lexists(paths[file])]
     if not present:
         raise BadModel(f"none of the {len(files):,} files that it names is here", where=path)
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     extra: list[str] = []
     for file in present:
         for tensor in _one(paths[file], notes)[0]:
@@ -346,7 +346,7 @@ def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any
     return None
 
 
-def _contradictions(config: Mapping[str, Any], tensors: Sequence[Stored], tied: bool) -> list[str]:
+def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], tied: bool) -> list[str]:
     """What config.json says and the tensors do not bear out, and what it says of their storage.
 
     Args:
@@ -398,7 +398,7 @@ _PACKED = (".qweight", ".weight_packed")
 """How weights are called of which each int32 holds as many as its bits allow."""
 
 
-def _layer_note(count: int | None, tensors: Sequence[Stored]) -> list[str]:
+def _layer_note(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]:
     """A note where no numbered modules are as many as config.json says."""
     if not count or count > len(tensors):
         return [f"config.json says {count:,} layers, and there are {len(tensors):,} tensors"] if count else []
@@ -426,7 +426,7 @@ _CALLED = ("layers", "layer", "h", "blocks", "block")
 """How the list of a model's layers is called."""
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     if probe.is_file:
         return _is_index(probe)
     if not probe.is_dir:
@@ -438,7 +438,7 @@ def _recognise(probe: Probe) -> bool:
     return known and bool(name or _loose(probe.source))
 
 
-def _is_index(probe: Probe) -> bool:
+def _is_index(probe: SourceProbe) -> bool:
     """Whether a file is an index: JSON that names weights, or that is called like one."""
     named = probe.source.endswith((f".safetensors{INDEX}", f".bin{INDEX}"))
     return probe.head.lstrip()[:1] == b"{" and (named or b'"weight_map"' in probe.head)

@@ -14,10 +14,10 @@ import os
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 from explorer.engine.formats.tensor_index import (
-    Contents,
-    Stored,
+    StoredTensor,
+    TensorIndex,
     modules_of,
     named_few,
     outlined,
@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.outline import Outline
 
-__all__ = ["DTYPES", "FORMAT", "HEADER_BYTES", "Header", "contents", "packing_notes", "read", "tied_notes"]
+__all__ = [
+    "DTYPES",
+    "FORMAT",
+    "HEADER_BYTES",
+    "SafetensorsHeader",
+    "contents",
+    "packing_notes",
+    "read",
+    "tied_notes",
+]
 
 HEADER_BYTES = 100_000_000
 """Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
@@ -86,7 +95,7 @@ _LARGEST = (1 << 63) - 1
 _AGAIN = "fetch or save the file again"
 
 
-class Header:
+class SafetensorsHeader:
     """What the header of one file says.
 
     Attributes:
@@ -104,12 +113,12 @@ class Header:
         self.path = path
         self.size = size
         self.length = length
-        self.tensors: list[Stored] = []
+        self.tensors: list[StoredTensor] = []
         self.metadata: Mapping[str, str] = {}
         self.notes: list[str] = []
 
 
-def read(path: str) -> Header:
+def read(path: str) -> SafetensorsHeader:
     """The header of a file; its tensors are not touched.
 
     Raises:
@@ -118,7 +127,7 @@ def read(path: str) -> Header:
     return _whole(*_begun(path))
 
 
-def _whole(header: Header, text: mmap.mmap) -> Header:
+def _whole(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
     # Python would look for garbage among a million tensors again and again
     collects = len(text) > LARGE and gc.isenabled()
     if collects:
@@ -134,7 +143,7 @@ def _whole(header: Header, text: mmap.mmap) -> Header:
     return header
 
 
-def _begun(path: str) -> tuple[Header, mmap.mmap]:
+def _begun(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
     """A header of which nothing is taken apart yet, and its text."""
     descriptor, size = open_regular(path)
     try:
@@ -147,7 +156,7 @@ def _begun(path: str) -> tuple[Header, mmap.mmap]:
         if 8 + length > size:
             what = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
             raise BadModel(what, where=path, hint=_AGAIN)
-        return Header(path, size, 8 + length), _read(descriptor, 8, length)
+        return SafetensorsHeader(path, size, 8 + length), _read(descriptor, 8, length)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
@@ -163,7 +172,7 @@ def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
     return text
 
 
-def _entries(text: mmap.mmap, header: Header) -> Iterator[Stored]:
+def _entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
     """The tensors of a header, one by one; what else is in it is put into `header`."""
     try:
         yield from _taken_apart(text, header)
@@ -171,7 +180,7 @@ def _entries(text: mmap.mmap, header: Header) -> Iterator[Stored]:
         raise BadModel("its header is not UTF-8", where=header.path, hint=_AGAIN) from None
 
 
-def _taken_apart(text: mmap.mmap, header: Header) -> Iterator[Stored]:
+def _taken_apart(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
     import re
 
     usual = re.compile(_ENTRY).match
@@ -186,7 +195,7 @@ def _taken_apart(text: mmap.mmap, header: Header) -> Iterator[Stored]:
             given_back = at // mmap.PAGESIZE * mmap.PAGESIZE
             text.madvise(mmap.MADV_DONTNEED, 0, given_back)
         entry = usual(text, at)
-        found: Stored | None = None
+        found: StoredTensor | None = None
         if entry is not None:
             raw, form, begin, end, comma = entry.groups()
             name = raw.decode()
@@ -233,7 +242,7 @@ _Form = tuple[str, tuple[int, ...], int, int, str]
 """Type, shape, numbers (-1 if there is no such shape), bits of each (0: not known), why they stay unread."""
 
 
-def _form(form: bytes, header: Header, at: int) -> _Form:
+def _form(form: bytes, header: SafetensorsHeader, at: int) -> _Form:
     """What an entry says of a tensor besides its name and place."""
     dtype, _, dims = form.partition(b'"')
     dims = dims.partition(b"[")[2]
@@ -262,19 +271,19 @@ def _skip(text: mmap.mmap, at: int) -> int:
     return at
 
 
-def _expected(text: mmap.mmap, at: int, letter: bytes, header: Header) -> int:
+def _expected(text: mmap.mmap, at: int, letter: bytes, header: SafetensorsHeader) -> int:
     """The place behind a letter that must stand there, and behind the space after it."""
     if text[at : at + 1] != letter:
         _broken(header, at)
     return _skip(text, at + 1)
 
 
-def _broken(header: Header, at: int) -> NoReturn:
+def _broken(header: SafetensorsHeader, at: int) -> NoReturn:
     what = f"its header is not what safetensors writes, from byte {at:,} on"
     raise BadModel(what, where=header.path, hint=_AGAIN)
 
 
-def _string(text: mmap.mmap, at: int, header: Header) -> tuple[str, int]:
+def _string(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[str, int]:
     import re
     from json.decoder import scanstring  # type: ignore[attr-defined]
 
@@ -290,7 +299,7 @@ def _string(text: mmap.mmap, at: int, header: Header) -> tuple[str, int]:
     return found, written.end()
 
 
-def _pairs(text: mmap.mmap, at: int, header: Header) -> tuple[dict[str, str], int]:
+def _pairs(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, str], int]:
     """An object of strings by strings, which is all that the metadata may be."""
     at = _expected(text, at, b"{", header)
     found: dict[str, str] = {}
@@ -306,7 +315,7 @@ def _pairs(text: mmap.mmap, at: int, header: Header) -> tuple[dict[str, str], in
     return found, _expected(text, at, b"}", header)
 
 
-def _object(text: mmap.mmap, at: int, header: Header) -> tuple[dict[str, Any], int]:
+def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, Any], int]:
     """An entry's value that is written in an unusual way, checked for its types."""
     import json
     import re
@@ -331,7 +340,7 @@ def _object(text: mmap.mmap, at: int, header: Header) -> tuple[dict[str, Any], i
     return value, found.end()
 
 
-def _stored(header: Header, name: str, form: _Form, begin: int, end: int) -> Stored:
+def _stored(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int) -> StoredTensor:
     """One tensor, if what is said of it can be."""
     spelling, shape, elements, bits, unread = form
     what = ""
@@ -343,10 +352,10 @@ def _stored(header: Header, name: str, form: _Form, begin: int, end: int) -> Sto
         what = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
     if what:
         raise BadModel(what, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
-    return Stored(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
+    return StoredTensor(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
 
 
-def contents(source: str) -> Contents:
+def contents(source: str) -> TensorIndex:
     """What one safetensors file says of itself.
 
     Raises:
@@ -355,9 +364,9 @@ def contents(source: str) -> Contents:
     return _said(read(source))
 
 
-def _said(header: Header) -> Contents:
+def _said(header: SafetensorsHeader) -> TensorIndex:
     source = header.path
-    return Contents(
+    return TensorIndex(
         FORMAT.name,
         source,
         header.tensors,
@@ -383,7 +392,7 @@ def _shard_note(source: str) -> list[str]:
     return [f"this is part {part[1]:,} of {part[2]:,} of a model: {whole}"]
 
 
-def tied_notes(tensors: Sequence[Stored], metadata: Mapping[str, str]) -> list[str]:
+def tied_notes(tensors: Sequence[StoredTensor], metadata: Mapping[str, str]) -> list[str]:
     """A note where a writer left out further names of what is stored, and said so.
 
     safetensors' save_model and huggingface_hub store one of several names, the others in the metadata.
@@ -395,7 +404,7 @@ def tied_notes(tensors: Sequence[Stored], metadata: Mapping[str, str]) -> list[s
     return [f"tied weights, stored and counted once: {named_few(tied)}"]
 
 
-def packing_notes(tensors: Sequence[Stored]) -> list[str]:
+def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
     """A note where integers stand for several weights each, so that counts are not those of the model."""
     whole = [t for t in tensors if t.dtype in _INTEGERS]
     names = {tensor.name for tensor in tensors} if whole else set()
@@ -423,7 +432,7 @@ def _is_packed(name: str, names: set[str]) -> bool:
     return name.endswith("_blocks") and f"{name.removesuffix('_blocks')}_scales" in names
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     length = int.from_bytes(probe.head[:8], "little")
     return len(probe.head) > 9 and 2 <= length <= HEADER_BYTES and probe.head[8:].lstrip()[:1] == b"{"
 
@@ -433,7 +442,7 @@ def _outline(source: str) -> Outline:
     return outlined(_said(_whole(header, text))) if len(text) <= LARGE else _streamed(header, text)
 
 
-def _streamed(header: Header, text: mmap.mmap) -> Outline:
+def _streamed(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
     """The outline of a file with so many tensors that they are shown as they are met."""
     from explorer.engine.formats.outline import Outline, OutlineRow
 

@@ -9,14 +9,14 @@ any other.
 from __future__ import annotations
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from explorer.engine.formats.outline import Outline
-    from explorer.engine.formats.tensor_index import Contents
+    from explorer.engine.formats.tensor_index import TensorIndex
     from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint
     from explorer.engine.models.opened import Opened, OpenOptions
 
@@ -26,7 +26,7 @@ _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     head = probe.head
     if probe.is_zip or head.startswith(_MAGIC):
         return True
@@ -41,7 +41,7 @@ def _described(source: str, *, places: bool = True) -> Checkpoint:
     from explorer.engine.formats.torch_files.checkpoint import read
     from explorer.engine.formats.torch_files.checkpoint_modules import checkpoint
 
-    probe = Probe(source)
+    probe = SourceProbe(source)
     if not probe.exists:
         raise BadModel("there is no such file", where=source)
     if not _recognise(probe):
@@ -53,7 +53,7 @@ def _described(source: str, *, places: bool = True) -> Checkpoint:
     return checkpoint(read(source, places=places), FORMAT.name)
 
 
-def contents(source: str) -> Contents:
+def contents(source: str) -> TensorIndex:
     """The tensors of a checkpoint, and what else it says.
 
     Raises:

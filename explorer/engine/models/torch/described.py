@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.formats.module_index import Part
-from explorer.engine.formats.tensor_index import Contents, Stored, rows
+from explorer.engine.formats.module_index import ModulePart
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
 from explorer.engine.models.tensors import TensorFile
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class DescribedFile(TensorFile):
 
     def __init__(
         self,
-        contents: Contents,
+        contents: TensorIndex,
         options: OpenOptions,
         grow: Callable[[], Grown],
         *,
@@ -141,17 +141,17 @@ def refuse_sizes(options: OpenOptions, hint: str) -> None:
             )
 
 
-def identity_of(tensor: Stored) -> Any:
+def identity_of(tensor: StoredTensor) -> Any:
     """The same for names that are one stored tensor."""
     return tensor.name if tensor.identity is None else ("shared", tensor.identity)
 
 
-def weights_of(tensors: Sequence[Stored]) -> list[tuple[Any, int, int]]:
+def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
     """Tensors as a leaf stores them: identity, elements, bytes."""
     return [(identity_of(t), t.elements, t.nbytes) for t in tensors]
 
 
-def _strided(tensor: Stored, stride: Sequence[int]) -> Callable[[], Iterator[Array]]:
+def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Callable[[], Iterator[Array]]:
     """The elements of a tensor that does not lie in one piece, in order, in slabs."""
 
     def slabs() -> Iterator[Array]:
@@ -192,7 +192,7 @@ def _flat(view: Array) -> Iterator[Array]:
 # -- the tree of a description
 
 
-def leaves_of(parts: Sequence[Part], why: str) -> Grown:
+def leaves_of(parts: Sequence[ModulePart], why: str) -> Grown:
     """A leaf for every module without modules inside, for every tensor that stands alone, and for what lies
     beside the model, whose tensors are no parameters.
 
@@ -227,11 +227,11 @@ def leaves_of(parts: Sequence[Part], why: str) -> Grown:
     return leaves, groups
 
 
-def _named(tensors: Sequence[Stored]) -> list[str]:
+def _named(tensors: Sequence[StoredTensor]) -> list[str]:
     return [tensor.name.rpartition(".")[2] for tensor in tensors]
 
 
-def _loose(part: Part, why: str, leaves: list[Leaf], groups: dict[str, GroupFacts]) -> None:
+def _loose(part: ModulePart, why: str, leaves: list[Leaf], groups: dict[str, GroupFacts]) -> None:
     """Tensors that belong to no module: the tree comes from their names."""
     from explorer.engine.costs.layer_tree import GroupFacts, Scope
 
@@ -246,7 +246,9 @@ def _loose(part: Part, why: str, leaves: list[Leaf], groups: dict[str, GroupFact
             leaves.append(_tensor_leaf(row.stored, scopes, part.role, why, row.name))
 
 
-def _tensor_leaf(tensor: Stored, scopes: tuple[Scope, ...], role: str, why: str, name: str = "") -> Leaf:
+def _tensor_leaf(
+    tensor: StoredTensor, scopes: tuple[Scope, ...], role: str, why: str, name: str = ""
+) -> Leaf:
     from explorer.engine.costs.layer_tree import Leaf
 
     own = name or tensor.name.rpartition(".")[2]
@@ -258,7 +260,7 @@ def _row(
     path: str,
     name: str,
     kind: str,
-    tensors: Sequence[Stored],
+    tensors: Sequence[StoredTensor],
     why: str,
     attributes: Mapping[str, Any],
     role: str,
@@ -289,5 +291,5 @@ def _row(
     )
 
 
-def _last(tensor: Stored) -> str:
+def _last(tensor: StoredTensor) -> str:
     return tensor.name.rpartition(".")[2]

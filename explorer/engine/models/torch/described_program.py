@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.engine.formats.torch_files.exported_program import Described, Ran, described
+from explorer.engine.formats.torch_files.exported_program import Described, OperatorCall, described
 from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.models.torch.described import DescribedFile, Grown, identity_of, refuse_sizes, weights_of
 from explorer.facts import TensorInfo
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.costs.formulas import Cost
     from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
-    from explorer.engine.formats.tensor_index import Stored
+    from explorer.engine.formats.tensor_index import StoredTensor
     from explorer.engine.models.opened import Opened, OpenOptions
     from explorer.facts import Layer, Shape
 
@@ -65,7 +65,7 @@ def _grown(found: Described) -> Grown:
     from explorer.engine.costs.layer_tree import Leaf
 
     inner = {path.rpartition(".")[0] for path in _paths(found)}
-    runs: dict[str, list[Ran]] = {}
+    runs: dict[str, list[OperatorCall]] = {}
     for at, ran in enumerate(found.nodes):
         path = ran.stack[-1][1] if ran.stack else ""
         alone = not path or path in inner
@@ -90,7 +90,7 @@ def _paths(found: Described) -> set[str]:
     return {path for ran in found.nodes for _, path, _ in ran.stack if path}
 
 
-def _scopes(ran: Ran, merged: bool) -> tuple[Scope, ...]:
+def _scopes(ran: OperatorCall, merged: bool) -> tuple[Scope, ...]:
     from explorer.engine.costs.layer_tree import Scope
 
     around = [(path, kind) for _, path, kind in ran.stack if path]
@@ -100,8 +100,8 @@ def _scopes(ran: Ran, merged: bool) -> tuple[Scope, ...]:
 
 
 def _row(
-    found: Described, nodes: Sequence[Ran], merged: bool, stored: Mapping[str, Stored]
-) -> tuple[Layer, list[Stored]]:
+    found: Described, nodes: Sequence[OperatorCall], merged: bool, stored: Mapping[str, StoredTensor]
+) -> tuple[Layer, list[StoredTensor]]:
     """A module with all that ran in it, or one operator; and the parameters that it uses."""
     from explorer.engine.costs import formulas
     from explorer.engine.costs.aten import rules_exported
@@ -158,7 +158,7 @@ def _formula(whole: Cost, costs: Sequence[Cost]) -> str:
     return whole.formula or next((c.formula for c in costs if c.formula), "")
 
 
-def _given(nodes: Sequence[Ran], found: Described) -> list[Tensor]:
+def _given(nodes: Sequence[OperatorCall], found: Described) -> list[Tensor]:
     """Tensors that come in from outside and are not stored."""
     made = {name for r in nodes for name, _, _ in r.operator.outputs}
     taken: dict[str, Tensor] = {}
@@ -170,7 +170,7 @@ def _given(nodes: Sequence[Ran], found: Described) -> list[Tensor]:
     return list(taken.values())
 
 
-def _results(nodes: Sequence[Ran]) -> list[Tensor]:
+def _results(nodes: Sequence[OperatorCall]) -> list[Tensor]:
     """What comes out of every call of a module."""
     last = {ran.stack[-1][0]: ran.operator.outputs for ran in nodes}
     return [value for outputs in last.values() for value in outputs]
@@ -190,7 +190,7 @@ def _bytes(values: Sequence[Tensor]) -> int | None:
     return total
 
 
-def _attributes(nodes: Sequence[Ran]) -> dict[str, object]:
+def _attributes(nodes: Sequence[OperatorCall]) -> dict[str, object]:
     """The arguments of the operator, and where in the source it stands."""
     found = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
     if len(nodes) > 1:
@@ -200,7 +200,7 @@ def _attributes(nodes: Sequence[Ran]) -> dict[str, object]:
     return found
 
 
-def _unused(tensor: Stored) -> Layer:
+def _unused(tensor: StoredTensor) -> Layer:
     """A parameter that no operator uses."""
     from explorer.facts import Layer
 

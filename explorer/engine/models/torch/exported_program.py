@@ -6,7 +6,7 @@ multiply cost by our own rules.
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT"]
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     inner = probe.inner
     return "serialized_exported_program.json" in inner or any(
         name.startswith(("models/", "data/aotinductor/")) for name in inner

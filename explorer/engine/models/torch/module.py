@@ -31,7 +31,7 @@ from explorer.facts import Info, Layer
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays
-    from explorer.engine.values.activations import Asked, Ran
+    from explorer.engine.values.activations import ActivationRequest, ActivationRun
 
 __all__ = ["ModuleObject", "RebuiltModule", "TorchModel"]
 
@@ -99,7 +99,7 @@ class TorchModel:
         model = torch_tensors.materialised(self.loaded, self._bound)
         return torch_tensors.stored(model), (self.weights_note,)
 
-    def activations(self, asked: Asked, layers: Sequence[Layer]) -> Ran:
+    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `Opened`."""
         from explorer.engine.values import torch_activations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def is_code(source: str) -> bool:
     return path.endswith(".py") and all(part.isidentifier() for part in attribute.split("."))
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     if probe.exists:
         return False
     if is_code(probe.source):

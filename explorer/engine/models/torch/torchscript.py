@@ -5,7 +5,7 @@ Without torch, the file is known by its description: modules, tensors, types and
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, Probe
+from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT"]
 
 
-def _recognise(probe: Probe) -> bool:
+def _recognise(probe: SourceProbe) -> bool:
     return "constants.pkl" in probe.inner and "data.pkl" in probe.inner
 
 

@@ -28,6 +28,7 @@ from explorer.engine.proof.outputs.run import Mismatch, pair_inputs
 from explorer.engine.proof.regions.trials import FLOATS, as_given
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.structure.probes import Pair, Region, Wiring
+from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.random_inputs import (
     Drawn,
     InputShapes,
@@ -37,7 +38,6 @@ from explorer.engine.runtime.random_inputs import (
     given_inputs,
     plan_inputs,
 )
-from explorer.engine.values.activations import Given
 from explorer.facts import Plan
 from explorer.facts.blame import Blame, BlameKind, Probe
 
@@ -74,7 +74,7 @@ def blame(
     seed: int = 0,
     dims: Dims | None = None,
     input_shapes: InputShapes | None = None,
-    given: Given | None = None,
+    given: InputArrays | None = None,
     budget: int = BUDGET,
     on_progress: OnProgress = None,
     cancel: Cancel = None,

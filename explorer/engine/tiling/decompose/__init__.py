@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Model, Node, subgraphs
-from explorer.engine.tiling.builder import Emission, Region
+from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.decompose import recurrent
-from explorer.engine.tiling.sites import REPLACEABLE, Look
+from explorer.engine.tiling.sites import REPLACEABLE, SiteContext
 from explorer.facts import TensorInfo
 
 __all__ = ["DECOMPOSITIONS", "decompose"]
 
-Decomposition = Callable[[Region, Node, Look], str]
+Decomposition = Callable[[GraphBuilder, Node, SiteContext], str]
 """Writes the nodes that a node stands for, with its outputs' names; or says why it cannot, in words."""
 
 DECOMPOSITIONS: Mapping[tuple[str, str], Decomposition] = {**recurrent.DECOMPOSITIONS}
@@ -45,7 +45,7 @@ def decompose(
     """
     if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
         return model, (), {}
-    look = Look(model, shapes, declared=declared)
+    context = SiteContext(model, shapes, declared=declared)
     emission = Emission(opset=model.opset, taken=set(_names(model)))
     nodes: list[Node] = []
     done: list[str] = []
@@ -56,16 +56,16 @@ def decompose(
         if take is None or node.key in model.functions or (only is not None and node.label not in only):
             nodes.append(node)
             continue
-        region = Region(emission, emission.prefix(f"{node.label}/parts"), "", f"{node.label}/")
-        look.constants.replaceable = False
-        why = take(region, node, look)
+        builder = GraphBuilder(emission, emission.prefix(f"{node.label}/parts"), "", f"{node.label}/")
+        context.constants.replaceable = False
+        why = take(builder, node, context)
         if why:
-            refused[node.label] = REPLACEABLE if look.constants.replaceable else why
+            refused[node.label] = REPLACEABLE if context.constants.replaceable else why
             nodes.append(node)
             continue
         done.append(node.label)
-        nodes += region.nodes
-        found = (look.constants.resolve(name) for name in node.inputs if name)
+        nodes += builder.nodes
+        found = (context.constants.resolve(name) for name in node.inputs if name)
         led |= {id(one) for resolved in found if resolved is not None for one in resolved[3]}
     if not done:
         return model, (), refused

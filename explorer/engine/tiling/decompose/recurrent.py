@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.graph.model import Inline, Node, Span, Tensor, Value, tensor_from_array
-from explorer.engine.tiling.builder import Region, Size
-from explorer.engine.tiling.sites import Look
+from explorer.engine.tiling.builder import GraphBuilder, Size
+from explorer.engine.tiling.sites import SiteContext
 
 __all__ = ["DECOMPOSITIONS"]
 
@@ -77,21 +77,23 @@ class _Weights(Struct, frozen=True):
     peephole: tuple[str, ...]
 
 
-Step = Callable[[Region, _Layer, int, _Weights, str, Sequence[str]], list[str]]
-"""Writes one step: (region, layer, direction, weights, product of x, states) to new states, hidden first."""
+Step = Callable[[GraphBuilder, _Layer, int, _Weights, str, Sequence[str]], list[str]]
+"""Writes one step: (builder, layer, direction, weights, product of x, states) to new states, hidden first."""
 
 _ROLES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-def _take_apart(step: Step, gates: int, defaults: tuple[str, ...]) -> Callable[[Region, Node, Look], str]:
-    def take(region: Region, node: Node, look: Look) -> str:
-        layer = _layer(node, look, gates, defaults)
+def _take_apart(
+    step: Step, gates: int, defaults: tuple[str, ...]
+) -> Callable[[GraphBuilder, Node, SiteContext], str]:
+    def take(builder: GraphBuilder, node: Node, context: SiteContext) -> str:
+        layer = _layer(node, context, gates, defaults)
         if isinstance(layer, str):
             return layer
-        stored = _stored(region, layer, look, step)
+        stored = _stored(builder, layer, context, step)
         if isinstance(stored, str):
             return stored
-        _written(region, layer, stored, step)
+        _written(builder, layer, stored, step)
         return ""
 
     return take
@@ -101,15 +103,15 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _layer(node: Node, look: Look, gates: int, defaults: tuple[str, ...]) -> _Layer | str:
+def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer | str:
     """What the node says, or why it is left."""
     attributes = node.attributes
     inputs = dict.fromkeys(_ROLES, "") | dict(zip(_ROLES, node.inputs, strict=False))
-    shape = look.shape(inputs["X"])
+    shape = context.shape(inputs["X"])
     if isinstance(shape, str):
         return shape
-    if look.opset < 9:
-        return f"opset {look.opset} has no Scan"
+    if context.opset < 9:
+        return f"opset {context.opset} has no Scan"
     if inputs["sequence_lens"]:
         return "its sequences may differ in length"
     if attributes.get("activation_alpha") or attributes.get("activation_beta"):
@@ -125,14 +127,14 @@ def _layer(node: Node, look: Look, gates: int, defaults: tuple[str, ...]) -> _La
     each = [tuple(proper[n.lower()] for n in named[i::1][: len(defaults)]) for i in (0, len(defaults))]
     first = bool(attributes.get("layout", 0))
     axes = (1, 0, 2) if first else (0, 1, 2)
-    opened = look.opened(inputs["X"])
+    opened = context.opened(inputs["X"])
     sizes = [None if axis in opened else shape[axis] for axis in axes]
     if sizes[2] is None:
         return "the number of its features is not known"
     batch = sizes[1]
     return _Layer(
         node=node,
-        dtype=look.dtype(inputs["X"]) or "float32",
+        dtype=context.dtype(inputs["X"]) or "float32",
         hidden=int(attributes["hidden_size"]),
         gates=gates,
         inputs=inputs,
@@ -143,12 +145,12 @@ def _layer(node: Node, look: Look, gates: int, defaults: tuple[str, ...]) -> _La
     )
 
 
-def _stored(region: Region, layer: _Layer, look: Look, step: Step) -> list[_Weights] | str:
+def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights] | str:
     """The weights of every direction; or why they cannot be had."""
     found: dict[str, Tensor] = {}
     for role in ("W", "R", "B", "P"):
         name = layer.inputs[role]
-        resolved = look.constants.resolve(name) if name else None
+        resolved = context.constants.resolve(name) if name else None
         if name and resolved is None:
             return f"its {role} is not stored"
         if resolved is not None:
@@ -167,22 +169,24 @@ def _stored(region: Region, layer: _Layer, look: Look, step: Step) -> list[_Weig
     apart = step is _gru and not layer.node.attributes.get("linear_before_reset", 0)
     made = []
     for d in range(layer.directions):
-        names = [_part(region, layer, found["W"], "W", d, 0, G)]
+        names = [_part(builder, layer, found["W"], "W", d, 0, G)]
         pieces = ((0, 2), (2, 1)) if apart else ((0, G),)
         names += [
-            _part(region, layer, found["R"], f"R{i or ''}", d, *piece) for i, piece in enumerate(pieces)
+            _part(builder, layer, found["R"], f"R{i or ''}", d, *piece) for i, piece in enumerate(pieces)
         ]
-        turned = [region.transpose(name, (1, 0), f"{d}/turned_{i}") for i, name in enumerate(names)]
-        bias, r_bias = _biases(region, layer, found.get("B"), d, step)
+        turned = [builder.transpose(name, (1, 0), f"{d}/turned_{i}") for i, name in enumerate(names)]
+        bias, r_bias = _biases(builder, layer, found.get("B"), d, step)
         peephole: tuple[str, ...] = ()
         if "P" in found:
             rows = found["P"].array()[d].reshape(3, H)
-            peephole = tuple(_number(region, layer, row, f"P_{d}_{i}") for i, row in enumerate(rows))
+            peephole = tuple(_number(builder, layer, row, f"P_{d}_{i}") for i, row in enumerate(rows))
         made.append(_Weights(turned[0], tuple(turned[1:]), bias, r_bias, peephole))
     return made
 
 
-def _part(region: Region, layer: _Layer, tensor: Tensor, label: str, d: int, first: int, gates: int) -> str:
+def _part(
+    builder: GraphBuilder, layer: _Layer, tensor: Tensor, label: str, d: int, first: int, gates: int
+) -> str:
     """Some gates' rows of one direction of W or R: the bytes where they lie."""
     rows = layer.gates * layer.hidden
     width = tensor.shape[2]
@@ -194,13 +198,15 @@ def _part(region: Region, layer: _Layer, tensor: Tensor, label: str, d: int, fir
     else:
         assert isinstance(payload, Inline)
         cut = Inline(payload.data[start : start + size])
-    name = region.emission.unique(f"{region.prefix}{label}_{d}")
+    name = builder.emission.unique(f"{builder.prefix}{label}_{d}")
     shape = (gates * layer.hidden, width)
-    region.emission.initializers[name] = Tensor(name, tensor.dtype, shape, cut)
+    builder.emission.initializers[name] = Tensor(name, tensor.dtype, shape, cut)
     return name
 
 
-def _biases(region: Region, layer: _Layer, tensor: Tensor | None, d: int, step: Step) -> tuple[str, str]:
+def _biases(
+    builder: GraphBuilder, layer: _Layer, tensor: Tensor | None, d: int, step: Step
+) -> tuple[str, str]:
     """What is added to the product of X, and what a GRU adds to that of the state before it is reset."""
     if tensor is None:
         return "", ""
@@ -210,27 +216,27 @@ def _biases(region: Region, layer: _Layer, tensor: Tensor | None, d: int, step: 
         inner = both[1].copy()
         inner[: 2 * layer.hidden] = 0
         outer = both[0] + both[1] - inner
-        return _number(region, layer, outer, f"B_{d}"), _number(region, layer, inner, f"RB_{d}")
-    return _number(region, layer, both[0] + both[1], f"B_{d}"), ""
+        return _number(builder, layer, outer, f"B_{d}"), _number(builder, layer, inner, f"RB_{d}")
+    return _number(builder, layer, both[0] + both[1], f"B_{d}"), ""
 
 
-def _number(region: Region, layer: _Layer, array: Any, label: str) -> str:
-    name = region.emission.unique(f"{region.prefix}{label}")
-    region.emission.initializers[name] = tensor_from_array(
+def _number(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str:
+    name = builder.emission.unique(f"{builder.prefix}{label}")
+    builder.emission.initializers[name] = tensor_from_array(
         name, np.ascontiguousarray(array).astype(layer.dtype)
     )
     return name
 
 
-def _written(region: Region, layer: _Layer, weights: Sequence[_Weights], step: Step) -> None:
+def _written(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], step: Step) -> None:
     """The nodes of the whole operator."""
     x = layer.inputs["X"]
     if layer.first:
-        x = region.transpose(x, (1, 0, 2), "x")
+        x = builder.transpose(x, (1, 0, 2), "x")
     states = 2 if step is _lstm else 1
     rows, last = [], []
     for d, own in enumerate(weights):
-        inner = region.inner(str(d))
+        inner = builder.inner(str(d))
         z = inner.add("MatMul", (x, own.w), "input")
         if own.bias:
             z = inner.add("Add", (z, own.bias), "input_biased")
@@ -238,30 +244,30 @@ def _written(region: Region, layer: _Layer, weights: Sequence[_Weights], step: S
         made = _steps(inner, layer, d, own, step, z, start)
         rows.append(inner.unsqueeze(made[states], 1, "row"))
         last.append([inner.unsqueeze(one, 0, f"last_{i}") for i, one in enumerate(made[:states])])
-        region.nodes += inner.nodes
+        builder.nodes += inner.nodes
     outputs = [*layer.node.outputs, "", "", ""][: 1 + states]
     results = [(rows, 1, (2, 0, 1, 3)), *(([one[i] for one in last], 0, (1, 0, 2)) for i in range(states))]
     for name, (parts, axis, perm) in zip(outputs, results, strict=True):
         if name:
-            made_ = region.concat(parts, axis, f"out_{axis}_{name}")
-            turned = region.transpose(made_, perm, f"turned_{name}") if layer.first else made_
-            region.add("Identity", (turned,), f"given_{name}", outputs=(name,))
+            made_ = builder.concat(parts, axis, f"out_{axis}_{name}")
+            turned = builder.transpose(made_, perm, f"turned_{name}") if layer.first else made_
+            builder.add("Identity", (turned,), f"given_{name}", outputs=(name,))
 
 
-def _start(region: Region, layer: _Layer, role: str, d: int) -> str:
+def _start(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
     """The state that a direction begins with, (batch, hidden)."""
     given = layer.inputs[role]
     if given:
         axis = 1 if layer.first else 0
-        index = region.number(d, np.int64, f"{role}_which")
-        return region.add("Gather", (given, index), role, attributes={"axis": axis})
-    sizes = region.read_sizes((layer.batch, layer.hidden), f"{role}_size")
+        index = builder.number(d, np.int64, f"{role}_which")
+        return builder.add("Gather", (given, index), role, attributes={"axis": axis})
+    sizes = builder.read_sizes((layer.batch, layer.hidden), f"{role}_size")
     zero = tensor_from_array("", np.zeros(1, layer.dtype))
-    return region.add("ConstantOfShape", (sizes,), role, attributes={"value": zero})
+    return builder.add("ConstantOfShape", (sizes,), role, attributes={"value": zero})
 
 
 def _steps(
-    region: Region,
+    builder: GraphBuilder,
     layer: _Layer,
     d: int,
     own: _Weights,
@@ -270,7 +276,7 @@ def _steps(
     start: Sequence[str],
 ) -> list[str]:
     """A Scan over the steps; returns the last states and the rows of all steps."""
-    body = region.inner("step")
+    body = builder.inner("step")
     before = [body.value(f"before_{i}") for i in range(len(start))]
     given = body.value("z")
     after = step(body, layer, d, own, given, before)
@@ -279,101 +285,107 @@ def _steps(
     inputs = [Value(name, layer.dtype, state) for name in before]
     inputs.append(Value(given, layer.dtype, (layer.sizes[1], layer.gates * layer.hidden)))
     outputs = [Value(name, layer.dtype, state) for name in (*after, row)]
-    region.scan(
+    builder.scan(
         "steps", body, inputs=inputs, outputs=outputs, over=[z], state=start, backward=layer.backward(d)
     )
-    return list(region.nodes[-1].outputs)
+    return list(builder.nodes[-1].outputs)
 
 
-def _clipped(region: Region, layer: _Layer, x: str, label: str) -> str:
+def _clipped(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
     """What goes into an activation, cut off where the operator says so."""
     clip = layer.node.attributes.get("clip")
     if clip is None:
         return x
-    if region.emission.opset < 11:
+    if builder.emission.opset < 11:
         bounds = {"min": -float(clip), "max": float(clip)}
-        return region.add("Clip", (x,), f"{label}_clipped", attributes=bounds)
-    low = region.number(-clip, layer.dtype, f"{label}_low")
-    high = region.number(clip, layer.dtype, f"{label}_high")
-    return region.add("Clip", (x, low, high), f"{label}_clipped")
+        return builder.add("Clip", (x,), f"{label}_clipped", attributes=bounds)
+    low = builder.number(-clip, layer.dtype, f"{label}_low")
+    high = builder.number(clip, layer.dtype, f"{label}_high")
+    return builder.add("Clip", (x, low, high), f"{label}_clipped")
 
 
-def _gates(region: Region, layer: _Layer, x: str, count: int, label: str) -> list[str]:
-    names = [region.value(f"{label}_{i}") for i in range(count)]
-    region.split(x, [layer.hidden] * count, 1, names, label)
+def _gates(builder: GraphBuilder, layer: _Layer, x: str, count: int, label: str) -> list[str]:
+    names = [builder.value(f"{label}_{i}") for i in range(count)]
+    builder.split(x, [layer.hidden] * count, 1, names, label)
     return names
 
 
-def _less_from_one(region: Region, layer: _Layer, x: str, label: str) -> str:
-    one = region.number(1, layer.dtype, f"{label}_one")
-    return region.add("Sub", (one, x), label)
+def _less_from_one(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
+    one = builder.number(1, layer.dtype, f"{label}_one")
+    return builder.add("Sub", (one, x), label)
 
 
-def _lstm(region: Region, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]) -> list[str]:
+def _lstm(
+    builder: GraphBuilder, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]
+) -> list[str]:
     h, c = states
     f, g, squash = layer.activations[d]
-    hidden = region.add("MatMul", (h, own.r[0]), "hidden")
-    i, o, forget, cell = _gates(region, layer, region.add("Add", (z, hidden), "sums"), 4, "gate")
+    hidden = builder.add("MatMul", (h, own.r[0]), "hidden")
+    i, o, forget, cell = _gates(builder, layer, builder.add("Add", (z, hidden), "sums"), 4, "gate")
 
     def peeped(x: str, with_: str, at: int, label: str) -> str:
         if not own.peephole:
             return x
-        seen = region.add("Mul", (own.peephole[at], with_), f"{label}_peep")
-        return region.add("Add", (x, seen), f"{label}_peeped")
+        seen = builder.add("Mul", (own.peephole[at], with_), f"{label}_peep")
+        return builder.add("Add", (x, seen), f"{label}_peeped")
 
     def gate(op: str, x: str, label: str) -> str:
-        return region.add(op, (_clipped(region, layer, x, label),), label)
+        return builder.add(op, (_clipped(builder, layer, x, label),), label)
 
     i = gate(f, peeped(i, c, 0, "i"), "i")
     if layer.node.attributes.get("input_forget", 0):
-        forget = _less_from_one(region, layer, i, "f")
+        forget = _less_from_one(builder, layer, i, "f")
     else:
         forget = gate(f, peeped(forget, c, 2, "f"), "f")
     cell = gate(g, cell, "c_new")
-    kept = region.add("Mul", (forget, c), "kept")
-    added = region.add("Mul", (i, cell), "added")
-    c = region.add("Add", (kept, added), "c")
+    kept = builder.add("Mul", (forget, c), "kept")
+    added = builder.add("Mul", (i, cell), "added")
+    c = builder.add("Add", (kept, added), "c")
     o = gate(f, peeped(o, c, 1, "o"), "o")
     # the runtime cuts off what goes into gates, and not the cell on its way out
-    squashed = region.add(squash, (c,), "c_squashed")
-    return [region.add("Mul", (o, squashed), "h"), c]
+    squashed = builder.add(squash, (c,), "c_squashed")
+    return [builder.add("Mul", (o, squashed), "h"), c]
 
 
-def _gru(region: Region, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]) -> list[str]:
+def _gru(
+    builder: GraphBuilder, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]
+) -> list[str]:
     (h,) = states
     f, g = layer.activations[d]
-    names = [region.value(n) for n in ("z_zr", "z_h")]
+    names = [builder.value(n) for n in ("z_zr", "z_h")]
     H = layer.hidden
-    region.split(z, [2 * H, H], 1, names, "z_parts")
+    builder.split(z, [2 * H, H], 1, names, "z_parts")
     zr, new = names
-    hidden = region.add("MatMul", (h, own.r[0]), "hidden")
+    hidden = builder.add("MatMul", (h, own.r[0]), "hidden")
     last = ""
     if len(own.r) == 1:
         if own.r_bias:
-            hidden = region.add("Add", (hidden, own.r_bias), "hidden_biased")
-        parts = [region.value(n) for n in ("hidden_zr", "hidden_h")]
-        region.split(hidden, [2 * H, H], 1, parts, "hidden_parts")
+            hidden = builder.add("Add", (hidden, own.r_bias), "hidden_biased")
+        parts = [builder.value(n) for n in ("hidden_zr", "hidden_h")]
+        builder.split(hidden, [2 * H, H], 1, parts, "hidden_parts")
         hidden, last = parts
-    sums = _clipped(region, layer, region.add("Add", (zr, hidden), "sums"), "zr")
-    update, reset = _gates(region, layer, region.add(f, (sums,), "zr"), 2, "gate")
+    sums = _clipped(builder, layer, builder.add("Add", (zr, hidden), "sums"), "zr")
+    update, reset = _gates(builder, layer, builder.add(f, (sums,), "zr"), 2, "gate")
     if last:
-        through = region.add("Mul", (reset, last), "through")
+        through = builder.add("Mul", (reset, last), "through")
     else:
-        through = region.add("MatMul", (region.add("Mul", (reset, h), "left"), own.r[1]), "reset_hidden")
-    inside = _clipped(region, layer, region.add("Add", (new, through), "inside"), "new")
-    candidate = region.add(g, (inside,), "new")
-    fresh = region.add("Mul", (_less_from_one(region, layer, update, "rest"), candidate), "fresh")
-    kept = region.add("Mul", (update, h), "kept")
-    return [region.add("Add", (fresh, kept), "h")]
+        through = builder.add("MatMul", (builder.add("Mul", (reset, h), "left"), own.r[1]), "reset_hidden")
+    inside = _clipped(builder, layer, builder.add("Add", (new, through), "inside"), "new")
+    candidate = builder.add(g, (inside,), "new")
+    fresh = builder.add("Mul", (_less_from_one(builder, layer, update, "rest"), candidate), "fresh")
+    kept = builder.add("Mul", (update, h), "kept")
+    return [builder.add("Add", (fresh, kept), "h")]
 
 
-def _rnn(region: Region, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]) -> list[str]:
+def _rnn(
+    builder: GraphBuilder, layer: _Layer, d: int, own: _Weights, z: str, states: Sequence[str]
+) -> list[str]:
     (h,) = states
-    sums = region.add("Add", (z, region.add("MatMul", (h, own.r[0]), "hidden")), "sums")
-    return [region.add(layer.activations[d][0], (_clipped(region, layer, sums, "h"),), "h")]
+    sums = builder.add("Add", (z, builder.add("MatMul", (h, own.r[0]), "hidden")), "sums")
+    return [builder.add(layer.activations[d][0], (_clipped(builder, layer, sums, "h"),), "h")]
 
 
-DECOMPOSITIONS: Mapping[tuple[str, str], Callable[[Region, Node, Look], str]] = {
+DECOMPOSITIONS: Mapping[tuple[str, str], Callable[[GraphBuilder, Node, SiteContext], str]] = {
     ("", "LSTM"): _take_apart(_lstm, 4, ("Sigmoid", "Tanh", "Tanh")),
     ("", "GRU"): _take_apart(_gru, 3, ("Sigmoid", "Tanh")),
     ("", "RNN"): _take_apart(_rnn, 1, ("Tanh",)),

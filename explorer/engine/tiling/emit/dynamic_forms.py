@@ -14,7 +14,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Value, tensor_from_array
 from explorer.engine.graph.tile_metadata import DOMAIN
-from explorer.engine.tiling.builder import Region, Size
+from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operands import stored
 from explorer.engine.tiling.emit.operators import cut, tile_operator
 from explorer.engine.tiling.sites import Site, Weight
@@ -26,26 +26,26 @@ MIN_OPSET = 11
 """From here on Pad takes its sizes as an input."""
 
 
-def emit_open(region: Region, site: Site, plan: SitePlan, inputs: Sequence[str]) -> str:
+def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequence[str]) -> str:
     """The products of a site with open sizes, (M, N) or (batch, M, N), cropped to those of that run."""
     _, tk, tn = plan.tile
-    x = site.left(region, inputs)
+    x = site.left(builder, inputs)
     weight = site.weight
     if weight is not None:
         # columns of whole tiles, (n, K, TN), of a stack (batch, n, K, TN)
-        w = stored(weight, -(-site.K // tk) * tk, site.fill[1]).columns(region, -(-site.N // tn), tn)
+        w = stored(weight, -(-site.K // tk) * tk, site.fill[1]).columns(builder, -(-site.N // tn), tn)
     else:
         assert not isinstance(site.right, Weight)
-        w = site.right(region, inputs)
-        w = w if site.stacked else region.set_apart(w, "w_set_apart")
+        w = site.right(builder, inputs)
+        w = w if site.stacked else builder.set_apart(w, "w_set_apart")
     if not site.stacked:
-        return _matrix(region, site, plan.tile, x, w)
-    body = region.inner("matrix")
+        return _matrix(builder, site, plan.tile, x, w)
+    body = builder.inner("matrix")
     one, other = body.value("x"), body.value("w")
     cut_ = -(-site.N // tn), -(-site.K // tk) * tk, tn
     handed = cut_ if weight is not None else (_length(site, "K"), _length(site, "N"))
     z = _matrix(body, site, plan.tile, one, other)
-    return region.scan(
+    return builder.scan(
         "matrices",
         body,
         inputs=[
@@ -61,37 +61,37 @@ def _length(site: Site, axis: str) -> int | None:
     return None if axis in site.dynamic else int(getattr(site, axis))
 
 
-def _matrix(region: Region, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
+def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
     """One product of the stack."""
     tm, tk, tn = tile
-    rows = _whole_tiles(region, x, site, ("M", "K"), (tm, tk), "x", site.fill[0])
+    rows = _whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x", site.fill[0])
     K = -(-site.K // tk) * tk
     deep = "K" in site.dynamic
     if site.weight is None:
-        columns = _columns(region, site, tile, w)
+        columns = _columns(builder, site, tile, w)
     else:
         columns = w
     width: Size = (rows, 1) if deep else K
-    blocks = region.reshape(rows, (-1, tm, width), "x_blocks")
-    body = region.inner("row")
+    blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
+    body = builder.inner("row")
     given = body.value("x")
     made = (_open_depth if deep else _fixed_depth)(body, site, tile, given, columns)
     n = None if "N" in site.dynamic else -(-site.N // tn) * tn
-    scanned = region.scan(
+    scanned = builder.scan(
         "rows",
         body,
         inputs=[Value(given, site.dtype, (tm, None if deep else K))],
         outputs=[Value(made, site.accumulator, (tm, n))],
         over=[blocks],
     )
-    z = region.add("Flatten", (scanned,), "y_blocks", attributes={"axis": 2})
+    z = builder.add("Flatten", (scanned,), "y_blocks", attributes={"axis": 2})
     M: Size = (x, 0) if "M" in site.dynamic else site.M
     N: Size = (w, 1) if "N" in site.dynamic else site.N
-    return region.crop(z, (M, N), "cropped")
+    return builder.crop(z, (M, N), "cropped")
 
 
 def _whole_tiles(
-    region: Region,
+    builder: GraphBuilder,
     x: str,
     site: Site,
     axes: tuple[str, str],
@@ -105,65 +105,65 @@ def _whole_tiles(
     for at, (axis, size) in enumerate(zip(axes, tile, strict=True)):
         if axis in site.dynamic:
             # ONNX's Mod takes the sign of the divisor: what is missing to the next multiple
-            length = region.size(x, at, f"{label}_length_{at}")
-            less = region.add(
-                "Mul", (length, region.integers((-1,), f"{label}_minus_{at}")), f"{label}_less_{at}"
+            length = builder.size(x, at, f"{label}_length_{at}")
+            less = builder.add(
+                "Mul", (length, builder.integers((-1,), f"{label}_minus_{at}")), f"{label}_less_{at}"
             )
-            over = region.integers((size,), f"{label}_tile_{at}")
-            behind.append(region.add("Mod", (less, over), f"{label}_missing_{at}"))
+            over = builder.integers((size,), f"{label}_tile_{at}")
+            behind.append(builder.add("Mod", (less, over), f"{label}_missing_{at}"))
             needed = True
         else:
             missing = -int(getattr(site, axis)) % size
-            behind.append(region.integers((missing,), f"{label}_missing_{at}"))
+            behind.append(builder.integers((missing,), f"{label}_missing_{at}"))
             needed = needed or bool(missing)
     if not needed:
         return x
-    pads = region.concat([region.integers((0, 0), f"{label}_before"), *behind], 0, f"{label}_pads")
+    pads = builder.concat([builder.integers((0, 0), f"{label}_before"), *behind], 0, f"{label}_pads")
     padded = [x, pads]
     if fill:
-        padded.append(region.number(fill, site.dtype, f"{label}_fill"))
-    return region.add("Pad", padded, f"{label}_padded")
+        padded.append(builder.number(fill, site.dtype, f"{label}_fill"))
+    return builder.add("Pad", padded, f"{label}_padded")
 
 
-def _columns(region: Region, site: Site, tile: tuple[int, int, int], w: str) -> str:
+def _columns(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
     """An operand that comes from the data as columns of whole tiles, (n, K, TN)."""
     _, tk, tn = tile
-    whole = _whole_tiles(region, w, site, ("K", "N"), (tk, tn), "w", site.fill[1])
+    whole = _whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w", site.fill[1])
     depth: Size = (whole, 0) if "K" in site.dynamic else -(-site.K // tk) * tk
-    apart = region.reshape(whole, (depth, -1, tn), "w_apart")
-    return region.transpose(apart, (1, 0, 2), "w_columns")
+    apart = builder.reshape(whole, (depth, -1, tn), "w_apart")
+    return builder.transpose(apart, (1, 0, 2), "w_columns")
 
 
-def _fixed_depth(region: Region, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
+def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
     """One block of rows, (TM, N): the blocks along the depth side by side."""
     tm, tk, tn = tile
     ks = [tk] * -(-site.K // tk)
-    xs = cut(region, x, [tm], ks, (tm, tk), "x")
-    body = region.inner("column")
+    xs = cut(builder, x, [tm], ks, (tm, tk), "x")
+    body = builder.inner("column")
     given = body.value("w")
     ws = cut(body, given, ks, [tn], (tk, tn), "w")
-    operator = tile_operator(region.emission, tile, site.dtype, site.right_dtype)
+    operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     terms = [
         body.add(operator, (block, ws[k][0]), f"p_{k}", domain=DOMAIN, mnk=f"*,*,{k}")
         for k, block in enumerate(xs[0])
     ]
     made = body.total(terms, "c", site.accumulator)
     return _gathered(
-        region, body, site, tile, [Value(given, site.right_dtype, (len(ks) * tk, tn))], made, [columns]
+        builder, body, site, tile, [Value(given, site.right_dtype, (len(ks) * tk, tn))], made, [columns]
     )
 
 
-def _open_depth(region: Region, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
+def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
     """One block of rows, (TM, N): a Scan along the depth that carries the sum."""
     tm, tk, tn = tile
-    apart = region.reshape(x, (tm, -1, tk), "x_apart")
-    blocks = region.transpose(apart, (1, 0, 2), "x_tiles")
-    body = region.inner("column")
+    apart = builder.reshape(x, (tm, -1, tk), "x_apart")
+    blocks = builder.transpose(apart, (1, 0, 2), "x_tiles")
+    body = builder.inner("column")
     given = body.value("w")
     tiles = body.reshape(given, (-1, tk, tn), "w_tiles")
     step = body.inner("depth")
     a, b, before = step.value("a"), step.value("b"), step.value("before")
-    operator = tile_operator(region.emission, tile, site.dtype, site.right_dtype)
+    operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")
     after = step.add("Add", (before, term), "after")
     zeros = np.zeros((tm, tn), site.accumulator)
@@ -180,12 +180,12 @@ def _open_depth(region: Region, site: Site, tile: tuple[int, int, int], x: str, 
         over=[blocks, tiles],
         state=[start],
     )
-    return _gathered(region, body, site, tile, [Value(given, site.right_dtype, (None, tn))], made, [columns])
+    return _gathered(builder, body, site, tile, [Value(given, site.right_dtype, (None, tn))], made, [columns])
 
 
 def _gathered(
-    region: Region,
-    body: Region,
+    builder: GraphBuilder,
+    body: GraphBuilder,
     site: Site,
     tile: tuple[int, int, int],
     inputs: Sequence[Value],
@@ -195,5 +195,5 @@ def _gathered(
     """The columns of one block of rows side by side: (TM, n, TN), which reads as (TM, n * TN)."""
     tm, _, tn = tile
     outputs = [Value(made, site.accumulator, (tm, tn))]
-    scanned = region.scan("columns", body, inputs=inputs, outputs=outputs, over=over, output_axis=1)
-    return region.add("Flatten", (scanned,), "y", attributes={"axis": 1})
+    scanned = builder.scan("columns", body, inputs=inputs, outputs=outputs, over=over, output_axis=1)
+    return builder.add("Flatten", (scanned,), "y", attributes={"axis": 1})

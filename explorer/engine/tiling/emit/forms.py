@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Function, Node, Value
 from explorer.engine.graph.repeated_nodes import gathered
 from explorer.engine.graph.tile_metadata import DOMAIN
-from explorer.engine.tiling.builder import Emission, Region
+from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.emit.dynamic_forms import emit_open
 from explorer.engine.tiling.emit.operands import Operand, flowing, stored
 from explorer.engine.tiling.emit.operators import concat2d, cut, multiplied, tile_operator
-from explorer.engine.tiling.sites import Site, Taken
+from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
 
 __all__ = ["emit"]
@@ -87,27 +87,27 @@ def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
         Nodes whose last one gives the site's output.
     """
     geometry = _Geometry.of(plan)
-    region = Region(emission, emission.prefix(f"{site.output}/tiled"), site.name)
+    builder = GraphBuilder(emission, emission.prefix(f"{site.output}/tiled"), site.name)
     if plan.form == "lab":
-        _emit_lab(region, site, geometry)
-        return region.nodes
+        _emit_lab(builder, site, geometry)
+        return builder.nodes
     if site.dynamic:
-        z = site.finish(region, emit_open(region, site, plan, site.inputs), site.inputs)
+        z = site.finish(builder, emit_open(builder, site, plan, site.inputs), site.inputs)
     else:
-        z = _written(region, site, geometry, plan.form, site.inputs, "")
-    last = region.nodes[-1]
+        z = _written(builder, site, geometry, plan.form, site.inputs, "")
+    last = builder.nodes[-1]
     assert last.outputs == (z,), "the site's last node gives its output"
     last.outputs = (site.output,)
-    return region.nodes
+    return builder.nodes
 
 
 def _written(
-    region: Region, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], weight: str
+    builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], weight: str
 ) -> str:
     """The whole site: operands, products, what comes behind them.
 
     Args:
-        region: Where it is written.
+        builder: Where it is written.
         site: The product.
         geometry: How it is cut.
         form: The form.
@@ -116,7 +116,7 @@ def _written(
     """
     # what a Scan's body reads; a stack is handed to it
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
-    x = _left(region, site, geometry, form, inputs, scanned)
+    x = _left(builder, site, geometry, form, inputs, scanned)
     right: Operand
     if weight:
         right = flowing(weight, site.batch, (geometry.K, geometry.N))
@@ -124,48 +124,48 @@ def _written(
         right = stored(site.weight, geometry.K, site.fill[1])
     else:
         assert not isinstance(site.right, Struct)
-        w = site.right(region, inputs)
-        w = region.set_apart(w, "w_set_apart") if scanned else w
-        w = _padded(region, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
+        w = site.right(builder, inputs)
+        w = builder.set_apart(w, "w_set_apart") if scanned else w
+        w = _padded(builder, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
         right = flowing(w, site.batch, (geometry.K, geometry.N))
-    if isinstance(x, Taken):
-        z = _scan_rows(region, site, geometry, x, right)
+    if isinstance(x, GatheredRows):
+        z = _scan_rows(builder, site, geometry, x, right)
     else:
-        z = _FORMS[form](region, site, geometry, x, right)
+        z = _FORMS[form](builder, site, geometry, x, right)
     if (geometry.M, geometry.N) != (site.M, site.N):
         lead = (site.batch,) if site.stacked else ()
-        z = region.slice(z, (0,) * (len(lead) + 2), (*lead, site.M, site.N), "cropped")
-    return site.finish(region, z, inputs)
+        z = builder.slice(z, (0,) * (len(lead) + 2), (*lead, site.M, site.N), "cropped")
+    return site.finish(builder, z, inputs)
 
 
 def _left(
-    region: Region, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
-) -> str | Taken:
+    builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
+) -> str | GatheredRows:
     """X as a matrix, or, where a Scan goes over its rows, as what they are taken from."""
     exact = (geometry.M, geometry.K) == (site.M, site.K)
     if form == "scan" and exact and site.taken is not None and not site.stacked and _by_rows(geometry):
-        rows = site.taken(region, inputs)
+        rows = site.taken(builder, inputs)
         if rows is not None:
-            return replace(rows, places=region.set_apart(rows.places, "x_set_apart")) if scanned else rows
-    x = site.left(region, inputs)
-    x = region.set_apart(x, "x_set_apart") if scanned else x
-    return _padded(region, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
+            return replace(rows, places=builder.set_apart(rows.places, "x_set_apart")) if scanned else rows
+    x = site.left(builder, inputs)
+    x = builder.set_apart(x, "x_set_apart") if scanned else x
+    return _padded(builder, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
 
 
-def _padded(region: Region, site: Site, x: str, rows: int, columns: int, label: str, side: int) -> str:
+def _padded(builder: GraphBuilder, site: Site, x: str, rows: int, columns: int, label: str, side: int) -> str:
     """An operand with as many rows and columns more behind it."""
     if not rows and not columns:
         return x
     lead = (0,) if site.stacked else ()
     fill = ""
     if site.fill[side]:
-        fill = region.number(site.fill[side], site.dtype, f"{label}_fill")
+        fill = builder.number(site.fill[side], site.dtype, f"{label}_fill")
     pads = (*lead, 0, 0, *lead, rows, columns)
-    return region.pad(x, pads, f"{label}_padded", fill)
+    return builder.pad(x, pads, f"{label}_padded", fill)
 
 
 def _products(
-    region: Region,
+    builder: GraphBuilder,
     site: Site,
     geometry: _Geometry,
     xs: list[list[str]],
@@ -173,7 +173,7 @@ def _products(
     columns: Sequence[str],
 ) -> list[list[str]]:
     """Sums of tile products for every (m, n); `columns` are the labels of n, '*' for a Scan's."""
-    operator = tile_operator(region.emission, geometry.tile, site.dtype, site.right_dtype)
+    operator = tile_operator(builder.emission, geometry.tile, site.dtype, site.right_dtype)
     out = []
     depth = [str(k) for k in range(len(ws))]
     down = list(zip(*ws, strict=True))
@@ -186,73 +186,75 @@ def _products(
             mnk = [product + k for k in depth]
             terms: Sequence[str]
             if len(row) >= _RUN:
-                terms = region.add_run(operator, (row, tiles), labels, DOMAIN, mnk)
+                terms = builder.add_run(operator, (row, tiles), labels, DOMAIN, mnk)
             else:
                 each = zip(row, tiles, labels, mnk, strict=True)
-                terms = [region.add(operator, (x, w), a, domain=DOMAIN, mnk=b) for x, w, a, b in each]
-            line.append(region.total(terms, f"c_{i}{tag}", site.accumulator))
+                terms = [builder.add(operator, (x, w), a, domain=DOMAIN, mnk=b) for x, w, a, b in each]
+            line.append(builder.total(terms, f"c_{i}{tag}", site.accumulator))
         out.append(line)
     return out
 
 
-def _join(region: Region, blocks: list[list[str]], label: str) -> str:
+def _join(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
     m, n = len(blocks), len(blocks[0])
     if m == n == 1:
         return blocks[0][0]
-    function = concat2d(region.emission, m, n)
+    function = concat2d(builder.emission, m, n)
     flat = [block for row in blocks for block in row]
-    return region.add(function, flat, label, domain=DOMAIN)
+    return builder.add(function, flat, label, domain=DOMAIN)
 
 
-def _unrolled(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
     if not site.stacked:
-        return _side_by_side(region, site, geometry, x, right)
-    xs = [region.value(f"x_{b}") for b in range(site.batch)]
-    region.split(x, [1] * site.batch, 0, xs, "x_split")
-    rights = right.each(region)
+        return _side_by_side(builder, site, geometry, x, right)
+    xs = [builder.value(f"x_{b}") for b in range(site.batch)]
+    builder.split(x, [1] * site.batch, 0, xs, "x_split")
+    rights = right.each(builder)
     parts = []
     for b, (one, operand) in enumerate(zip(xs, rights, strict=True)):
-        inner = region.inner(str(b))
+        inner = builder.inner(str(b))
         matrix = inner.reshape(one, (geometry.M, geometry.K), "x")
         z = _side_by_side(inner, site, geometry, matrix, operand)
         parts.append(inner.reshape(z, (1, geometry.M, geometry.N), "y_each"))
-        region.nodes += inner.nodes
-    return region.concat(parts, 0, "y_stack")
+        builder.nodes += inner.nodes
+    return builder.concat(parts, 0, "y_stack")
 
 
-def _side_by_side(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _side_by_side(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
     """Every product of one matrix, a node each."""
-    xs = cut(region, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
-    ws = right.tiles(region, geometry.ks, geometry.ns, geometry.tile[1:])
+    xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
+    ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
     labels = [str(n) for n in range(len(geometry.ns))]
-    return _join(region, _products(region, site, geometry, xs, ws, labels), "y")
+    return _join(builder, _products(builder, site, geometry, xs, ws, labels), "y")
 
 
 def _column(
-    region: Region, site: Site, geometry: _Geometry, xs: list[list[str]], w: str, width: int, n: str
+    builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], w: str, width: int, n: str
 ) -> str:
     """One column of output tiles, (M, width), from the (K, width) matrix `w`."""
     tag = "" if n == "*" else f"_{n}"
-    ws = cut(region, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
-    return _join(region, _products(region, site, geometry, xs, ws, [n]), f"y{tag}")
+    ws = cut(builder, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
+    return _join(builder, _products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
-def _scan(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
-    return (_scan_stack if site.stacked else _scan_matrix)(region, site, geometry, x, right)
+def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+    return (_scan_stack if site.stacked else _scan_matrix)(builder, site, geometry, x, right)
 
 
-def _scan_stack(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _scan_stack(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
     """A Scan over the matrices of the stack, each in scan form or, if it is small, side by side."""
-    body = region.inner("matrix")
+    body = builder.inner("matrix")
     given = body.value("x")
     inputs = [Value(given, site.dtype, (geometry.M, geometry.K))]
     small = geometry.products <= _SMALL
     whole = small or (_by_rows(geometry) and _narrow(geometry))
-    stacks, operand = right.handed(region, body, geometry.ns, geometry.tile[2], site.right_dtype, whole=whole)
+    stacks, operand = right.handed(
+        builder, body, geometry.ns, geometry.tile[2], site.right_dtype, whole=whole
+    )
     inputs += [value for _, value in stacks]
     form = _side_by_side if small else _scan_matrix
     made = form(body, site, geometry, given, operand)
-    return region.scan(
+    return builder.scan(
         "matrices",
         body,
         inputs=inputs,
@@ -280,28 +282,28 @@ def _by_rows(geometry: _Geometry) -> bool:
     return m > 1 and columns > _SMALL and 2 * rows <= columns
 
 
-def _scan_matrix(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
     tm, tk, _ = geometry.tile
     if _by_rows(geometry):
-        return _scan_rows(region, site, geometry, x, right)
-    xs = cut(region, x, geometry.ms, geometry.ks, (tm, tk), "x")
-    return _scan_columns(region, site, geometry, xs, right)
+        return _scan_rows(builder, site, geometry, x, right)
+    xs = cut(builder, x, geometry.ms, geometry.ks, (tm, tk), "x")
+    return _scan_columns(builder, site, geometry, xs, right)
 
 
 def _scan_columns(
-    region: Region, site: Site, geometry: _Geometry, xs: list[list[str]], right: Operand
+    builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], right: Operand
 ) -> str:
     """(M, N) from the row blocks: whole columns by a Scan, a ragged last one beside it."""
     tn = geometry.tile[2]
     full = sum(width == tn for width in geometry.ns)
     parts = []
     if full:
-        stacked = right.columns(region, full, tn)
-        body = region.inner("column")
+        stacked = right.columns(builder, full, tn)
+        body = builder.inner("column")
         given = body.value("w")
         made = _column(body, site, geometry, xs, given, tn, "*")
         # the Scan stacks columns along axis 1: (M, n, TN), which reads as (M, n * TN)
-        scanned = region.scan(
+        scanned = builder.scan(
             "columns",
             body,
             inputs=[Value(given, site.right_dtype, (geometry.K, tn))],
@@ -309,86 +311,88 @@ def _scan_columns(
             over=[stacked],
             output_axis=1,
         )
-        parts.append(region.add("Flatten", (scanned,), "y_full", attributes={"axis": 1}))
+        parts.append(builder.add("Flatten", (scanned,), "y_full", attributes={"axis": 1}))
     if full < len(geometry.ns):
         width = geometry.ns[-1]
-        rest = right.matrix(region, full * tn, width)
-        parts.append(_column(region, site, geometry, xs, rest, width, str(full)))
-    return region.concat(parts, 1, "y")
+        rest = right.matrix(builder, full * tn, width)
+        parts.append(_column(builder, site, geometry, xs, rest, width, str(full)))
+    return builder.concat(parts, 1, "y")
 
 
-def _scan_rows(region: Region, site: Site, geometry: _Geometry, x: str | Taken, right: Operand) -> str:
+def _scan_rows(
+    builder: GraphBuilder, site: Site, geometry: _Geometry, x: str | GatheredRows, right: Operand
+) -> str:
     """A Scan over whole blocks of rows; in it the products side by side, or a Scan over columns."""
     tm, tk, tn = geometry.tile
     full = sum(height == tm for height in geometry.ms)
     rest = geometry.M - full * tm
     narrow = _narrow(geometry)
-    ws = right.tiles(region, geometry.ks, geometry.ns, (tk, tn)) if narrow else []
-    right = right if narrow else right.prepared(region, geometry.ns, tn)
+    ws = right.tiles(builder, geometry.ks, geometry.ns, (tk, tn)) if narrow else []
+    right = right if narrow else right.prepared(builder, geometry.ns, tn)
     rows, width, dtype = (x, geometry.K, site.dtype) if isinstance(x, str) else (x.index, x.taps, "int64")
 
-    def line(region: Region, given: str, height: int) -> str:
+    def line(builder: GraphBuilder, given: str, height: int) -> str:
         one = _Geometry(geometry.tile, [height], geometry.ks, geometry.ns)
-        if isinstance(x, Taken):
-            given = region.add("Gather", (x.places, given), "x_taken")
-            given = region.reshape(given, (height, geometry.K), "x_met")
-        xs = cut(region, given, [height], geometry.ks, (tm, tk), "x")
+        if isinstance(x, GatheredRows):
+            given = builder.add("Gather", (x.places, given), "x_taken")
+            given = builder.reshape(given, (height, geometry.K), "x_met")
+        xs = cut(builder, given, [height], geometry.ks, (tm, tk), "x")
         if not narrow:
-            return _scan_columns(region, site, one, xs, right)
+            return _scan_columns(builder, site, one, xs, right)
         labels = [str(n) for n in range(len(one.ns))]
-        return _join(region, _products(region, site, one, xs, ws, labels), "y")
+        return _join(builder, _products(builder, site, one, xs, ws, labels), "y")
 
     parts = []
-    top = region.slice(rows, (0, 0), (full * tm, width), "x_rows") if rest else rows
-    blocks = region.reshape(top, (full, tm, width), "x_blocks")
-    body = region.inner("row")
+    top = builder.slice(rows, (0, 0), (full * tm, width), "x_rows") if rest else rows
+    blocks = builder.reshape(top, (full, tm, width), "x_blocks")
+    body = builder.inner("row")
     given = body.value("x")
     made = line(body, given, tm)
-    scanned = region.scan(
+    scanned = builder.scan(
         "rows",
         body,
         inputs=[Value(given, dtype, (tm, width))],
         outputs=[Value(made, site.accumulator, (tm, geometry.N))],
         over=[blocks],
     )
-    parts.append(region.reshape(scanned, (full * tm, geometry.N), "y_rows"))
+    parts.append(builder.reshape(scanned, (full * tm, geometry.N), "y_rows"))
     if rest:
-        tail = region.slice(rows, (full * tm, 0), (geometry.M, width), "x_rest")
-        beside = region.inner("rest")
+        tail = builder.slice(rows, (full * tm, 0), (geometry.M, width), "x_rest")
+        beside = builder.inner("rest")
         parts.append(line(beside, tail, rest))
-        region.nodes += beside.nodes
-    return region.concat(parts, 0, "y")
+        builder.nodes += beside.nodes
+    return builder.concat(parts, 0, "y")
 
 
-def _batched(region: Region, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
     """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k; a stack has an axis more."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
     lead = (site.batch,) if site.stacked else ()
     d = len(lead)
-    tiles = right.blocks(region, (k, n), tk, tn)
-    x = region.reshape(x, (*lead, m, tm, 1, k, tk), "x_blocks")
-    x = region.transpose(x, (*range(d), d, d + 2, d + 3, d + 1, d + 4), "x_tiles")
-    products = multiplied(region, x, tiles, site.dtype, site.right_dtype, "products", mnk="*,*,*")
-    summed = region.reduce_sum(products, d + 2, "sums")
-    turned = region.transpose(summed, (*range(d), d, d + 2, d + 1, d + 3), "y_blocks")
-    return region.reshape(turned, (*lead, geometry.M, geometry.N), "y")
+    tiles = right.blocks(builder, (k, n), tk, tn)
+    x = builder.reshape(x, (*lead, m, tm, 1, k, tk), "x_blocks")
+    x = builder.transpose(x, (*range(d), d, d + 2, d + 3, d + 1, d + 4), "x_tiles")
+    products = multiplied(builder, x, tiles, site.dtype, site.right_dtype, "products", mnk="*,*,*")
+    summed = builder.reduce_sum(products, d + 2, "sums")
+    turned = builder.transpose(summed, (*range(d), d, d + 2, d + 1, d + 3), "y_blocks")
+    return builder.reshape(turned, (*lead, geometry.M, geometry.N), "y")
 
 
 _FORMS = {"unrolled": _unrolled, "lab": _unrolled, "scan": _scan, "batched": _batched}
 
 
-def _emit_lab(region: Region, site: Site, geometry: _Geometry) -> None:
+def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
     """One node that calls a function whose body is the textbook's: splits, products, sums, concat."""
     tm, tk, tn = geometry.tile
-    emission = region.emission
-    body = Region(emission, "", "")
+    emission = builder.emission
+    body = GraphBuilder(emission, "", "")
     formal = ["X", *(f"X{i + 2}" for i in range(len(site.inputs) - 1))]
     if site.bias:
         formal[-1] = "C"
     given = list(site.inputs)
     if site.weight is not None:
-        whole = stored(site.weight, geometry.K, site.fill[1]).matrix(region, 0, geometry.N)
+        whole = stored(site.weight, geometry.K, site.fill[1]).matrix(builder, 0, geometry.N)
         formal.insert(1, "W")
         given.insert(1, whole)
         here = [name for name in formal if name != "W"]
@@ -403,5 +407,5 @@ def _emit_lab(region: Region, site: Site, geometry: _Geometry) -> None:
     opsets = {"": emission.opset, DOMAIN: 1}
     # sites of one size may differ in what stands before and behind the products
     name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), gathered(body.nodes), opsets))
-    region.add(name, given, "lab", outputs=(site.output,), domain=DOMAIN)
-    region.nodes[-1].name = site.name
+    builder.add(name, given, "lab", outputs=(site.output,), domain=DOMAIN)
+    builder.nodes[-1].name = site.name

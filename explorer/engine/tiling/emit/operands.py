@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from explorer.engine.graph.model import Derived, Tensor, Value
-from explorer.engine.tiling.builder import Region
+from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit import weights
 from explorer.engine.tiling.emit.operators import cut
 from explorer.engine.tiling.sites import Weight
@@ -23,28 +23,35 @@ Stacks = list[tuple[str, Value]]
 class Operand(Protocol):
     """W (K, N), or a stack of them, K and N padded as the plan says."""
 
-    def each(self, region: Region) -> Sequence[Operand]:
+    def each(self, builder: GraphBuilder) -> Sequence[Operand]:
         """The matrices of a stack."""
 
     def tiles(
-        self, region: Region, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
+        self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
         """Value names of all tiles, by k and n."""
 
-    def matrix(self, region: Region, first: int, width: int) -> str:
+    def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         """The columns from `first`, (K, width)."""
 
-    def columns(self, region: Region, count: int, width: int) -> str:
+    def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
         """The first columns of tiles, (count, K, width)."""
 
-    def blocks(self, region: Region, grid: tuple[int, int], height: int, width: int) -> str:
+    def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
         """Every tile, (n, k, TK, TN) or (batch, 1, n, k, TK, TN); `grid` is (k, n)."""
 
-    def prepared(self, region: Region, ns: Sequence[int], width: int) -> Operand:
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
         """The operand cut into columns outside of a loop over rows."""
 
     def handed(
-        self, region: Region, body: Region, ns: Sequence[int], width: int, dtype: str, *, whole: bool
+        self,
+        builder: GraphBuilder,
+        body: GraphBuilder,
+        ns: Sequence[int],
+        width: int,
+        dtype: str,
+        *,
+        whole: bool,
     ) -> tuple[Stacks, Operand]:
         """What a Scan over the stack runs over, and the operand inside its body."""
 
@@ -82,26 +89,26 @@ class _Stored:
         self.key = (weight.name, weight.transposed, weight.layout, self.at, K)
         self.named = weight.name if weight.batch == 1 or at is None else f"{weight.name}/{at}"
 
-    def each(self, region: Region) -> Sequence[Operand]:
+    def each(self, builder: GraphBuilder) -> Sequence[Operand]:
         return [_Stored(self.weight, self.K, self.fill, at) for at in range(self.weight.batch)]
 
     def tiles(
-        self, region: Region, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
+        self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
         assert self.at is not None
         grid = len(ks), len(ns)
         key = (*self.key, "tiles", tile, tuple(ks), tuple(ns))
-        bundles = region.emission.bundles
+        bundles = builder.emission.bundles
         if key not in bundles:
-            tiles = weights.Tiles(self.weight, tile, (ks, ns), self.at, self.fill)
+            tiles = weights.WeightTiles(self.weight, tile, (ks, ns), self.at, self.fill)
             names = [f"{self.named}/tile_{k}_{n}" for k, n in tiles.places]
-            bundles[key] = tiles.bundle(region.emission.uniques(names))
+            bundles[key] = tiles.bundle(builder.emission.uniques(names))
         found = bundles[key].names
         if self.weight.transposed:
             return [list(found[k :: grid[0]]) for k in range(grid[0])]
         return [list(found[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
-    def matrix(self, region: Region, first: int, width: int) -> str:
+    def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         weight = self.weight
         same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
@@ -113,50 +120,59 @@ class _Stored:
                 # an initializer, however many Identity nodes lead to it: other sites share it
                 return weight.name
             stored = weight.tensor
-            return region.emission.store(
+            return builder.emission.store(
                 (weight.name, "as stored"),
                 f"{weight.name}/matrix",
                 lambda name: Tensor(name, stored.dtype, stored.shape, stored.payload),
             )
-        return region.emission.store(
+        return builder.emission.store(
             (*self.key, "matrix", first, width),
             f"{self.named}/matrix_{self.K}x{width}",
             lambda name: weights.dense(name, weight, self.K, width, first, self.at, self.fill),
         )
 
-    def columns(self, region: Region, count: int, width: int) -> str:
-        return region.emission.store(
+    def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
+        return builder.emission.store(
             (*self.key, "columns", width, count),
             f"{self.named}/columns_{width}",
             lambda name: weights.columns(name, self.weight, count, self.K, width, self.at, self.fill),
         )
 
-    def blocks(self, region: Region, grid: tuple[int, int], height: int, width: int) -> str:
-        return region.emission.store(
+    def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
+        return builder.emission.store(
             (*self.key, "blocks", height, width),
             f"{self.named}/blocks_{height}x{width}",
             lambda name: weights.blocks(name, self.weight, grid, height, width, self.fill),
         )
 
-    def prepared(self, region: Region, ns: Sequence[int], width: int) -> Operand:
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
         return self
 
     def handed(
-        self, region: Region, body: Region, ns: Sequence[int], width: int, dtype: str, *, whole: bool
+        self,
+        builder: GraphBuilder,
+        body: GraphBuilder,
+        ns: Sequence[int],
+        width: int,
+        dtype: str,
+        *,
+        whole: bool,
     ) -> tuple[Stacks, Operand]:
         N = sum(ns)
         if whole:
             name = body.value("w")
-            stacks = [(self.matrix(region, 0, N), Value(name, dtype, (self.K, N)))]
+            stacks = [(self.matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
             return stacks, _Flowing(name, 1, (self.K, N))
         full = sum(n == width for n in ns)
         stacks, inner = [], _Handed("", "")
         if full:
             inner.cut = body.value("w_columns")
-            stacks.append((self.columns(region, full, width), Value(inner.cut, dtype, (full, self.K, width))))
+            stacks.append(
+                (self.columns(builder, full, width), Value(inner.cut, dtype, (full, self.K, width)))
+            )
         if full < len(ns):
             inner.rest = body.value("w_rest")
-            rest = self.matrix(region, full * width, ns[-1])
+            rest = self.matrix(builder, full * width, ns[-1])
             stacks.append((rest, Value(inner.rest, dtype, (self.K, ns[-1]))))
         return stacks, inner
 
@@ -169,47 +185,54 @@ class _Flowing:
         self.batch = batch
         self.K, self.N = size
 
-    def each(self, region: Region) -> Sequence[Operand]:
-        names = [region.value(f"w_{b}") for b in range(self.batch)]
-        region.split(self.name, [1] * self.batch, 0, names, "w_split")
+    def each(self, builder: GraphBuilder) -> Sequence[Operand]:
+        names = [builder.value(f"w_{b}") for b in range(self.batch)]
+        builder.split(self.name, [1] * self.batch, 0, names, "w_split")
         size = (self.K, self.N)
         return [
-            _Flowing(region.reshape(name, size, f"w_{b}_matrix"), 1, size) for b, name in enumerate(names)
+            _Flowing(builder.reshape(name, size, f"w_{b}_matrix"), 1, size) for b, name in enumerate(names)
         ]
 
     def tiles(
-        self, region: Region, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
+        self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
-        return cut(region, self.name, ks, ns, tile, "w")
+        return cut(builder, self.name, ks, ns, tile, "w")
 
-    def matrix(self, region: Region, first: int, width: int) -> str:
+    def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         if (first, width) == (0, self.N):
             return self.name
-        return region.slice(self.name, (0, first), (self.K, first + width), f"w_{first}")
+        return builder.slice(self.name, (0, first), (self.K, first + width), f"w_{first}")
 
-    def columns(self, region: Region, count: int, width: int) -> str:
-        cropped = self.matrix(region, 0, count * width)
+    def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
+        cropped = self.matrix(builder, 0, count * width)
         if count == 1:
-            return region.reshape(cropped, (1, self.K, width), "w_column")
-        apart = region.reshape(cropped, (self.K, count, width), "w_apart")
-        return region.transpose(apart, (1, 0, 2), "w_columns")
+            return builder.reshape(cropped, (1, self.K, width), "w_column")
+        apart = builder.reshape(cropped, (self.K, count, width), "w_apart")
+        return builder.transpose(apart, (1, 0, 2), "w_columns")
 
-    def blocks(self, region: Region, grid: tuple[int, int], height: int, width: int) -> str:
+    def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
         k, n = grid
         lead = (self.batch,) if self.batch != 1 else ()
         d = len(lead)
-        apart = region.reshape(self.name, (*lead, k, height, n, width), "w_apart")
-        tiles = region.transpose(apart, (*range(d), d + 2, d, d + 1, d + 3), "w_tiles")
-        return region.reshape(tiles, (*lead, 1, n, k, height, width), "w_blocks") if lead else tiles
+        apart = builder.reshape(self.name, (*lead, k, height, n, width), "w_apart")
+        tiles = builder.transpose(apart, (*range(d), d + 2, d, d + 1, d + 3), "w_tiles")
+        return builder.reshape(tiles, (*lead, 1, n, k, height, width), "w_blocks") if lead else tiles
 
-    def prepared(self, region: Region, ns: Sequence[int], width: int) -> Operand:
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
         full = sum(n == width for n in ns)
-        cut_ = self.columns(region, full, width) if full else ""
-        rest = self.matrix(region, full * width, ns[-1]) if full < len(ns) else ""
+        cut_ = self.columns(builder, full, width) if full else ""
+        rest = self.matrix(builder, full * width, ns[-1]) if full < len(ns) else ""
         return _Handed(cut_, rest)
 
     def handed(
-        self, region: Region, body: Region, ns: Sequence[int], width: int, dtype: str, *, whole: bool
+        self,
+        builder: GraphBuilder,
+        body: GraphBuilder,
+        ns: Sequence[int],
+        width: int,
+        dtype: str,
+        *,
+        whole: bool,
     ) -> tuple[Stacks, Operand]:
         name = body.value("w")
         return [(self.name, Value(name, dtype, (self.K, self.N)))], _Flowing(name, 1, (self.K, self.N))
@@ -227,27 +250,34 @@ class _Handed:
         self.cut = cut
         self.rest = rest
 
-    def each(self, region: Region) -> Sequence[Operand]:
+    def each(self, builder: GraphBuilder) -> Sequence[Operand]:
         raise AssertionError("columns are of one matrix")
 
     def tiles(
-        self, region: Region, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
+        self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
         raise AssertionError("columns are scanned")
 
-    def matrix(self, region: Region, first: int, width: int) -> str:
+    def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         return self.rest
 
-    def columns(self, region: Region, count: int, width: int) -> str:
+    def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
         return self.cut
 
-    def blocks(self, region: Region, grid: tuple[int, int], height: int, width: int) -> str:
+    def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
         raise AssertionError("columns are scanned")
 
-    def prepared(self, region: Region, ns: Sequence[int], width: int) -> Operand:
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
         return self
 
     def handed(
-        self, region: Region, body: Region, ns: Sequence[int], width: int, dtype: str, *, whole: bool
+        self,
+        builder: GraphBuilder,
+        body: GraphBuilder,
+        ns: Sequence[int],
+        width: int,
+        dtype: str,
+        *,
+        whole: bool,
     ) -> tuple[Stacks, Operand]:
         raise AssertionError("columns are of one matrix")

@@ -11,7 +11,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Function, dtype_code
 from explorer.engine.graph.tile_metadata import DOMAIN
-from explorer.engine.tiling.builder import Emission, Region
+from explorer.engine.tiling.builder import Emission, GraphBuilder
 
 __all__ = ["HALVES", "concat2d", "cut", "multiplied", "split2d", "tile_operator"]
 
@@ -30,7 +30,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
     name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
 
     def make(name: str) -> Function:
-        body = Region(emission, "", "")
+        body = GraphBuilder(emission, "", "")
         bands = ["X"]
         if len(rows) > 1:
             bands = [f"band_{i}" for i in range(len(rows))]
@@ -50,15 +50,15 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
 
 
 def cut(
-    region: Region, x: str, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int], label: str
+    builder: GraphBuilder, x: str, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int], label: str
 ) -> list[list[str]]:
     """The blocks of a matrix as value names; a matrix of one block stays what it is."""
     if len(rows) == len(cols) == 1:
         return [[x]]
-    function = split2d(region.emission, rows, cols, tile)
-    names = _grid(region.value(label), len(rows), len(cols))
+    function = split2d(builder.emission, rows, cols, tile)
+    names = _grid(builder.value(label), len(rows), len(cols))
     flat = [name for row in names for name in row]
-    region.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
+    builder.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
     return names
 
 
@@ -66,7 +66,7 @@ def concat2d(emission: Emission, m: int, n: int) -> str:
     """The function that joins m x n blocks, given row by row."""
 
     def make(name: str) -> Function:
-        body = Region(emission, "", "")
+        body = GraphBuilder(emission, "", "")
         grid = _grid("X", m, n)
         bands = [body.concat(row, 1, f"band_{i}") for i, row in enumerate(grid)]
         body.concat(bands, 0, "Y")
@@ -96,31 +96,33 @@ def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, ri
     name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}{kinds}"
 
     def make(name: str) -> Function:
-        body = Region(emission, "", "")
+        body = GraphBuilder(emission, "", "")
         multiplied(body, "A", "B", dtype, right, "C")
         return Function(DOMAIN, name, ("A", "B"), ("C",), tuple(body.nodes), emission.opsets)
 
     return emission.function(name, make)
 
 
-def multiplied(region: Region, a: str, b: str, dtype: str, right: str, label: str, mnk: str = "") -> str:
+def multiplied(
+    builder: GraphBuilder, a: str, b: str, dtype: str, right: str, label: str, mnk: str = ""
+) -> str:
     """The nodes that multiply two matrices, or stacks of them, with sums in the accumulator's type."""
     left_name, right_name = (name.rsplit("/", 1)[-1] for name in (a, b))
     if "int" not in dtype:
         if dtype in HALVES:
             to = {"to": dtype_code("float32")}
-            a = region.add("Cast", (a,), f"{left_name}32", attributes=to)
-            b = region.add("Cast", (b,), f"{right_name}32", attributes=to)
-        return region.add("MatMul", (a, b), label, mnk=mnk)
+            a = builder.add("Cast", (a,), f"{left_name}32", attributes=to)
+            b = builder.add("Cast", (b,), f"{right_name}32", attributes=to)
+        return builder.add("MatMul", (a, b), label, mnk=mnk)
     if (dtype, right) != ("uint8", "int8"):
-        return region.add("MatMulInteger", (a, b), label, mnk=mnk)
+        return builder.add("MatMulInteger", (a, b), label, mnk=mnk)
     # onnxruntime adds up pairs of these in 16 bits on processors without VNNI, and saturates: the same
     # numbers with an offset take its exact kernel
-    wide = region.add("Cast", (b,), f"{right_name}32", attributes={"to": dtype_code("int32")})
-    offset = region.number(128, np.int32, f"{label}_offset")
-    moved = region.add("Add", (wide, offset), f"{right_name}_moved")
-    narrow = region.add("Cast", (moved,), f"{right_name}_unsigned", attributes={"to": dtype_code("uint8")})
+    wide = builder.add("Cast", (b,), f"{right_name}32", attributes={"to": dtype_code("int32")})
+    offset = builder.number(128, np.int32, f"{label}_offset")
+    moved = builder.add("Add", (wide, offset), f"{right_name}_moved")
+    narrow = builder.add("Cast", (moved,), f"{right_name}_unsigned", attributes={"to": dtype_code("uint8")})
     zeros = [
-        region.number(zero, np.uint8, f"{label}_{side}") for zero, side in ((0, "zero"), (128, "other_zero"))
+        builder.number(zero, np.uint8, f"{label}_{side}") for zero, side in ((0, "zero"), (128, "other_zero"))
     ]
-    return region.add("MatMulInteger", (a, narrow, *zeros), label, mnk=mnk)
+    return builder.add("MatMulInteger", (a, narrow, *zeros), label, mnk=mnk)

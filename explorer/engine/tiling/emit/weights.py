@@ -17,7 +17,7 @@ from explorer.engine.graph.model import Computed, Span, Tensor
 from explorer.engine.graph.repeated_nodes import Bundle
 from explorer.engine.tiling.sites import Weight
 
-__all__ = ["Tiles", "blocks", "column_sums", "columns", "dense"]
+__all__ = ["WeightTiles", "blocks", "column_sums", "columns", "dense"]
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
@@ -226,7 +226,7 @@ def blocks(
     slabs: list[Computed] = []
     for b in range(weight.batch):
         if weight.transposed:
-            slabs += Tiles(weight, (height, width), sizes, b, fill).payloads()
+            slabs += WeightTiles(weight, (height, width), sizes, b, fill).payloads()
         else:
             slabs += _Slabs(weight, corners, height, width, b, fill).payloads()
     shape = (grid[1], grid[0], height, width)
@@ -245,7 +245,7 @@ def column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64
     return np.concatenate(made)
 
 
-class Tiles:
+class WeightTiles:
     """The tiles of one matrix, an initializer each.
 
     In the order in which the weight is stored they are cut a band at a time, one copy for all tiles along it:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.kinds import conv, dequantized, einsum, integer, linear, packed, untiled
-from explorer.engine.tiling.sites import Look, Site
+from explorer.engine.tiling.sites import Site, SiteContext
 
 __all__ = ["KINDS", "Kind"]
 
-Kind = Callable[[Node, Look], Site | str]
+Kind = Callable[[Node, SiteContext], Site | str]
 
 KINDS: Mapping[tuple[str, str], Kind] = {
     **untiled.KINDS,

@@ -6,59 +6,59 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.builder import Region
+from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.convolution_windows import (
-    Axis,
+    ConvWindow,
     Groups,
     Kernel,
-    Window,
+    WindowAxis,
     convolved,
     transposed,
 )
 from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
-from explorer.engine.tiling.sites import Look, Make, Site, Weight
+from explorer.engine.tiling.sites import OperandBuilder, Site, SiteContext, Weight
 
 __all__ = ["KINDS", "convolution", "grouped"]
 
 
 def convolution(
     node: Node,
-    look: Look,
+    context: SiteContext,
     types: Sequence[str] = FLOATS,
-    around: Callable[[Region, Sequence[str]], str] | None = None,
+    around: Callable[[GraphBuilder, Sequence[str]], str] | None = None,
 ) -> Site | str:
     """The site that a Conv or ConvTranspose is, or the reason why it is none.
 
     Args:
         node: The operator.
-        look: The graph around it.
+        context: The graph around it.
         types: Element types that are tiled.
         around: Makes what stands around an image; None for zero.
     """
     backwards = node.op == "ConvTranspose"
-    if node.inputs[0] in look.constants:
+    if node.inputs[0] in context.constants:
         return "its input is constant: a runtime folds it away"
     if node.inputs[0] == node.inputs[1]:
         return "its input is its own kernel"
-    dtype = look.dtype(node.inputs[0]) or "float32"
+    dtype = context.dtype(node.inputs[0]) or "float32"
     if dtype not in types:
         return f"its type is {dtype}, tiled are {', '.join(types)}"
-    shape, out = look.shape(node.inputs[0]), look.shape(node.outputs[0])
+    shape, out = context.shape(node.inputs[0]), context.shape(node.outputs[0])
     if isinstance(shape, str):
         return shape
     if isinstance(out, str):
         return out
-    opened = look.opened(node.inputs[0])
+    opened = context.opened(node.inputs[0])
     sized = bool(opened - {0})
     if sized:
-        closed = look.static(node.inputs[0])
+        closed = context.static(node.inputs[0])
         strided = any(s != 1 for s in node.attributes.get("strides") or ())
         same = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
         if isinstance(closed, str) and (1 in opened or backwards or (same and strided)):
             return closed
-    stored = look.constants.resolve(node.inputs[1])
-    kernel = tuple(stored[0].shape[a] for a in stored[2]) if stored else look.static(node.inputs[1])
+    stored = context.constants.resolve(node.inputs[1])
+    kernel = tuple(stored[0].shape[a] for a in stored[2]) if stored else context.static(node.inputs[1])
     if isinstance(kernel, str):
         return "the shape of its kernel is not known"
     if stored is not None and stored[0].payload is None:
@@ -67,7 +67,7 @@ def convolution(
     misfit = _misfit(node, shape, kernel, out, count)
     if misfit:
         return misfit
-    axes: tuple[Axis, ...]
+    axes: tuple[WindowAxis, ...]
     if backwards:
         axes = transposed(node.attributes, shape[2:], kernel[2:], out[2:])
     else:
@@ -75,10 +75,10 @@ def convolution(
     if tuple(a.out for a in axes) != out[2:]:
         return f"its output is said to be {list(out)}, and is not by its attributes"
     given, made = shape[1] // count, out[1] // count
-    groups = grouped(node, look, axes, shape[0], Groups(count, 1, given, made), stored is not None)
+    groups = grouped(node, context, axes, shape[0], Groups(count, 1, given, made), stored is not None)
     if isinstance(groups, str):
         return groups
-    window = Window(axes, groups, sized)
+    window = ConvWindow(axes, groups, sized)
     if stored is None:
         if backwards:
             return "a transposed convolution with a computed kernel: left as it was"
@@ -114,13 +114,13 @@ def _misfit(
 
 
 def grouped(
-    node: Node, look: Look, axes: Sequence[Axis], images: int, groups: Groups, stored: bool
+    node: Node, context: SiteContext, axes: Sequence[WindowAxis], images: int, groups: Groups, stored: bool
 ) -> Groups | str:
     """How the groups of a convolution are packed, or why they are left alone.
 
     Args:
         node: The operator.
-        look: What was asked, and the tile.
+        context: What was asked, and the tile.
         axes: Of the convolution.
         images: Of its input.
         groups: How its channels are grouped.
@@ -130,41 +130,41 @@ def grouped(
         return groups
     taps = math.prod(a.taps for a in axes)
     deep, wide = taps * groups.given, groups.made
-    if look.grouped == "leave":
+    if context.grouped == "leave":
         kind = "depthwise: " if groups.given == 1 else ""
         return (
             f"{kind}{groups.count:,} groups of {deep:,} x {wide:,} are left for the vector unit;"
             " '--grouped pack' packs them into tiles"
         )
     rows = images * math.prod(a.positions for a in axes)
-    tk, tn = look.pack(node.label, node.op, (rows, deep, wide))
+    tk, tn = context.pack(node.label, node.op, (rows, deep, wide))
     pack = max(1, min(tk // deep, tn // wide, groups.count)) if stored else 1
     return Groups(groups.count, pack, groups.given, groups.made)
 
 
-def _computed(window: Window) -> Make:
+def _computed(window: ConvWindow) -> OperandBuilder:
     """The operand from a kernel that is computed, (output channels, input channels, ...)."""
     groups = window.groups
 
-    def make(region: Region, inputs: Sequence[str]) -> str:
+    def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         apart = (groups.count, groups.made, groups.given, window.taps)
-        w = region.reshape(inputs[1], apart, "kernel_apart")
-        w = region.transpose(w, (0, 3, 2, 1), "kernel_turned")
+        w = builder.reshape(inputs[1], apart, "kernel_apart")
+        w = builder.transpose(w, (0, 3, 2, 1), "kernel_turned")
         lead = (groups.count,) if groups.count != 1 else ()
-        return region.reshape(w, (*lead, window.K, window.N), "kernel_matrix")
+        return builder.reshape(w, (*lead, window.K, window.N), "kernel_matrix")
 
     return make
 
 
 def _site(
     node: Node,
-    window: Window,
+    window: ConvWindow,
     shape: tuple[int, ...],
     size: tuple[int, ...],
     dtype: str,
-    right: Weight | Make,
+    right: Weight | OperandBuilder,
     opened: bool,
-    around: Callable[[Region, Sequence[str]], str] | None,
+    around: Callable[[GraphBuilder, Sequence[str]], str] | None,
 ) -> Site:
     """The site; `opened` says that the number of images is known at run time only."""
     x, kernel = node.inputs[0], node.inputs[1]
@@ -175,13 +175,13 @@ def _site(
     slid = shape[2:] if node.op == "ConvTranspose" else [a.out for a in window.axes]
     macs = shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.given * groups.made
 
-    def fill(region: Region, given: Sequence[str]) -> str:
-        return around(region, given) if around is not None and window.surrounded else ""
+    def fill(builder: GraphBuilder, given: Sequence[str]) -> str:
+        return around(builder, given) if around is not None and window.surrounded else ""
 
-    def finish(region: Region, z: str, given: Sequence[str]) -> str:
-        z = fold(region, z, given[0], window)
-        z = scaled(region, z, dtype, 1.0, given[-1] if bias else "", 1.0)
-        return region.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
+    def finish(builder: GraphBuilder, z: str, given: Sequence[str]) -> str:
+        z = fold(builder, z, given[0], window)
+        z = scaled(builder, z, dtype, 1.0, given[-1] if bias else "", 1.0)
+        return builder.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
 
     return Site(
         node=node,
@@ -192,8 +192,8 @@ def _site(
         N=window.N,
         dtype=dtype,
         inputs=(*inputs, bias) if bias else inputs,
-        left=lambda region, given: unfold(region, given[0], window, fill(region, given)),
-        taken=lambda region, given: taken(region, given[0], window, shape[0], fill(region, given)),
+        left=lambda builder, given: unfold(builder, given[0], window, fill(builder, given)),
+        taken=lambda builder, given: taken(builder, given[0], window, shape[0], fill(builder, given)),
         right=right,
         finish=finish,
         bias=bool(bias),
@@ -202,7 +202,7 @@ def _site(
     )
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
+KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
     ("", "Conv"): convolution,
     ("", "ConvTranspose"): convolution,
 }

@@ -20,13 +20,13 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Tensor
 
-__all__ = ["Axis", "Groups", "Kernel", "Window", "convolved", "transposed"]
+__all__ = ["WindowAxis", "Groups", "Kernel", "ConvWindow", "convolved", "transposed"]
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
-class Axis(Struct, frozen=True):
+class WindowAxis(Struct, frozen=True):
     """One spatial axis.
 
     Attributes:
@@ -95,7 +95,7 @@ class Groups(Struct, frozen=True):
         return -(-self.count // self.pack)
 
 
-class Window(Struct, frozen=True):
+class ConvWindow(Struct, frozen=True):
     """A convolution of any kind as a product: `batch` times X (images x positions, K) W (K, N).
 
     Attributes:
@@ -104,7 +104,7 @@ class Window(Struct, frozen=True):
         opened: The size of the images is known at run time only.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[WindowAxis, ...]
     groups: Groups
     opened: bool = False
 
@@ -150,7 +150,9 @@ class Window(Struct, frozen=True):
         return all(a.plain for a in self.axes)
 
 
-def convolved(attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int]) -> tuple[Axis, ...]:
+def convolved(
+    attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int]
+) -> tuple[WindowAxis, ...]:
     """The axes of a convolution.
 
     Args:
@@ -175,13 +177,13 @@ def convolved(attributes: Mapping[str, Any], shape: Sequence[int], kernel: Seque
             before = behind = 0
         out = max((n + before + behind - reach) // s + 1, 0)
         places = (np.arange(out) * s)[:, None] + np.arange(k) * d
-        axes.append(Axis(places[None], np.arange(k)[None], (before, behind), n, out, s, d))
+        axes.append(WindowAxis(places[None], np.arange(k)[None], (before, behind), n, out, s, d))
     return tuple(axes)
 
 
 def transposed(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], out: Sequence[int]
-) -> tuple[Axis, ...]:
+) -> tuple[WindowAxis, ...]:
     """The axes of a transposed convolution.
 
     Output o gets tap k of input i where o + pad = i s + k d. All outputs of one remainder of o by the stride
@@ -215,7 +217,7 @@ def transposed(
         places = np.arange(positions)[None, :, None] + shifts[:, None, :] + before
         # a tap that a phase does not have meets the first pad
         places = np.where(there[:, None, :], places, 0)
-        axes.append(Axis(places, table, (before, max(0, last + 1 - n)), n, o, 1))
+        axes.append(WindowAxis(places, table, (before, max(0, last + 1 - n)), n, o, 1))
     return tuple(axes)
 
 
@@ -253,7 +255,7 @@ class Kernel(Struct, frozen=True):
 
     tensor: Tensor
     axes: tuple[int, ...]
-    window: Window
+    window: ConvWindow
     inward: bool
 
     def __call__(self, at: int, k: int, n: int, height: int, width: int, fill: int) -> Array:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, tensor_from_array
-from explorer.engine.tiling.builder import Region
+from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import conv, linear
 from explorer.engine.tiling.kinds.integer import (
     BYTES,
@@ -28,7 +28,7 @@ from explorer.engine.tiling.kinds.integer import (
     rescaled,
     slid,
 )
-from explorer.engine.tiling.sites import Look, Site
+from explorer.engine.tiling.sites import Site, SiteContext
 
 __all__ = ["KINDS"]
 
@@ -53,30 +53,34 @@ class _Quantised(Struct, frozen=True):
     axis: int
 
 
-def _quantised(look: Look, name: str) -> _Quantised | None:
+def _quantised(context: SiteContext, name: str) -> _Quantised | None:
     """How a value was quantised; None if it was not, or in a way that is not tiled."""
-    node = look.constants.producers.get(name)
+    node = context.constants.producers.get(name)
     if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
         return None
-    scale = numbers(look, node.inputs[1])
+    scale = numbers(context, node.inputs[1])
     point = node.inputs[2] if len(node.inputs) > 2 else ""
-    zero = numbers(look, point) if point else np.zeros((), np.int8)
+    zero = numbers(context, point) if point else np.zeros((), np.int8)
     if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
         return None
     return _Quantised(node, node.inputs[0], scale, zero, int(node.attributes.get("axis", 1)))
 
 
-def _type(look: Look, name: str) -> str | None:
-    stored = look.constants.resolve(name)
-    return stored[0].dtype if stored is not None else look.dtype(name)
+def _type(context: SiteContext, name: str) -> str | None:
+    stored = context.constants.resolve(name)
+    return stored[0].dtype if stored is not None else context.dtype(name)
 
 
-def _integers(node: Node, look: Look) -> Site | str | None:
+def _integers(node: Node, context: SiteContext) -> Site | str | None:
     """The site in integers; None where the operator is one of floats."""
-    x, w = (_quantised(look, name) for name in node.inputs[:2])
+    x, w = (_quantised(context, name) for name in node.inputs[:2])
     if x is None or w is None or node.inputs[0] == node.inputs[1]:
         return None
-    if _type(look, x.name) not in BYTES or _type(look, w.name) not in BYTES or x.name in look.constants:
+    if (
+        _type(context, x.name) not in BYTES
+        or _type(context, w.name) not in BYTES
+        or x.name in context.constants
+    ):
         return None
     if x.scale.size != 1 or x.zero.size != 1:
         return None
@@ -84,10 +88,10 @@ def _integers(node: Node, look: Look) -> Site | str | None:
     if any(float(attributes.get(factor, 1.0)) != 1.0 for factor in ("alpha", "beta")):
         return None
     if w.scale.size != 1 or w.zero.size != 1:
-        shape = look.shape(w.name)
+        shape = context.shape(w.name)
         rank = len(shape) if not isinstance(shape, str) else 2
         columns = 0 if node.op == "Conv" or attributes.get("transB", 0) else rank - 1
-        if w.axis % rank != columns or w.name not in look.constants:
+        if w.axis % rank != columns or w.name not in context.constants:
             return None
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     absorbed = [x.node, w.node]
@@ -95,7 +99,7 @@ def _integers(node: Node, look: Look) -> Site | str | None:
     tail = rescaled(scale)
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias:
-        found = _bias(look, bias, scale)
+        found = _bias(context, bias, scale)
         if found is None:
             return None
         stored, maker = found
@@ -105,10 +109,10 @@ def _integers(node: Node, look: Look) -> Site | str | None:
         else:
             tail = _added(tail, stored)
     if node.op == "Conv":
-        base = slid(node, look, x.name, w.name, terms.a)
+        base = slid(node, context, x.name, w.name, terms.a)
     else:
-        base = matrix(node, look, x.name, w.name, node.op)
-    site = integral(node, look, base, terms, tail)
+        base = matrix(node, context, x.name, w.name, node.op)
+    site = integral(node, context, base, terms, tail)
     return replace(site, absorbed=tuple(absorbed)) if isinstance(site, Site) else site
 
 
@@ -117,13 +121,13 @@ def _one(zero: Array) -> int | Array:
     return int(flat[0]) if (flat == flat[0]).all() else flat
 
 
-def _bias(look: Look, name: str, scale: Array) -> tuple[Array, Node | None] | None:
+def _bias(context: SiteContext, name: str, scale: Array) -> tuple[Array, Node | None] | None:
     """The bias in the integers of the sum if it was quantised so, else in floats; None if it is computed."""
-    found = _quantised(look, name)
+    found = _quantised(context, name)
     if found is None:
-        plain = numbers(look, name)
+        plain = numbers(context, name)
         return None if plain is None else (plain.astype(np.float32), None)
-    stored = numbers(look, found.name)
+    stored = numbers(context, found.name)
     if stored is None:
         return None
     same = np.array_equal(np.broadcast_to(found.scale, scale.shape), scale) if found.scale.ndim < 2 else False
@@ -135,27 +139,27 @@ def _bias(look: Look, name: str, scale: Array) -> tuple[Array, Node | None] | No
 def _added(tail: Tail, bias: Array) -> Tail:
     """A tail with a bias in floats behind it."""
 
-    def both(region: Region, z: str, spread: Spread) -> str:
-        z = tail(region, z, spread)
+    def both(builder: GraphBuilder, z: str, spread: Spread) -> str:
+        z = tail(builder, z, spread)
         values = np.ascontiguousarray(spread(bias).astype(np.float32))
-        return region.add(
-            "Add", (z, region.constant(tensor_from_array("", values), "bias_float")), "float_biased"
+        return builder.add(
+            "Add", (z, builder.constant(tensor_from_array("", values), "bias_float")), "float_biased"
         )
 
     return both
 
 
 def _or_floats(
-    kind: Callable[[Node, Look], Site | str],
-) -> Callable[[Node, Look], Site | str]:
-    def found(node: Node, look: Look) -> Site | str:
-        site = _integers(node, look)
-        return kind(node, look) if site is None else site
+    kind: Callable[[Node, SiteContext], Site | str],
+) -> Callable[[Node, SiteContext], Site | str]:
+    def found(node: Node, context: SiteContext) -> Site | str:
+        site = _integers(node, context)
+        return kind(node, context) if site is None else site
 
     return found
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
+KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
     ("", "Gemm"): _or_floats(linear.product),
     ("", "MatMul"): _or_floats(linear.product),
     ("", "Conv"): _or_floats(conv.convolution),

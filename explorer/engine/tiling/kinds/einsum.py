@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.builder import Region, Size
+from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
-from explorer.engine.tiling.sites import Look, Make, Site, Weight
+from explorer.engine.tiling.sites import OperandBuilder, Site, SiteContext, Weight
 
 __all__ = ["KINDS"]
 
@@ -45,22 +45,22 @@ def _terms(equation: str, ranks: tuple[int, int]) -> _Terms | str:
     return _Terms(left, right, out.replace("...", letters))
 
 
-def _einsum(node: Node, look: Look) -> Site | str:
+def _einsum(node: Node, context: SiteContext) -> Site | str:
     """The site that an Einsum is, or the reason why it is none."""
     if len(node.inputs) != 2:
         return "it multiplies no two operands"
-    constant = [name in look.constants for name in node.inputs]
+    constant = [name in context.constants for name in node.inputs]
     if all(constant):
         return "both operands are constant: a runtime folds it away"
     # the operand that comes from the data counts as the left one
     order = (1, 0) if constant[0] else (0, 1)
     names = [node.inputs[i] for i in order]
-    shapes = [look.shape(name) for name in names]
+    shapes = [context.shape(name) for name in names]
     for shape in shapes:
         if isinstance(shape, str):
             return shape
     a, b = (tuple(shape) for shape in shapes if not isinstance(shape, str))
-    dtype = look.dtype(names[0])
+    dtype = context.dtype(names[0])
     if dtype is not None and dtype not in FLOATS:
         return f"its type is {dtype}, tiled are {', '.join(FLOATS)}"
     equation = node.attributes["equation"]
@@ -77,17 +77,17 @@ def _einsum(node: Node, look: Look) -> Site | str:
     groups = _groups(left, right, terms.out)
     if isinstance(groups, str):
         return groups
-    opened = {c: (0, i) for i, c in enumerate(left) if i in look.opened(names[0])}
+    opened = {c: (0, i) for i, c in enumerate(left) if i in context.opened(names[0])}
     if not constant[order[1]]:
-        second = look.opened(names[1])
+        second = context.opened(names[1])
         opened.update({c: (1, i) for i, c in enumerate(right) if i in second and c not in opened})
     else:
         second = frozenset()
-    first = look.opened(names[0])
+    first = context.opened(names[0])
     if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
         # a fixed length of 1 would be repeated
         return "an axis is open in one operand and fixed in the other: bind it with --dim"
-    return _site(node, look, names, (left, right, terms.out), groups, sizes, opened, dtype or "float32")
+    return _site(node, context, names, (left, right, terms.out), groups, sizes, opened, dtype or "float32")
 
 
 def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str] | str:
@@ -105,7 +105,7 @@ def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str] | str:
 
 def _site(
     node: Node,
-    look: Look,
+    context: SiteContext,
     names: Sequence[str],
     letters: tuple[str, str, str],
     groups: tuple[str, str, str, str],
@@ -124,7 +124,7 @@ def _site(
     B, M, K, N = lengths
     dynamic = tuple(axis for axis, is_open in zip(("batch", "M", "K", "N"), free, strict=True) if is_open)
     stacked = B != 1 or "batch" in dynamic
-    weight = _weight(look, names[1], right, groups, sizes)
+    weight = _weight(context, names[1], right, groups, sizes)
     inputs = (names[0],) if isinstance(weight, Weight) or names[0] == names[1] else tuple(names)
 
     def length(group: str, given: Sequence[str]) -> Size:
@@ -139,27 +139,27 @@ def _site(
         which, axis = opened[letter]
         return given[min(which, len(given) - 1)], axis
 
-    def operand(at: int, term: str, parts: tuple[str, str], label: str) -> Make:
-        def make(region: Region, given: Sequence[str]) -> str:
+    def operand(at: int, term: str, parts: tuple[str, str], label: str) -> OperandBuilder:
+        def make(builder: GraphBuilder, given: Sequence[str]) -> str:
             x = given[min(at, len(given) - 1)]
             wanted = batch + parts[0] + parts[1]
             if wanted != term:
-                x = region.transpose(x, [term.index(c) for c in wanted], f"{label}_turned")
+                x = builder.transpose(x, [term.index(c) for c in wanted], f"{label}_turned")
             axes = (batch, *parts) if stacked else parts
             target = [length(part, given) for part in axes]
             same = len(term) == len(target) and all(len(part) == 1 for part in axes)
-            return x if same else region.reshape(x, target, f"{label}_matrix")
+            return x if same else builder.reshape(x, target, f"{label}_matrix")
 
         return make
 
-    def finish(region: Region, z: str, given: Sequence[str]) -> str:
-        z = scaled(region, z, dtype, 1.0, "", 1.0)
+    def finish(builder: GraphBuilder, z: str, given: Sequence[str]) -> str:
+        z = scaled(builder, z, dtype, 1.0, "", 1.0)
         made = batch + rows + columns
         groups_ = (batch, rows, columns) if stacked else (rows, columns)
         if (batch and not stacked) or not all(len(group) == 1 for group in groups_):
-            z = region.reshape(z, [size(c, given) for c in made], "apart")
+            z = builder.reshape(z, [size(c, given) for c in made], "apart")
         if made != out:
-            z = region.transpose(z, [made.index(c) for c in out], "shaped")
+            z = builder.transpose(z, [made.index(c) for c in out], "shaped")
         return z
 
     return Site(
@@ -179,10 +179,10 @@ def _site(
 
 
 def _weight(
-    look: Look, name: str, term: str, groups: tuple[str, str, str, str], sizes: Mapping[str, int]
+    context: SiteContext, name: str, term: str, groups: tuple[str, str, str, str], sizes: Mapping[str, int]
 ) -> Weight | None:
     """The second operand as a stored weight, if its bytes lie as matrices of the product."""
-    found = look.constants.resolve(name)
+    found = context.constants.resolve(name)
     if found is None or found[0].payload is None:
         return None
     tensor, stored, axes, chain = found
@@ -195,4 +195,4 @@ def _weight(
     return None
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {("", "Einsum"): _einsum}
+KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {("", "Einsum"): _einsum}

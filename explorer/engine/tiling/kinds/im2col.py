@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from explorer.engine.graph.model import tensor_from_array
-from explorer.engine.tiling.builder import Region
-from explorer.engine.tiling.kinds.convolution_windows import Axis, Window
-from explorer.engine.tiling.sites import Taken
+from explorer.engine.tiling.builder import GraphBuilder
+from explorer.engine.tiling.kinds.convolution_windows import ConvWindow, WindowAxis
+from explorer.engine.tiling.sites import GatheredRows
 
 __all__ = ["fold", "taken", "unfold"]
 
@@ -25,40 +25,42 @@ _ALL = (1 << 31) - 1
 """End of a slice of all images."""
 
 
-def unfold(region: Region, x: str, window: Window, fill: str = "") -> str:
+def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") -> str:
     """The nodes that make X, (images x positions, K) or a stack of them, from the images.
 
     Args:
-        region: Where they are written.
+        builder: Where they are written.
         x: The images, (images, channels, ...).
         window: How they are taken.
         fill: Value name of what stands around an image; '' for zero.
     """
     axes, groups = window.axes, window.groups
-    x = _channels_last(region, x, window, fill)
+    x = _channels_last(builder, x, window, fill)
     if window.opened:
-        return _slid(region, x, window)
-    if not window.plain or (region.emission.opset < 10 and any(a.step != 1 for a in axes)):
+        return _slid(builder, x, window)
+    if not window.plain or (builder.emission.opset < 10 and any(a.step != 1 for a in axes)):
         channels = groups.packs * groups.pack * groups.given
-        x = region.reshape(x, (0, math.prod(a.whole for a in axes), channels), "images_places")
-        x = region.add("Gather", (x, _index(region, axes)), "images_gathered", attributes={"axis": 1})
+        x = builder.reshape(x, (0, math.prod(a.whole for a in axes), channels), "images_places")
+        x = builder.add("Gather", (x, _index(builder, axes)), "images_gathered", attributes={"axis": 1})
     elif any(a.step != 1 for a in axes):
-        x = _strided(region, x, axes)
+        x = _strided(builder, x, axes)
     if window.batch == 1:
-        return region.reshape(x, (-1, window.K), "met")
+        return builder.reshape(x, (-1, window.K), "met")
     deep = groups.pack * groups.given
     # without a Gather the positions lie as they are counted
     apart = (-1, window.phases, window.positions, window.taps, groups.packs, deep)
-    x = region.reshape(x, apart, "met_apart")
-    x = region.transpose(x, (1, 4, 0, 2, 3, 5), "met_turned")
-    return region.reshape(x, (window.batch, -1, window.K), "met")
+    x = builder.reshape(x, apart, "met_apart")
+    x = builder.transpose(x, (1, 4, 0, 2, 3, 5), "met_turned")
+    return builder.reshape(x, (window.batch, -1, window.K), "met")
 
 
-def taken(region: Region, x: str, window: Window, images: int, fill: str = "") -> Taken | None:
+def taken(
+    builder: GraphBuilder, x: str, window: ConvWindow, images: int, fill: str = ""
+) -> GatheredRows | None:
     """The images as the places that positions take, and which; None where nothing has to be looked up.
 
     Args:
-        region: Where the nodes are written.
+        builder: Where the nodes are written.
         x: The images, (images, channels, ...).
         window: How they are taken.
         images: How many there are.
@@ -66,30 +68,30 @@ def taken(region: Region, x: str, window: Window, images: int, fill: str = "") -
     """
     if window.opened or window.plain or window.batch != 1:
         return None
-    x = _channels_last(region, x, window, fill)
-    places = region.reshape(x, (-1, window.groups.pack * window.groups.given), "images_places")
-    index = _index(region, window.axes)
+    x = _channels_last(builder, x, window, fill)
+    places = builder.reshape(x, (-1, window.groups.pack * window.groups.given), "images_places")
+    index = _index(builder, window.axes)
     if images != 1:
         whole = math.prod(a.whole for a in window.axes)
         starts = np.arange(images, dtype=np.int64).reshape(-1, *(1,) * 2 * len(window.axes)) * whole
-        first = region.constant(tensor_from_array("", starts), "places_images")
-        index = region.add("Add", (first, index), "places_from_images")
-    return Taken(places, region.reshape(index, (-1, window.taps), "places_met"), window.taps)
+        first = builder.constant(tensor_from_array("", starts), "places_images")
+        index = builder.add("Add", (first, index), "places_from_images")
+    return GatheredRows(places, builder.reshape(index, (-1, window.taps), "places_met"), window.taps)
 
 
-def _channels_last(region: Region, x: str, window: Window, fill: str) -> str:
+def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
     """The images with what stands around them, their channels last."""
     axes, groups = window.axes, window.groups
     rank = len(axes)
     room = groups.packs * groups.pack * groups.given - groups.count * groups.given
     if room or any(any(a.pads) for a in axes):
         before = (0, 0, *(a.pads[0] for a in axes))
-        x = region.pad(x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill)
-    x = region.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
+        x = builder.pad(x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill)
+    x = builder.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
     return x
 
 
-def _slid(region: Region, x: str, window: Window) -> str:
+def _slid(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
     """X of images of any size: a Slice for each tap, ends counted from behind."""
     axes, groups = window.axes, window.groups
     rank, taps = len(axes), []
@@ -100,19 +102,19 @@ def _slid(region: Region, x: str, window: Window) -> str:
         label = "tap_" + "_".join(map(str, tap))
         if any(left) or any(starts) or any(s != 1 for s in steps):
             bounds = starts, [-n or _ALL for n in left], range(1, rank + 1), steps
-            given = [region.integers(values, f"{label}_{at}") for at, values in enumerate(bounds)]
-            taps.append(region.add("Slice", (x, *given), label))
+            given = [builder.integers(values, f"{label}_{at}") for at, values in enumerate(bounds)]
+            taps.append(builder.add("Slice", (x, *given), label))
         else:
             taps.append(x)
-    x = region.concat(taps, rank + 1, "images_met")
+    x = builder.concat(taps, rank + 1, "images_met")
     if groups.packs == 1:
-        return region.reshape(x, (-1, window.K), "met")
-    x = region.reshape(x, (-1, window.taps, groups.packs, groups.pack * groups.given), "met_apart")
-    x = region.transpose(x, (2, 0, 1, 3), "met_turned")
-    return region.reshape(x, (groups.packs, -1, window.K), "met")
+        return builder.reshape(x, (-1, window.K), "met")
+    x = builder.reshape(x, (-1, window.taps, groups.packs, groups.pack * groups.given), "met_apart")
+    x = builder.transpose(x, (2, 0, 1, 3), "met_turned")
+    return builder.reshape(x, (groups.packs, -1, window.K), "met")
 
 
-def _index(region: Region, axes: Sequence[Axis]) -> str:
+def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
     """The places that every position takes, (positions, taps) in C order of the axes; phases before."""
     rank = len(axes)
     phased = any(a.phases != 1 for a in axes)
@@ -123,52 +125,52 @@ def _index(region: Region, axes: Sequence[Axis]) -> str:
         shape = [1] * (3 * rank if phased else 2 * rank)
         for kind, size in enumerate(axis.places.shape if phased else axis.places.shape[1:]):
             shape[kind * rank + i] = size
-        part = region.constant(
+        part = builder.constant(
             tensor_from_array("", (axis.places * inner).reshape(shape).astype(np.int64)), f"places_{i}"
         )
-        total = region.add("Add", (part, total), f"places_from_{i}") if total else part
+        total = builder.add("Add", (part, total), f"places_from_{i}") if total else part
         inner *= axis.whole
     return total
 
 
-def _strided(region: Region, x: str, axes: Sequence[Axis]) -> str:
+def _strided(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
     """Every so many elements of each axis of images whose channels lie last."""
     given = ([0] * len(axes), [a.whole for a in axes], range(1, len(axes) + 1), [a.step for a in axes])
     labels = ("starts", "ends", "axes", "steps")
     bounds = [
-        region.integers(values, f"images_strided_{label}")
+        builder.integers(values, f"images_strided_{label}")
         for values, label in zip(given, labels, strict=True)
     ]
-    return region.add("Slice", (x, *bounds), "images_strided")
+    return builder.add("Slice", (x, *bounds), "images_strided")
 
 
-def _refolded(region: Region, z: str, x: str, window: Window) -> str:
+def _refolded(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     """Images of any size from the products."""
     axes, groups = window.axes, window.groups
     packed = groups.packs * window.N
     if groups.packs != 1:
-        z = region.transpose(z, (1, 0, 2), "made_joined")
+        z = builder.transpose(z, (1, 0, 2), "made_joined")
     # positions = (size + pads - reach) / step + 1
-    sizes = region.slice(region.add("Shape", (x,), "images_shape"), (2,), (_ALL,), "images_sizes")
+    sizes = builder.slice(builder.add("Shape", (x,), "images_shape"), (2,), (_ALL,), "images_sizes")
     room = [sum(a.pads) - (a.taps - 1) * a.spread - 1 for a in axes]
-    counts = region.add("Add", (sizes, region.integers(room, "images_room")), "images_reach")
+    counts = builder.add("Add", (sizes, builder.integers(room, "images_room")), "images_reach")
     if any(a.step != 1 for a in axes):
-        steps = region.integers([a.step for a in axes], "images_steps")
-        counts = region.add("Div", (counts, steps), "images_last")
-    one = region.integers((1,), "images_one")
-    counts = region.add("Add", (counts, one), "images_positions")
-    ends = region.integers((-1,), "images_all"), counts, region.integers((packed,), "images_made")
-    z = region.add("Reshape", (z, region.concat(ends, 0, "made_shape")), "made_places")
+        steps = builder.integers([a.step for a in axes], "images_steps")
+        counts = builder.add("Div", (counts, steps), "images_last")
+    one = builder.integers((1,), "images_one")
+    counts = builder.add("Add", (counts, one), "images_positions")
+    ends = builder.integers((-1,), "images_all"), counts, builder.integers((packed,), "images_made")
+    z = builder.add("Reshape", (z, builder.concat(ends, 0, "made_shape")), "made_places")
     if packed == groups.count * groups.made:
         return z
     rank, channels = len(axes), groups.count * groups.made
-    return region.slice(z, (0,) * (rank + 2), (*(_ALL,) * (rank + 1), channels), "made_shown")
+    return builder.slice(z, (0,) * (rank + 2), (*(_ALL,) * (rank + 1), channels), "made_shown")
 
 
-def fold(region: Region, z: str, x: str, window: Window) -> str:
+def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     """The nodes that make images with the channels last from the products; `x` are the images given."""
     if window.opened:
-        return _refolded(region, z, x, window)
+        return _refolded(builder, z, x, window)
     axes, groups = window.axes, window.groups
     rank = len(axes)
     phases, positions = [a.phases for a in axes], [a.positions for a in axes]
@@ -176,18 +178,18 @@ def fold(region: Region, z: str, x: str, window: Window) -> str:
     channels = groups.count * groups.made
     packed = groups.packs * window.N
     if window.batch == 1:
-        z = region.reshape(z, (-1, *made, packed), "made_places")
+        z = builder.reshape(z, (-1, *made, packed), "made_places")
     elif window.phases == 1:
-        z = region.reshape(z, (groups.packs, -1, window.positions, window.N), "made_apart")
-        z = region.transpose(z, (1, 2, 0, 3), "made_joined")
-        z = region.reshape(z, (-1, *made, packed), "made_places")
+        z = builder.reshape(z, (groups.packs, -1, window.positions, window.N), "made_apart")
+        z = builder.transpose(z, (1, 2, 0, 3), "made_joined")
+        z = builder.reshape(z, (-1, *made, packed), "made_places")
     else:
-        z = region.reshape(z, (*phases, groups.packs, -1, *positions, window.N), "made_apart")
+        z = builder.reshape(z, (*phases, groups.packs, -1, *positions, window.N), "made_apart")
         # (phases, packs, images, positions, N) -> images, each position with its phases, packs, N
         turns = [at for i in range(rank) for at in (rank + 2 + i, i)]
-        z = region.transpose(z, (rank + 1, *turns, rank, 2 * rank + 2), "made_joined")
-        z = region.reshape(z, (-1, *made, packed), "made_places")
+        z = builder.transpose(z, (rank + 1, *turns, rank, 2 * rank + 2), "made_joined")
+        z = builder.reshape(z, (-1, *made, packed), "made_places")
     out = [a.out for a in axes]
     if [*made, packed] != [*out, channels]:
-        z = region.slice(z, (0,) * (rank + 2), (_ALL, *out, channels), "made_shown")
+        z = builder.slice(z, (0,) * (rank + 2), (_ALL, *out, channels), "made_shown")
     return z

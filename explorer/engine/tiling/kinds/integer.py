@@ -20,11 +20,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, dtype_code, tensor_from_array
-from explorer.engine.tiling.builder import Region
+from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.sites import Look, Make, Site, Weight
+from explorer.engine.tiling.sites import OperandBuilder, Site, SiteContext, Weight
 
 __all__ = [
     "BYTES",
@@ -52,7 +52,7 @@ Zero = int | Array | str
 Spread = Callable[[Array], Array]
 """Numbers, one for every column of the product, in the shape in which they meet it."""
 
-Tail = Callable[[Region, str, Spread], str]
+Tail = Callable[[GraphBuilder, str, Spread], str]
 """Writes what comes behind the sum in int32, to numbers of the output's type."""
 
 
@@ -71,20 +71,20 @@ class Terms(Struct, frozen=True):
     given: str = ""
 
 
-def numbers(look: Look, name: str) -> Array | None:
+def numbers(context: SiteContext, name: str) -> Array | None:
     """The numbers of a stored value; None if it is computed."""
-    found = look.constants.resolve(name)
+    found = context.constants.resolve(name)
     if found is None or found[0].payload is None:
         return None
     tensor, _, axes, _ = found
     return tensor.array().transpose(axes)
 
 
-def _zero(look: Look, name: str) -> Zero:
+def _zero(context: SiteContext, name: str) -> Zero:
     """A zero point as it is known."""
     if not name:
         return 0
-    stored = numbers(look, name)
+    stored = numbers(context, name)
     if stored is None:
         return name
     flat = stored.reshape(-1).astype(np.int64)
@@ -95,12 +95,14 @@ def _input(node: Node, at: int) -> str:
     return node.inputs[at] if len(node.inputs) > at else ""
 
 
-def integral(node: Node, look: Look, base: Site | str, terms: Terms, tail: Tail | None) -> Site | str:
+def integral(
+    node: Node, context: SiteContext, base: Site | str, terms: Terms, tail: Tail | None
+) -> Site | str:
     """The site of an operator on integers, made of the one that the same operator on floats would be.
 
     Args:
         node: The operator.
-        look: The graph around it.
+        context: The graph around it.
         base: The site of a Gemm, MatMul or Conv of the same operands, whose `finish` only moves elements.
         terms: Zero points and bias.
         tail: What comes behind the sum; None if the sum is the output.
@@ -108,7 +110,7 @@ def integral(node: Node, look: Look, base: Site | str, terms: Terms, tail: Tail 
     if isinstance(base, str):
         return base
     given = list(base.inputs)
-    other = base.weight.tensor.dtype if base.weight is not None else look.dtype(base.inputs[-1])
+    other = base.weight.tensor.dtype if base.weight is not None else context.dtype(base.inputs[-1])
     if other not in BYTES:
         return f"its weight is of type {other}, tiled are {', '.join(BYTES)}"
     at: dict[str, int] = {}
@@ -122,19 +124,19 @@ def integral(node: Node, look: Look, base: Site | str, terms: Terms, tail: Tail 
     if packed and not (isinstance(terms.b, int) and terms.b == 0):
         return "groups whose weights have a zero point: left as they were"
     moved = base.finish
-    rank = len(_shape_of(look, node.outputs[0]))
+    rank = len(_shape_of(context, node.outputs[0]))
 
     def spread(values: Array) -> Array:
         """One for every channel, where channels lie first."""
         return values.reshape(-1, *(1,) * (rank - 2)) if packed and values.size > 1 else values
 
-    def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
+    def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         if packed:
-            z = moved(region, z, inputs)
-        z = _reckoned(region, z, inputs, at, base, terms, spread)
+            z = moved(builder, z, inputs)
+        z = _reckoned(builder, z, inputs, at, base, terms, spread)
         if tail is not None:
-            z = tail(region, z, spread)
-        return z if packed else moved(region, z, inputs)
+            z = tail(builder, z, spread)
+        return z if packed else moved(builder, z, inputs)
 
     return replace(
         base,
@@ -146,13 +148,13 @@ def integral(node: Node, look: Look, base: Site | str, terms: Terms, tail: Tail 
     )
 
 
-def _shape_of(look: Look, name: str) -> tuple[int, ...]:
-    shape = look.shape(name)
+def _shape_of(context: SiteContext, name: str) -> tuple[int, ...]:
+    shape = context.shape(name)
     return () if isinstance(shape, str) else shape
 
 
 def _reckoned(
-    region: Region,
+    builder: GraphBuilder,
     z: str,
     inputs: Sequence[str],
     at: Mapping[str, int],
@@ -170,66 +172,78 @@ def _reckoned(
         if isinstance(a, int) and not terms.given:
             added = added - a * sums
     if added.any():
-        z = region.add("Add", (z, _whole(region, spread(added), "bias")), "biased")
+        z = builder.add("Add", (z, _whole(builder, spread(added), "bias")), "biased")
     if terms.given:
-        z = region.add("Add", (z, inputs[at[terms.given]]), "bias_added")
+        z = builder.add("Add", (z, inputs[at[terms.given]]), "bias_added")
     worth = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.given)))
     some = not (isinstance(b, int) and b == 0)
-    zero = _zero_value(region, a, inputs, at, "x_zero", column=True) if worth or some else ""
+    zero = _zero_value(builder, a, inputs, at, "x_zero", column=True) if worth or some else ""
     if zero and worth:
         if sums is not None:
-            below = _whole(region, spread(sums), "w_sums")
+            below = _whole(builder, spread(sums), "w_sums")
         else:
             assert not isinstance(right, Weight)
-            below = _summed(region, right, inputs, base, 0, "w", "")
-        lost = region.add("Mul", (zero, below), "x_zero_worth")
-        z = region.add("Sub", (z, lost), "x_zero_off")
+            below = _summed(builder, right, inputs, base, 0, "w", "")
+        lost = builder.add("Mul", (zero, below), "x_zero_worth")
+        z = builder.add("Sub", (z, lost), "x_zero_off")
     if some:
-        beside = _zero_value(region, b, inputs, at, "w_zero", column=False)
-        across = _summed(region, base.left, inputs, base, 1, "x", zero)
-        lost = region.add("Mul", (across, beside), "w_zero_worth")
-        z = region.add("Sub", (z, lost), "w_zero_off")
+        beside = _zero_value(builder, b, inputs, at, "w_zero", column=False)
+        across = _summed(builder, base.left, inputs, base, 1, "x", zero)
+        lost = builder.add("Mul", (across, beside), "w_zero_worth")
+        z = builder.add("Sub", (z, lost), "w_zero_off")
     return z
 
 
-def _whole(region: Region, values: Array, label: str) -> str:
+def _whole(builder: GraphBuilder, values: Array, label: str) -> str:
     """A Constant in int32; sums wrap around there as they do in the products."""
-    return region.constant(tensor_from_array("", np.ascontiguousarray(values.astype(np.int32))), label)
+    return builder.constant(tensor_from_array("", np.ascontiguousarray(values.astype(np.int32))), label)
 
 
 def _zero_value(
-    region: Region, zero: Zero, inputs: Sequence[str], at: Mapping[str, int], label: str, *, column: bool
+    builder: GraphBuilder,
+    zero: Zero,
+    inputs: Sequence[str],
+    at: Mapping[str, int],
+    label: str,
+    *,
+    column: bool,
 ) -> str:
     """A zero point in int32; '' for zero."""
     if isinstance(zero, str):
-        return region.add("Cast", (inputs[at[zero]],), label, attributes={"to": dtype_code("int32")})
+        return builder.add("Cast", (inputs[at[zero]],), label, attributes={"to": dtype_code("int32")})
     if isinstance(zero, int):
-        return _whole(region, np.asarray(zero), label) if zero else ""
-    return _whole(region, zero[:, None] if column else zero, label)
+        return _whole(builder, np.asarray(zero), label) if zero else ""
+    return _whole(builder, zero[:, None] if column else zero, label)
 
 
 def _summed(
-    region: Region, make: Make, inputs: Sequence[str], base: Site, axis: int, label: str, zero: str
+    builder: GraphBuilder,
+    make: OperandBuilder,
+    inputs: Sequence[str],
+    base: Site,
+    axis: int,
+    label: str,
+    zero: str,
 ) -> str:
     """The sums of an operand along its depth, in int32: of its columns (axis 0) or rows (axis 1)."""
-    inner = region.inner(f"{label}_sums")
+    inner = builder.inner(f"{label}_sums")
     matrix = make(inner, inputs)
-    region.nodes += inner.nodes
-    wide = region.add("Cast", (matrix,), f"{label}_wide", attributes={"to": dtype_code("int32")})
+    builder.nodes += inner.nodes
+    wide = builder.add("Cast", (matrix,), f"{label}_wide", attributes={"to": dtype_code("int32")})
     if zero:
-        wide = region.add("Sub", (wide, zero), f"{label}_centred")
+        wide = builder.add("Sub", (wide, zero), f"{label}_centred")
     along = axis + (1 if base.stacked else 0)
-    return region.unsqueeze(region.reduce_sum(wide, along, f"{label}_total"), along, f"{label}_along")
+    return builder.unsqueeze(builder.reduce_sum(wide, along, f"{label}_total"), along, f"{label}_along")
 
 
 def requantised(scale: Array, zero: Array) -> Tail:
     """Times `scale` in float32, rounded half to even, with the zero point, saturated: as onnxruntime does."""
 
-    def tail(region: Region, z: str, spread: Spread) -> str:
-        z = rescaled(scale)(region, z, spread)
-        one = region.number(1, np.float32, "quantum")
-        point = region.constant(tensor_from_array("", zero.reshape(())), "y_zero")
-        return region.add("QuantizeLinear", (z, one, point), "requantised")
+    def tail(builder: GraphBuilder, z: str, spread: Spread) -> str:
+        z = rescaled(scale)(builder, z, spread)
+        one = builder.number(1, np.float32, "quantum")
+        point = builder.constant(tensor_from_array("", zero.reshape(())), "y_zero")
+        return builder.add("QuantizeLinear", (z, one, point), "requantised")
 
     return tail
 
@@ -237,81 +251,81 @@ def requantised(scale: Array, zero: Array) -> Tail:
 def rescaled(scale: Array) -> Tail:
     """Times `scale` in float32."""
 
-    def tail(region: Region, z: str, spread: Spread) -> str:
-        z = region.add("Cast", (z,), "y_float", attributes={"to": dtype_code("float32")})
+    def tail(builder: GraphBuilder, z: str, spread: Spread) -> str:
+        z = builder.add("Cast", (z,), "y_float", attributes={"to": dtype_code("float32")})
         values = np.ascontiguousarray(spread(scale.reshape(-1) if scale.size > 1 else scale.reshape(())))
-        return region.add("Mul", (z, region.constant(tensor_from_array("", values), "scale")), "rescaled")
+        return builder.add("Mul", (z, builder.constant(tensor_from_array("", values), "scale")), "rescaled")
 
     return tail
 
 
-def _fits(zero: Zero, look: Look, name: str) -> bool:
+def _fits(zero: Zero, context: SiteContext, name: str) -> bool:
     """Whether a zero point that is computed is a single number."""
     if not isinstance(zero, str):
         return True
-    shape = look.static(name)
+    shape = context.static(name)
     return not isinstance(shape, str) and shape in ((), (1,))
 
 
-def _checked(node: Node, look: Look, at: tuple[int, int]) -> tuple[Zero, Zero] | str:
+def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zero, Zero] | str:
     """The zero points of an operator, whose inputs they are, or why they are not taken."""
     names = [_input(node, i) for i in at]
-    zeros = [_zero(look, name) for name in names]
-    if not all(_fits(zero, look, name) for zero, name in zip(zeros, names, strict=True)):
+    zeros = [_zero(context, name) for name in names]
+    if not all(_fits(zero, context, name) for zero, name in zip(zeros, names, strict=True)):
         return "zero points, one for every row or column, that are computed: left as it was"
-    shape = look.shape(node.inputs[0])
+    shape = context.shape(node.inputs[0])
     if isinstance(zeros[0], np.ndarray) and len(shape) != 2:
         return "a zero point for every row of a stack: left as it was"
     return zeros[0], zeros[1]
 
 
-def matrix(node: Node, look: Look, x: str, w: str, op: str = "MatMul") -> Site | str:
+def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site | str:
     """The product of the same operands in floats."""
-    if x in look.constants and w not in look.constants:
+    if x in context.constants and w not in context.constants:
         return "the weight stands on the left of an integer product: left as it was"
     attributes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
-    return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), look, BYTES)
+    return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, BYTES)
 
 
-def slid(node: Node, look: Look, x: str, w: str, zero: Zero) -> Site | str:
+def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site | str:
     """The convolution of the same operands in floats, its images surrounded by their zero point."""
     if isinstance(zero, np.ndarray):
         return "more than one zero point of its images: left as it was"
-    single = look.shape(zero) if isinstance(zero, str) else ()
+    single = context.shape(zero) if isinstance(zero, str) else ()
 
-    def around(region: Region, inputs: Sequence[str]) -> str:
+    def around(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         if isinstance(zero, int):
             if not zero:
                 return ""
-            dtype = look.dtype(x) or "uint8"
-            return region.number(zero, dtype, "x_around_value")
+            dtype = context.dtype(x) or "uint8"
+            return builder.number(zero, dtype, "x_around_value")
         # behind the operands
-        value = inputs[1 if w in look.constants else 2]
-        return value if single == () else region.reshape(value, (), "x_around_value")
+        value = inputs[1 if w in context.constants else 2]
+        return value if single == () else builder.reshape(value, (), "x_around_value")
 
     plain = Node("Conv", (x, w), node.outputs, name=node.name, attributes=node.attributes)
-    return convolution(plain, look, BYTES, around)
+    return convolution(plain, context, BYTES, around)
 
 
-def _matmul_integer(node: Node, look: Look) -> Site | str:
-    zeros = _checked(node, look, (2, 3))
+def _matmul_integer(node: Node, context: SiteContext) -> Site | str:
+    zeros = _checked(node, context, (2, 3))
     if isinstance(zeros, str):
         return zeros
-    base = matrix(node, look, node.inputs[0], node.inputs[1])
-    return integral(node, look, base, Terms(*zeros), None)
+    base = matrix(node, context, node.inputs[0], node.inputs[1])
+    return integral(node, context, base, Terms(*zeros), None)
 
 
-def _conv_integer(node: Node, look: Look) -> Site | str:
-    zeros = _checked(node, look, (2, 3))
+def _conv_integer(node: Node, context: SiteContext) -> Site | str:
+    zeros = _checked(node, context, (2, 3))
     if isinstance(zeros, str):
         return zeros
-    base = slid(node, look, node.inputs[0], node.inputs[1], zeros[0])
-    return integral(node, look, base, Terms(*zeros), None)
+    base = slid(node, context, node.inputs[0], node.inputs[1], zeros[0])
+    return integral(node, context, base, Terms(*zeros), None)
 
 
-def _scale(look: Look, node: Node, x: int, w: int, y: int, alpha: float = 1.0) -> Array | str:
+def _scale(context: SiteContext, node: Node, x: int, w: int, y: int, alpha: float = 1.0) -> Array | str:
     """What a sum is multiplied by, in float32, in onnxruntime's order; of the columns, or one."""
-    stored = [numbers(look, _input(node, at)) for at in (x, w, y)]
+    stored = [numbers(context, _input(node, at)) for at in (x, w, y)]
     if stored[0] is None or stored[1] is None or (stored[2] is None and _input(node, y)):
         return "its scales are computed: left as it was"
     if stored[0].size != 1 or (stored[2] is not None and stored[2].size != 1):
@@ -324,63 +338,63 @@ def _scale(look: Look, node: Node, x: int, w: int, y: int, alpha: float = 1.0) -
     return np.asarray(scale, np.float32)
 
 
-def _quantized(node: Node, look: Look, base: Callable[[Zero], Site | str], bias: str) -> Site | str:
+def _quantized(node: Node, context: SiteContext, base: Callable[[Zero], Site | str], bias: str) -> Site | str:
     """QLinearMatMul and QLinearConv: X, scale, zero; W, scale, zero; scale and zero of Y; bias."""
-    zeros = _checked(node, look, (2, 5))
+    zeros = _checked(node, context, (2, 5))
     if isinstance(zeros, str):
         return zeros
     if any(isinstance(zero, str) for zero in zeros):
         return "its zero points are computed: left as it was"
-    scale = _scale(look, node, 1, 4, 6)
+    scale = _scale(context, node, 1, 4, 6)
     if isinstance(scale, str):
         return scale
-    point = numbers(look, node.inputs[7])
+    point = numbers(context, node.inputs[7])
     if point is None or point.size != 1 or str(point.dtype) not in BYTES:
         return "the zero point of its output is not one stored number: left as it was"
-    stored = numbers(look, bias) if bias else None
+    stored = numbers(context, bias) if bias else None
     if bias and stored is None:
         return "its bias is computed: left as it was"
     terms = Terms(*zeros, bias=stored)
-    return integral(node, look, base(zeros[0]), terms, requantised(scale, point))
+    return integral(node, context, base(zeros[0]), terms, requantised(scale, point))
 
 
-def _qlinear_matmul(node: Node, look: Look) -> Site | str:
+def _qlinear_matmul(node: Node, context: SiteContext) -> Site | str:
     x, w = node.inputs[0], node.inputs[3]
-    return _quantized(node, look, lambda zero: matrix(node, look, x, w), "")
+    return _quantized(node, context, lambda zero: matrix(node, context, x, w), "")
 
 
-def _qlinear_conv(node: Node, look: Look) -> Site | str:
+def _qlinear_conv(node: Node, context: SiteContext) -> Site | str:
     if node.attributes.get("channels_last", 0):
         return "its channels lie last: left as it was"
     x, w = node.inputs[0], node.inputs[3]
-    return _quantized(node, look, lambda zero: slid(node, look, x, w, zero), _input(node, 8))
+    return _quantized(node, context, lambda zero: slid(node, context, x, w, zero), _input(node, 8))
 
 
-def _qgemm(node: Node, look: Look) -> Site | str:
+def _qgemm(node: Node, context: SiteContext) -> Site | str:
     """A, scale, zero; B, scale, zero; C in int32; scale and zero of Y, without which Y is float32."""
-    zeros = _checked(node, look, (2, 5))
+    zeros = _checked(node, context, (2, 5))
     if isinstance(zeros, str):
         return zeros
     if any(isinstance(zero, str) for zero in zeros):
         return "its zero points are computed: left as it was"
-    scale = _scale(look, node, 1, 4, 7, float(node.attributes.get("alpha", 1.0)))
+    scale = _scale(context, node, 1, 4, 7, float(node.attributes.get("alpha", 1.0)))
     if isinstance(scale, str):
         return scale
     tail = rescaled(scale)
     if _input(node, 7):
-        point = numbers(look, _input(node, 8)) if _input(node, 8) else np.zeros((), np.uint8)
+        point = numbers(context, _input(node, 8)) if _input(node, 8) else np.zeros((), np.uint8)
         if point is None or point.size != 1 or str(point.dtype) not in BYTES:
             return "the zero point of its output is not one stored number: left as it was"
         tail = requantised(scale, point)
     bias = _input(node, 6)
-    stored = numbers(look, bias) if bias else None
+    stored = numbers(context, bias) if bias else None
     terms = Terms(*zeros, bias=stored, given=bias if bias and stored is None else "")
-    return integral(node, look, matrix(node, look, node.inputs[0], node.inputs[3], "Gemm"), terms, tail)
+    return integral(node, context, matrix(node, context, node.inputs[0], node.inputs[3], "Gemm"), terms, tail)
 
 
 MS = "com.microsoft"
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
+KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
     ("", "MatMulInteger"): _matmul_integer,
     ("", "ConvInteger"): _conv_integer,
     ("", "QLinearMatMul"): _qlinear_matmul,

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from explorer.engine.graph.model import Node, dtype_code
-from explorer.engine.tiling.builder import Region, Size
+from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
-from explorer.engine.tiling.sites import Look, Make, Site, Weight
+from explorer.engine.tiling.sites import OperandBuilder, Site, SiteContext, Weight
 
 __all__ = ["FLOATS", "KINDS", "product", "scaled"]
 
@@ -18,50 +18,50 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of floats whose products are tiled."""
 
 
-def scaled(region: Region, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
+def scaled(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
     """The sum alpha z + beta bias, from the accumulator's type to that of the operands, `dtype`."""
     wide = dtype in HALVES
     working = "float32" if wide else dtype
     if alpha != 1.0:
-        z = region.add("Mul", (z, region.number(alpha, working, "alpha")), "scaled")
+        z = builder.add("Mul", (z, builder.number(alpha, working, "alpha")), "scaled")
     if bias:
         if wide:
-            bias = region.add("Cast", (bias,), "bias32", attributes={"to": dtype_code("float32")})
+            bias = builder.add("Cast", (bias,), "bias32", attributes={"to": dtype_code("float32")})
         if beta != 1.0:
-            bias = region.add("Mul", (bias, region.number(beta, working, "beta")), "bias_scaled")
-        z = region.add("Add", (z, bias), "biased")
+            bias = builder.add("Mul", (bias, builder.number(beta, working, "beta")), "bias_scaled")
+        z = builder.add("Add", (z, bias), "biased")
     if wide:
-        z = region.add("Cast", (z,), "narrowed", attributes={"to": dtype_code(dtype)})
+        z = builder.add("Cast", (z,), "narrowed", attributes={"to": dtype_code(dtype)})
     return z
 
 
-def product(node: Node, look: Look, types: Sequence[str] = FLOATS) -> Site | str:
+def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site | str:
     """The site that a Gemm or MatMul is, or the reason why it is none."""
     attributes = node.attributes if node.op == "Gemm" else {}
     left, right = node.inputs[0], node.inputs[1]
-    left_constant, right_constant = left in look.constants, right in look.constants
+    left_constant, right_constant = left in context.constants, right in context.constants
     if left_constant and right_constant:
         return "both operands are constant: a runtime folds it away"
     x = right if left_constant else left
-    dtype = look.dtype(x)
+    dtype = context.dtype(x)
     if dtype is not None and dtype not in types:
         return f"its type is {dtype}, tiled are {', '.join(types)}"
-    shape, out = look.shape(x), look.shape(node.outputs[0])
+    shape, out = context.shape(x), context.shape(node.outputs[0])
     if isinstance(shape, str):
         return shape
     if isinstance(out, str):
         return out
     if not left_constant and not right_constant:
-        return _stacks(node, look, dtype or "float32")
+        return _stacks(node, context, dtype or "float32")
     swapped = left_constant
     trans_x = bool(attributes.get("transB" if swapped else "transA", 0))
     trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
     # W X = (X^T W^T)^T: with the weight on the left both operands turn
-    weight = look.constants.matrix(left if swapped else right, trans_w != swapped)
+    weight = context.constants.matrix(left if swapped else right, trans_w != swapped)
     if weight is None or (swapped and len(shape) != 2):
         if types is not FLOATS:
             return "a stack of stored integers, or one on the left of a stack: left as it was"
-        return _stacks(node, look, dtype or "float32", turned=swapped)
+        return _stacks(node, context, dtype or "float32", turned=swapped)
     if isinstance(weight, str):
         return weight
     if swapped:
@@ -73,7 +73,7 @@ def product(node: Node, look: Look, types: Sequence[str] = FLOATS) -> Site | str
         return f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}"
     if not rows or not weight.K or not weight.N:
         return "it is empty"
-    opened = look.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
+    opened = context.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
     return _site(node, x, shape, opened, out, dtype or "float32", rows, weight, trans_x, swapped)
 
 
@@ -94,24 +94,24 @@ def _site(
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
     height = -1 if opened else rows
 
-    def left(region: Region, inputs: Sequence[str]) -> str:
+    def left(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         if trans_x and len(shape) > 1:
-            return region.transpose(inputs[0], (1, 0), "x_transposed")
+            return builder.transpose(inputs[0], (1, 0), "x_transposed")
         if len(shape) != 2:
-            return region.reshape(inputs[0], (height, weight.K), "x_matrix")
+            return builder.reshape(inputs[0], (height, weight.K), "x_matrix")
         return inputs[0]
 
-    def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
+    def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         if swapped:
-            z = region.transpose(z, (1, 0), "turned")
-        z = scaled(region, z, dtype, alpha, inputs[1] if bias else "", beta)
+            z = builder.transpose(z, (1, 0), "turned")
+        z = scaled(builder, z, dtype, alpha, inputs[1] if bias else "", beta)
         made = (weight.N, rows) if swapped else (rows, weight.N)
         if out == made:
             return z
         # a vector on either side has no axis of its own in the output
         lead = [(inputs[0], axis) if axis in opened else d for axis, d in enumerate(shape[:-1])]
         wanted = [*lead, weight.N] if len(out) == len(shape) else lead
-        return region.reshape(z, wanted if opened else out, "shaped")
+        return builder.reshape(z, wanted if opened else out, "shaped")
 
     return Site(
         node=node,
@@ -158,11 +158,11 @@ class _Side(Struct, frozen=True):
         return (-1, -2) if self.turn else (-2, -1)
 
 
-def _side(look: Look, name: str, at: int, turn: bool, left: bool) -> _Side | str:
-    shape = look.shape(name)
+def _side(context: SiteContext, name: str, at: int, turn: bool, left: bool) -> _Side | str:
+    shape = context.shape(name)
     if isinstance(shape, str):
         return shape
-    opened = look.opened(name)
+    opened = context.opened(name)
     if len(shape) > 1:
         return _Side(at, shape, opened, turn, False)
     # a vector is a row on the left and a column on the right
@@ -171,12 +171,12 @@ def _side(look: Look, name: str, at: int, turn: bool, left: bool) -> _Side | str
     return _Side(at, (*shape, 1), opened, False, True)
 
 
-def _stacks(node: Node, look: Look, dtype: str, *, turned: bool = False) -> Site | str:
+def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site | str:
     """Two values of the graph, or one and a stored stack: a product for each pair of matrices.
 
     Args:
         node: The operator.
-        look: The graph around it.
+        context: The graph around it.
         dtype: Of the operands.
         turned: A B as (B^T A^T)^T, so that what is stored stands on the right.
     """
@@ -187,8 +187,8 @@ def _stacks(node: Node, look: Look, dtype: str, *, turned: bool = False) -> Site
     turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
     turns = [not turn for turn in reversed(turns)] if turned else turns
     same = left == right
-    a = _side(look, left, 0, turns[0], True)
-    b = _side(look, right, 0 if same else 1, turns[1], False)
+    a = _side(context, left, 0, turns[0], True)
+    b = _side(context, right, 0 if same else 1, turns[1], False)
     if isinstance(a, str):
         return a
     if isinstance(b, str):
@@ -216,14 +216,14 @@ def _stacks(node: Node, look: Look, dtype: str, *, turned: bool = False) -> Site
         dynamic.append("N")
     stacked = stack != 1 or "batch" in dynamic
 
-    def operand(side: _Side, label: str) -> Make:
+    def operand(side: _Side, label: str) -> OperandBuilder:
         complete = all(_has(side, gives, axis) for gives, axis in lead)
 
-        def make(region: Region, inputs: Sequence[str]) -> str:
+        def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
             x = inputs[side.at]
             count = len(side.shape)
             if side.turn:
-                x = region.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
+                x = builder.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
             r, c = (side.size(axis, inputs) for axis in side.matrix)
             if shared:
                 if side is a and lead:
@@ -233,27 +233,27 @@ def _stacks(node: Node, look: Look, dtype: str, *, turned: bool = False) -> Site
                 arrives += [side.size(axis, inputs) for axis in side.matrix]
                 if arrives == wanted and not side.vector:
                     return x
-                return region.reshape(x, wanted, f"{label}_matrix")
+                return builder.reshape(x, wanted, f"{label}_matrix")
             if not complete:
                 each = [other.size(axis, inputs) for other, axis in lead]
-                x = region.expand(x, (*each, r, c), f"{label}_each")
+                x = builder.expand(x, (*each, r, c), f"{label}_each")
             if len(lead) == 1 and not side.vector:
                 return x
-            return region.reshape(x, (-1 if "batch" in dynamic else stack, r, c), f"{label}_matrix")
+            return builder.reshape(x, (-1 if "batch" in dynamic else stack, r, c), f"{label}_matrix")
 
         return make
 
-    def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
-        z = scaled(region, z, dtype, alpha, inputs[-1] if bias else "", beta)
+    def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
+        z = scaled(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
         wanted: list[Size] = [side.size(axis, inputs) for side, axis in lead]
         wanted += [] if a.vector else [a.size(rows, inputs)]
         wanted += [] if b.vector else [b.size(columns, inputs)]
         made = len(wanted) == (3 if stacked else 2) and not (a.vector or b.vector)
-        z = z if made else region.reshape(z, wanted, "shaped")
+        z = z if made else builder.reshape(z, wanted, "shaped")
         if not turned or a.vector or b.vector:
             return z
         count = len(lead)
-        return region.transpose(z, (*range(count), count + 1, count), "turned")
+        return builder.transpose(z, (*range(count), count + 1, count), "turned")
 
     activations = (left,) if same else (left, right)
     return Site(
@@ -306,7 +306,7 @@ def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
     return lead
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
+KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
     ("", "Gemm"): product,
     ("", "MatMul"): product,
 }

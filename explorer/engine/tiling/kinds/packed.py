@@ -14,10 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Derived, Node, Tensor
-from explorer.engine.tiling.builder import Region
+from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.integer import numbers
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.sites import Look, Site
+from explorer.engine.tiling.sites import Site, SiteContext
 
 __all__ = ["KINDS"]
 
@@ -27,20 +27,20 @@ _ROUNDS_INPUT = 4
 """The accuracy level from which on a runtime may round the activation to 8 bits."""
 
 
-def _packed(node: Node, look: Look) -> Site | str:
+def _packed(node: Node, context: SiteContext) -> Site | str:
     x, w = node.inputs[0], node.inputs[1]
     names = [*node.inputs[2:], "", "", "", ""]
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
     K, N = int(node.attributes.get("K", 0)), int(node.attributes.get("N", 0))
-    stored = look.constants.resolve(w)
-    scales = numbers(look, names[0])
-    zeros = numbers(look, names[1]) if names[1] else None
+    stored = context.constants.resolve(w)
+    scales = numbers(context, names[0])
+    zeros = numbers(context, names[1]) if names[1] else None
     if names[2]:
         return "its depth is in another order (g_idx): left as it was"
     if int(node.attributes.get("accuracy_level", 0)) >= _ROUNDS_INPUT:
         return "a runtime may round its activation to 8 bits (accuracy_level 4): left as it was"
-    if look.dtype(x) not in (None, "float32"):
-        return f"its type is {look.dtype(x)}, tiled is float32"
+    if context.dtype(x) not in (None, "float32"):
+        return f"its type is {context.dtype(x)}, tiled is float32"
     if stored is None or stored[0].payload is None or scales is None or (names[1] and zeros is None):
         return "no operand is constant"
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
@@ -50,17 +50,17 @@ def _packed(node: Node, look: Look) -> Site | str:
         return "its weight does not fit its attributes"
     make = partial(_unpacked, stored[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
     floats = Tensor(f"{w}/floats", "float32", (N, K), Derived(4 * N * K, make))
-    look.constants.derived[floats.name] = floats, (1, 0)
-    base = product(Node("MatMul", (x, floats.name), node.outputs, name=node.name), look)
+    context.constants.derived[floats.name] = floats, (1, 0)
+    base = product(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
     if isinstance(base, str):
         return base
     bias = names[3]
     moved = base.finish
 
-    def finish(region: Region, z: str, inputs: Sequence[str]) -> str:
+    def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         if bias:
-            z = region.add("Add", (z, inputs[1]), "biased")
-        return moved(region, z, inputs)
+            z = builder.add("Add", (z, inputs[1]), "biased")
+        return moved(builder, z, inputs)
 
     inputs = (*base.inputs, bias) if bias else base.inputs
     return replace(base, node=node, inputs=inputs, finish=finish, bias=bool(bias))
@@ -88,6 +88,6 @@ def _parts(packed: Array, bits: int) -> Array:
     return ((packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, Look], Site | str]] = {
+KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
     ("com.microsoft", "MatMulNBits"): _packed
 }

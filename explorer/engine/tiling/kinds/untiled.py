@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.sites import Look
+from explorer.engine.tiling.sites import SiteContext
 
 __all__ = ["KINDS", "NOT_MATRIX"]
 
@@ -24,10 +24,10 @@ NOT_MATRIX: Mapping[str, str] = {
 }
 
 
-def _left(what: str) -> Callable[[Node, Look], str]:
-    return lambda node, look: f"{what}: left as it was"
+def _left(what: str) -> Callable[[Node, SiteContext], str]:
+    return lambda node, context: f"{what}: left as it was"
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, Look], str]] = {
+KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], str]] = {
     (domain, op): _left(what) for op, what in NOT_MATRIX.items() for domain in ("", "com.microsoft")
 }

@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.tiling.plan import check_tile
-from explorer.engine.tiling.rules import Choice, choose
+from explorer.engine.tiling.rules import SiteChoice, choose
 from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear
 from explorer.engine.tiling.torch.products import accumulator
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
@@ -90,7 +90,7 @@ def tile_module(
     sites, skipped = _found(module, calls)
     chosen = _chosen(sites, skipped, spec)
     plans: list[SitePlan] = []
-    choices: dict[str, Choice] = {}
+    choices: dict[str, SiteChoice] = {}
     for site in chosen:
         made, left = _planned(site, spec, calls[site.name])
         if left is not None:
@@ -227,7 +227,7 @@ def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSp
 
 def _planned(
     site: _Site, spec: TileSpec, rows: Sequence[int]
-) -> tuple[tuple[list[SitePlan], Choice], SkippedSite | None]:
+) -> tuple[tuple[list[SitePlan], SiteChoice], SkippedSite | None]:
     """The site's plans, one for each number of rows; or why it is left."""
     layer: Any = site.module
     depth, columns = sizes_of(layer)
@@ -276,7 +276,7 @@ def _copied(module: nn.Module, share: bool) -> nn.Module:
         raise Misuse(f"the module cannot be copied ({said(error)})", where=type(module).__name__) from error
 
 
-def _become(layer: Any, kind: type[nn.Module], choice: Choice) -> None:
+def _become(layer: Any, kind: type[nn.Module], choice: SiteChoice) -> None:
     """Turns a layer of torch's into its tiled twin."""
     layer.__class__ = kind
     layer.tile = choice.tile

@@ -18,8 +18,8 @@ from onnx.backend.test.case.node import collect_testcases  # noqa: E402
 from explorer.base.errors import BadModel  # noqa: E402
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import OPERATORS  # noqa: E402
 from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx  # noqa: E402
-from explorer.engine.convert.running import as_array, as_tensor  # noqa: E402
 from explorer.engine.formats.onnx import reader  # noqa: E402
+from explorer.engine.runtime.torch_arrays import as_array, as_tensor  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -8,7 +8,7 @@ import flatbuffers
 import pytest
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.tflite.flatbuffer import Fields, Purse, Table, root
+from explorer.engine.formats.tflite.flatbuffer import Fields, FlatTable, ReadBudget, root
 
 
 def written() -> bytes:
@@ -34,8 +34,8 @@ def written() -> bytes:
     return bytes(builder.Output())
 
 
-def opened(data: bytes) -> Table:
-    return root(data, Purse(len(data)))
+def opened(data: bytes) -> FlatTable:
+    return root(data, ReadBudget(len(data)))
 
 
 def test_what_the_official_builder_wrote_is_read_back() -> None:
@@ -116,11 +116,11 @@ def test_a_thousand_tables_that_share_one_long_vector_are_refused() -> None:
 
 def test_a_shared_string_is_read_and_paid_for_once() -> None:
     data = written()
-    purse = Purse(len(data))
-    left = purse.left
+    budget = ReadBudget(len(data))
+    left = budget.left
     for _ in range(5):
-        assert root(data, purse).text(1) == "naïve"
-    assert left - purse.left == len("naïve".encode())
+        assert root(data, budget).text(1) == "naïve"
+    assert left - budget.left == len("naïve".encode())
 
 
 def test_a_name_that_is_no_text_stays_readable() -> None:

@@ -16,11 +16,11 @@ import pytest
 
 from explorer.engine.formats.torch_files.pickle_machine import (
     Broken,
+    ByteSpan,
     Cut,
     Global,
     Pickle,
     ReducedObject,
-    Span,
 )
 from explorer.engine.formats.torch_files.pickle_steps import load
 
@@ -43,7 +43,7 @@ def read(content: bytes) -> Any:
 
 def plain(value: Any) -> Any:
     """Spans as their bytes, and bytes that old protocols write as text, so that values compare."""
-    if isinstance(value, Span):
+    if isinstance(value, ByteSpan):
         return value.read(value.size)
     if isinstance(value, ReducedObject) and value.kind.name == "encode":
         return value.args[0].encode("latin-1")
@@ -174,7 +174,7 @@ def test_long_bytes_stay_where_they_are() -> None:
     content = pickle.dumps({"w": bytes(1 << 20), "s": b"short"}, 4)
     found = read(content)
     assert found["s"] == b"short"
-    assert isinstance(found["w"], Span)
+    assert isinstance(found["w"], ByteSpan)
     assert (found["w"].size, content[found["w"].at : found["w"].at + 4]) == (1 << 20, bytes(4))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.torch_files.zip_archive import Archive, directory, entry_names
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive, directory, entry_names
 
 
 def written(path: Path, entries: dict[str, bytes], *, packed: bool = False, comment: bytes = b"") -> str:
@@ -31,7 +31,7 @@ ENTRIES = {"m/data.pkl": b"pickle", "m/data/0": bytes(range(256)) * 40, "m/versi
 @pytest.mark.parametrize("comment", [b"", b"a comment " * 100], ids=["bare", "with a comment"])
 def test_entries_are_those_that_were_written(tmp_path: Path, packed: bool, comment: bytes) -> None:
     path = written(tmp_path / "a.zip", ENTRIES, packed=packed, comment=comment)
-    archive = Archive(path)
+    archive = ZipArchive(path)
     assert archive.root == "m/"
     assert {f"m/{name}": archive.read(name) for name in archive.names()} == ENTRIES
     assert entry_names(path) == list(ENTRIES)
@@ -65,7 +65,7 @@ def test_sizes_of_64_bits_are_read_from_where_zip64_keeps_them(tmp_path: Path) -
         archive.writestr("m/a", b"first")
         archive.start_dir = far
         archive.writestr("m/b", b"last")
-    made = Archive(str(path))
+    made = ZipArchive(str(path))
     assert (made.entries["b"].header, made.read("b"), made.read("a")) == (far, b"last", b"first")
 
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_is_refused_in_a_line(name: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.zip"
     bad.write_bytes(changed)
     with pytest.raises(BadModel, match=expected) as error:
-        Archive(str(bad))
+        ZipArchive(str(bad))
     assert "\n" not in str(error.value)
     assert "bad.zip" in str(error.value)
 
@@ -120,7 +120,7 @@ def test_two_entries_of_one_name_are_refused_as_every_reader_sees_another(tmp_pa
     content = Path(written(tmp_path / "good.zip", {"m/a": b"one", "m/b": b"two"})).read_bytes()
     (tmp_path / "twice.zip").write_bytes(content.replace(b"m/b", b"m/a"))
     with pytest.raises(BadModel, match="two entries are called 'm/a'"):
-        Archive(str(tmp_path / "twice.zip"))
+        ZipArchive(str(tmp_path / "twice.zip"))
 
 
 def test_a_bomb_is_refused_by_the_size_that_it_claims(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_bomb_is_refused_by_the_size_that_it_claims(tmp_path: Path) -> None:
         tmp_path / "bomb.zip", {"m/code.py": bytes(70 << 20), "m/data.pkl": bytes(9 << 20)}, packed=True
     )
     assert os.path.getsize(path) < 1 << 20
-    archive = Archive(path)
+    archive = ZipArchive(path)
     for name in ("code.py", "data.pkl"):
         with pytest.raises(BadModel, match="bytes unpacked"):
             archive.read(name)
@@ -140,7 +140,7 @@ def test_a_size_that_lies_is_found_when_it_is_unpacked(tmp_path: Path) -> None:
     at = content.index(b"PK\x01\x02")
     path.write_bytes(content[: at + 24] + struct.pack("<L", 100) + content[at + 28 :])
     with pytest.raises(BadModel, match="damaged"):
-        Archive(str(path)).read("a.py")
+        ZipArchive(str(path)).read("a.py")
 
 
 def test_whatever_a_byte_becomes_it_is_read_or_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.format import Probe
+from explorer.engine.formats.format import SourceProbe
 from explorer.engine.formats.weights import huggingface
 from explorer.engine.models.registry import recognise
 from explorer.session import Session
@@ -175,7 +175,7 @@ def test_a_single_file_of_another_name_is_found_by_its_config(tmp_path: Path) ->
 
 def _kinds(path: Path) -> list[str]:
     format = huggingface.FORMAT
-    return [format.name] if format.recognise(Probe(str(path))) else []
+    return [format.name] if format.recognise(SourceProbe(str(path))) else []
 
 
 def test_other_weights_beside_the_model_are_named(model: Path) -> None:

@@ -1,0 +1,121 @@
+"""Inputs of a model from an .npy or .npz file of the user's, held against what the model declares."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.base.errors import Misuse, nearest
+from explorer.base.units import printable, shape_text
+from explorer.facts import Shape
+
+__all__ = ["InputArrays", "InputSpec", "read_input"]
+
+Array = np.ndarray[Any, Any]
+
+
+class InputSpec(Struct, frozen=True):
+    """An input as the model takes it: an int in `shape` is fixed, anything else open."""
+
+    name: str
+    dtype: str | None
+    shape: Shape | None
+
+
+class InputArrays(Struct, frozen=True):
+    """Values of inputs that the user gave in a file, by the names in it ('' for a file of one array)."""
+
+    path: str
+    arrays: Mapping[str, Array]
+
+    def fit(self, inputs: Sequence[InputSpec]) -> dict[str, Array]:
+        """The arrays by the model's names.
+
+        Raises:
+            Misuse: An input is missing or unknown, or an array has another type or shape.
+        """
+        names = [wanted.name for wanted in inputs]
+        arrays = dict(self.arrays)
+        if len(names) == 1 and len(arrays) == 1:
+            arrays = {names[0]: next(iter(arrays.values()))}
+        if "" in arrays:
+            raise Misuse(
+                f"the model takes {len(names)} inputs and this is one array",
+                where=self.path,
+                hint=f"give an .npz with {', '.join(names)}",
+            )
+        for name in arrays:
+            if name not in names:
+                raise Misuse(f"the model has no input '{name}'", where=self.path, hint=nearest(name, names))
+        for wanted in inputs:
+            if wanted.name not in arrays:
+                raise Misuse(f"it has no values for the input '{wanted.name}'", where=self.path)
+            self._check(wanted, arrays[wanted.name])
+        return arrays
+
+    def _check(self, wanted: InputSpec, array: Array) -> None:
+        label = f"the input '{wanted.name}'"
+        if wanted.dtype is not None and str(array.dtype) != wanted.dtype:
+            raise Misuse(
+                f"{label} is {array.dtype} there and {wanted.dtype} in the model",
+                where=self.path,
+                hint=f"convert it with .astype('{wanted.dtype}')",
+            )
+        shape = wanted.shape
+        if shape is not None and (
+            len(shape) != array.ndim
+            or any(isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True))
+        ):
+            texts = shape_text(array.shape), shape_text(shape)
+            raise Misuse(f"{label} is {texts[0]} there and {texts[1]} in the model", where=self.path)
+
+    def text(self, name: str, array: Array) -> str:
+        """For the report: 'x: float32 [1, 3, 224, 224], from photo.npy'."""
+        return f"{printable(name)}: {array.dtype} {shape_text(array.shape)}, from {self.path}"
+
+
+_UNPACKED = 64 << 20
+"""Bytes that the arrays of an archive may take when it holds less than a hundredth of that."""
+
+
+def read_input(path: str) -> InputArrays:
+    """The arrays in an .npy or .npz file; nothing in it is run.
+
+    Raises:
+        Misuse: It cannot be read, or is neither.
+    """
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        # opening a pipe would wait for somebody to write into it
+        raise Misuse("this is not a regular file", where=path, hint="numpy.save writes one")
+    try:
+        # arrays of Python objects are refused: unpickling them runs what their maker wants
+        with open(path, "rb") as file:
+            loaded: Any = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return InputArrays(path, {"": loaded})
+            size = sum(entry.file_size for entry in loaded.zip.infolist())
+            if size > max(_UNPACKED, 100 * os.path.getsize(path)):
+                loaded.close()
+                raise Misuse(f"its arrays would take {size:,} bytes unpacked", where=path)
+            with loaded:
+                found = {name: loaded[name] for name in loaded.files}
+            # what is no array there is handed over as bytes
+            if alien := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+                raise Misuse(
+                    f"'{printable(alien[0])}' in it is no array", where=path, hint="numpy.savez writes one"
+                )
+            return InputArrays(path, found)
+    except OSError as error:
+        raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
+    except Misuse:
+        raise
+    except Exception:
+        # its header is a piece of Python's syntax, and its archive may be of any kind: a broken file raises
+        # whatever its bytes happen to ask for
+        raise Misuse(
+            "this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one"
+        ) from None

@@ -1,0 +1,58 @@
+"""Arrays as torch's tensors and back, in the types that only one of numpy and torch has, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from explorer.base.errors import Misuse
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["NUMPY_TYPES", "as_array", "as_tensor"]
+
+Array = np.ndarray[Any, Any]
+
+NUMPY_TYPES = frozenset(
+    {
+        "bool",
+        "complex64",
+        "complex128",
+        "float16",
+        "float32",
+        "float64",
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    }
+)
+"""numpy's own types; ml_dtypes, once it is imported, adds others to numpy's tables, which torch knows not."""
+
+
+def as_tensor(value: Array) -> torch.Tensor:
+    """An array as a tensor; numpy has no bfloat16 of its own."""
+    import torch
+
+    value = np.ascontiguousarray(value).reshape(value.shape)
+    if value.dtype.name in NUMPY_TYPES:
+        return torch.from_numpy(value.copy() if not value.flags.writeable else value)
+    bits = torch.from_numpy(value.view(f"uint{8 * value.dtype.itemsize}").copy())
+    return bits.view(getattr(torch, value.dtype.name))
+
+
+def as_array(tensor: torch.Tensor) -> Array:
+    """A tensor as an array, with ml_dtypes' types where numpy has none of its own."""
+    import torch
+
+    held = tensor.detach().cpu()
+    if held.is_quantized:
+        held = held.dequantize()
+    name = str(held.dtype).removeprefix("torch.")
+    if name in NUMPY_TYPES:
+        return held.numpy()
+    import ml_dtypes
+
+    if not hasattr(ml_dtypes, name):
+        raise Misuse(f"an output is of the type {name}, which nothing here can compare")
+    bits = held.contiguous().view(getattr(torch, f"uint{8 * held.dtype.itemsize}"))
+    return bits.numpy().view(getattr(ml_dtypes, name))
