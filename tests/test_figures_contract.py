@@ -339,7 +339,7 @@ def npu(tmp_path: Path) -> str:
 
 def test_the_plan_of_a_product_by_hand(ask: Ask, sample: Callable[[str], Path], npu: str) -> None:
     model = sample("linear_32x64x128")
-    document = ask("plan", model, "--tile", "16x32x64", "--profile", npu)
+    document = ask("plan", model, "--tile", "16x32x64", "--machine", npu)
     (site,) = document["sites"]
     assert (site["M"], site["K"], site["N"], site["grid"]) == (32, 64, 128, [2, 2, 2])
     assert site["products"] == 8
@@ -375,12 +375,12 @@ def test_the_text_of_a_plan_shows_formulas_when_they_are_asked_for(
     said: Callable[..., str], sample: Callable[[str], Path], npu: str
 ) -> None:
     model = sample("lenet")
-    short = said("plan", model, "--profile", npu, "--tile", "8")
+    short = said("plan", model, "--machine", npu, "--tile", "8")
     assert "64 MACs and 8 B a cycle, 1.00 MHz, buffer 1.00 KiB, array 8 x 8" in short
     assert "all sites in one loop order" in short
     assert "output-stationary" in short
     assert "M K N  =" not in short
-    long = said("plan", model, "--profile", npu, "--tile", "8", "--formulas")
+    long = said("plan", model, "--machine", npu, "--tile", "8", "--formulas")
     assert long.startswith(short[: short.index("The buffer holds")].rstrip())
     assert "M K N  =" in long
     without = said("plan", model)
@@ -400,7 +400,7 @@ def test_a_plan_says_what_it_would_have_to_know_of_the_machine(
     said: Callable[..., str], sample: Callable[[str], Path], tmp_path: Path, profile: str, why: str
 ) -> None:
     (tmp_path / "half.toml").write_text(profile)
-    text = said("plan", sample("lenet"), "--profile", tmp_path / "half.toml")
+    text = said("plan", sample("lenet"), "--machine", tmp_path / "half.toml")
     assert why in text
     assert "Time  " not in text
 
@@ -530,7 +530,7 @@ def test_two_copies_of_a_model_agree_and_two_models_do_not(ask: Ask, sample: Cal
         (("roofline", "{lenet}"), "--peak-macs"),
         (("roofline", "{lenet}", "--peak-macs", "fast", "--bandwidth", "1G"), "fast"),
         (("plan", "{lenet}", "--order", "mkk"), "--order: 'mkk' is not known"),
-        (("plan", "{lenet}", "--profile", "none.toml"), "none.toml: there is no such file"),
+        (("plan", "{lenet}", "--machine", "none.toml"), "none.toml: there is no such file"),
         (("plan", "{lenet}", "--tile", "0"), "--tile"),
         (("plan", "{lenet}", "--site", "nothing"), "no site is called 'nothing'"),
         (("plot", "{lenet}"), "plot: says nowhere to write; add --output FILE"),

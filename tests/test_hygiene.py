@@ -162,12 +162,13 @@ def test_the_readme_shows_the_keys_that_the_screen_has_and_the_formats_that_ther
 
 
 def test_the_readme_names_every_verb_and_option() -> None:
-    from explorer.cli.arguments import options, verb_table
+    from explorer.cli.arguments.screen import SCREEN
+    from explorer.cli.commands import VERBS
 
     text = readme.README.read_text(encoding="utf-8")
-    for verb in verb_table.VERBS:
-        assert f"explorer {verb}" in text
-    for flag in options.OPTIONS:
+    for name in VERBS:
+        assert f"explorer {name}" in text
+    for flag in {flag for command in (SCREEN, *VERBS.values()) for flag in command.options}:
         assert flag in text, flag
 
 

@@ -15,15 +15,17 @@ import sys
 
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond
 from explorer.base.units import printable
-from explorer.cli import verbs
-from explorer.cli.arguments import parser, verb_table
-from explorer.cli.output.answer import BAD_INPUT
+from explorer.cli.arguments import parser
+from explorer.cli.commands import VERBS
+from explorer.cli.output.answer import BAD_INPUT, DONE, tool
+from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from explorer.cli.arguments.parser import Given
+    from explorer.cli.arguments.command import ParsedArgs
+    from explorer.cli.output.answer import Answer
 
 __all__ = ["main"]
 
@@ -88,19 +90,22 @@ def _fail(message: str, code: int) -> int:
 
 def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     _hold_standard_streams()
-    verb, given = parser.read(typed)
+    command, given = parser.read(typed, VERBS)
     if given.version:
-        return _print([verbs.tool(), "\n"])
+        return _print([tool(), "\n"])
     if given.help:
-        return _print([parser.help_text(verb)])
-    if verb in verbs.INSTANT:
-        return _supervised(lambda: _print_answer(verbs.instant(verb, given), given), given)
-    if verb is not None:
-        return _supervised(lambda: _answer(verb, given), given, alone=alone)
-    from explorer.process import signals
+        from explorer.cli.arguments.help import help_text
 
-    with signals.calm_end():
-        return _resume(given) if given.resume else _open_screen(given.models[0], given)
+        return _print([help_text(command, VERBS)])
+    run = command.run
+    if run is None:
+        from explorer.process import signals
+
+        with signals.calm_end():
+            return _resume(given) if given.resume else _open_screen(given.models[0], given)
+    if command.instant:
+        return _supervised(lambda: _print_answer(run(given, None), given), given)
+    return _supervised(lambda: _answer(run, given), given, alone=alone)
 
 
 def _hold_standard_streams() -> None:
@@ -120,7 +125,7 @@ def _hold_standard_streams() -> None:
         raise Misuse("it is closed", where="standard output")
 
 
-def _supervised(work: Callable[[], int], given: Given, *, alone: bool = False) -> int:
+def _supervised(work: Callable[[], int], given: ParsedArgs, *, alone: bool = False) -> int:
     """What `work` returns, done in a copy of this process if it is alone in it, or its memory is limited."""
     if not alone and given.memory is None:
         return work()
@@ -134,8 +139,7 @@ _NEW = 10_000
 """New objects at which Python looks for garbage: with its own 700 a tenth of a short command is this."""
 
 
-def _answer(verb: str, given: Given) -> int:
-    from explorer.cli.output.progress import ProgressLine
+def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs) -> int:
     from explorer.process import signals
 
     usual = gc.get_threshold()
@@ -143,7 +147,7 @@ def _answer(verb: str, given: Given) -> int:
         line = ProgressLine(quiet=given.quiet)
         gc.set_threshold(_NEW, *usual[1:])
         try:
-            answer = verbs.run(verb, given, line)
+            answer = run(given, line)
         finally:
             gc.set_threshold(*usual)
             line.clear()
@@ -160,7 +164,7 @@ def _answer(verb: str, given: Given) -> int:
 # the screen
 
 
-def _open_screen(source: str, given: Given) -> int:
+def _open_screen(source: str, given: ParsedArgs) -> int:
     """Opens the screen once everything that can be said without it has been said."""
     _check_source(source)
     if os.path.isdir(source):
@@ -176,15 +180,15 @@ def _open_screen(source: str, given: Given) -> int:
 
             chosen = choose(models, remote=given.remote)
             if chosen is None:
-                return verbs.DONE
+                return DONE
             source = os.path.join(source, chosen)
     _need_terminal(f"explorer info {source} prints instead")
     from explorer.tui.app import run
 
-    return run(source, verbs.session_options(given), remote=given.remote, memory=given.memory)
+    return run(source, given.opening, remote=given.remote, memory=given.memory)
 
 
-def _resume(given: Given) -> int:
+def _resume(given: ParsedArgs) -> int:
     """Opens the screen as it was when its line was dropped, in the folder that it was opened in."""
     _need_terminal("resume it in one")
     from explorer.process import saved_sessions
@@ -226,7 +230,7 @@ def _check_source(source: str) -> None:
         return
     import difflib
 
-    close = difflib.get_close_matches(source, verb_table.VERBS, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(source, VERBS, n=1, cutoff=0.75)
     if close:
         raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
     from explorer.session import headers
@@ -234,10 +238,10 @@ def _check_source(source: str) -> None:
     headers.check(source)
 
 
-def _print_answer(answer: verbs.Answer, given: Given) -> int:
+def _print_answer(answer: Answer, given: ParsedArgs) -> int:
     if answer.pieces is not None:
         return _print(answer.pieces(), answer.code)
-    if getattr(given, "csv", False):
+    if given.csv:
         from explorer.report.csv_table import csv_lines
 
         return _print(csv_lines(answer.document()[answer.rows]), answer.code)
@@ -259,7 +263,7 @@ def _print_answer(answer: verbs.Answer, given: Given) -> int:
     return answer.code
 
 
-def _print(pieces: Iterable[str], code: int = verbs.DONE) -> int:
+def _print(pieces: Iterable[str], code: int = DONE) -> int:
     _put(lambda: _write(pieces))
     return code
 

@@ -362,7 +362,7 @@ def _machine(machine: Hardware) -> Machine:
     return Machine(machine.name, machine.peak_macs, machine.bandwidth, machine.origin)
 
 
-def hardware(named: str, config: str | None = None, where: str = "--profile") -> Hardware:
+def hardware(named: str, config: str | None = None, where: str = "--machine") -> Hardware:
     """The machine that a user means by a name or a file, complete.
 
     Args:

@@ -60,7 +60,7 @@ _ASKS = frozenset({"tile", "edges", "form", "on"})
 """What a rule can ask for; one that asks for nothing is none."""
 
 _ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
-"""What `--profile` reads in the same file."""
+"""What `--machine` reads in the same file."""
 
 
 class TilingFile(Struct, frozen=True):

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ import pytest
 
 import explorer
 from explorer.base.errors import BadModel, Cancelled, Misuse
-from explorer.cli import main, verbs
+from explorer.cli import main
 from explorer.cli.arguments import parser as words
-from explorer.cli.arguments import verb_table
+from explorer.cli.arguments.screen import SCREEN
+from explorer.cli.commands import VERBS
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts import Progress
 from explorer.settings import parse
@@ -97,14 +97,14 @@ def test_a_wrong_word_is_one_line_that_says_what_to_type(run: Run, typed: list[s
 
 
 def test_options_may_stand_before_the_verb_and_a_file_may_be_called_like_one() -> None:
-    verb, given = words.read(["--dim", "info=3", "info", "model.onnx", "--json"])
-    assert (verb, given.models, given.dim, given.json) == ("info", ["model.onnx"], {"info": 3}, True)
-    verb, given = words.read(["info", "info"])
-    assert (verb, given.models) == ("info", ["info"])
-    verb, given = words.read(["./info"])
-    assert (verb, given.models) == (None, ["./info"])
-    verb, given = words.read(["diff", "--", "-a", "--json"])
-    assert (verb, given.models, given.json) == ("diff", ["-a", "--json"], False)
+    verb, given = words.read(["--dim", "info=3", "info", "model.onnx", "--json"], VERBS)
+    assert (verb.name, given.models, given.dim, given.json) == ("info", ["model.onnx"], {"info": 3}, True)
+    verb, given = words.read(["info", "info"], VERBS)
+    assert (verb.name, given.models) == ("info", ["info"])
+    verb, given = words.read(["./info"], VERBS)
+    assert (verb, given.models) == (SCREEN, ["./info"])
+    verb, given = words.read(["diff", "--", "-a", "--json"], VERBS)
+    assert (verb.name, given.models, given.json) == ("diff", ["-a", "--json"], False)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_options_may_stand_before_the_verb_and_a_file_may_be_called_like_one() -
     ],
 )
 def test_options_are_read_however_they_are_spelt(typed: str, key: str, value: Any) -> None:
-    assert getattr(words.read(typed.split())[1], key) == value
+    assert getattr(words.read(typed.split(), VERBS)[1], key) == value
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_every_option_of_the_issue_is_read() -> None:
         " --force --no-verify --weights DEFAULT --dim a=1 --dim b=2 --input-shape x:1,3 --input-shape y:[4]"
         " --json --quiet --trust"
     )
-    verb, given = words.read(line.split())
-    assert verb == "tile"
+    verb, given = words.read(line.split(), VERBS)
+    assert verb.name == "tile"
     assert given.output == "out"
     assert given.tile == (64, 32, 16)
     assert given.site == ("*fc*", "head")
@@ -168,51 +168,67 @@ def test_every_option_of_the_issue_is_read() -> None:
     assert given.input_shape == {"x": (None, (1, 3)), "y": (None, (4,))}
 
 
-def test_every_verb_that_is_declared_does_something() -> None:
-    doing = {
-        verb
-        for verb in verbs.MODULES
-        if verb in import_module(f"explorer.cli.verbs.{verbs.MODULES[verb]}").RUN
-    }
-    assert {*verbs.INSTANT, *doing} == verb_table.VERBS.keys()
+def test_a_verb_is_called_like_its_file_and_does_something() -> None:
+    assert len(VERBS) > 20
+    for name, verb in VERBS.items():
+        assert verb.name == name
+        assert verb.run is not None
+        assert f"explorer {name}" in f"explorer {verb.usage}"
+
+
+def test_a_flag_takes_a_value_everywhere_or_nowhere() -> None:
+    # the words before a verb are read before it is known which verb that is
+    seen: dict[str, bool] = {}
+    for verb in (SCREEN, *VERBS.values()):
+        for word, option in verb.spellings().items():
+            assert seen.setdefault(word, bool(option.metavar)) == bool(option.metavar), word
+    verb, given = words.read(["--style", "torchinfo", "layers", "m"], VERBS)
+    assert (verb.name, given.style, given.models) == ("layers", "torchinfo", ["m"])
+
+
+def test_the_machine_of_a_plan_may_still_be_called_its_profile() -> None:
+    for typed in ("plan m --machine npu.toml", "plan m --profile npu.toml", "--profile=npu.toml sweep m"):
+        given = words.read(typed.split(), VERBS)[1]
+        assert given.machine == "npu.toml"
+        assert "machine" in given.typed
 
 
 def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> None:
-    for verb in (None, *verb_table.VERBS):
+    for verb in (None, *VERBS):
         code, out, err = run(*([verb] if verb else []), "--help")
         assert (code, err) == (0, "")
         assert "examples:\n  explorer" in out
-        for flag in verb_table.VERBS[verb].options if verb else ():
+        for flag in VERBS[verb].options if verb else ():
             assert flag in out
         assert max(map(len, out.splitlines())) <= 100
 
 
 def test_every_example_in_the_help_can_be_typed() -> None:
-    for name, verb in verb_table.VERBS.items():
+    for name, verb in VERBS.items():
         for example in verb.examples:
             typed = example.split("   ")[0].replace("'", "").split()
             assert typed[:2] == ["explorer", name]
-            words.read(typed[1:])
+            words.read(typed[1:], VERBS)
 
 
 def test_every_verb_and_the_screen_take_a_limit_of_memory() -> None:
-    for verb in (verb_table.SCREEN, *verb_table.VERBS.values()):
+    for verb in (SCREEN, *VERBS.values()):
         assert "--memory" in verb.options
 
 
 def test_a_resumed_session_has_its_own_options_and_only_trust_is_asked_again() -> None:
-    verb, given = words.read(["--resume", "--trust", "--memory", "8G", "net.pt"])
+    verb, given = words.read(["--resume", "--trust", "--memory", "8G", "net.pt"], VERBS)
     assert (verb, given.resume, given.trust, given.memory, given.models) == (
-        None,
+        SCREEN,
         True,
         True,
         8 << 30,
         ["net.pt"],
     )
-    assert words.read(["--resume"])[1].models == []
+    assert words.read(["--resume"], VERBS)[1].models == []
     for typed in (["--dim", "batch=8"], ["--observe"], ["--rules", "r.py"], ["--decode", "--past", "3"]):
         with pytest.raises(Misuse, match="belongs to the session that is resumed"):
-            words.read(["--resume", *typed])
+            words.read(["--resume", *typed], VERBS)
 
 
 def test_version_is_the_packages(run: Run) -> None:
@@ -396,10 +412,10 @@ def test_the_next_command_opens_the_same_model(
     shown = shlex.split(command.partition("next  ")[2].partition("  see both")[0])
     assert run(*shown[1:])[0] == 1, "the command works as it is printed"
     shaped = {"x": ("float32", (1, 3)), "s": (None, ())}
-    given = words.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"])[1]
+    given = words.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"], VERBS)[1]
     assert given.input_shape == shaped
-    again = parse.opening_words(verbs.session_options(given))
-    assert words.read(["info", "m", *again])[1].input_shape == shaped
+    again = parse.opening_words(given.opening)
+    assert words.read(["info", "m", *again], VERBS)[1].input_shape == shaped
 
 
 def test_tile_without_a_target_shows_the_plan_and_writes_nothing(

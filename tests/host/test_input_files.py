@@ -16,7 +16,7 @@ from explorer.settings import machines, tiling
 READERS: dict[str, Callable[[str], object]] = {
     "--config": tiling.read,
     "config.toml": machines.hardware_profiles,
-    "--profile": machines.hardware,
+    "--machine": machines.hardware,
     "--rules": lambda path: user.load(path, trust=True),
 }
 

@@ -268,10 +268,10 @@ def test_states_lie_where_the_desktops_convention_says() -> None:
 
 
 def test_all_that_the_command_line_says_of_opening_is_kept() -> None:
-    from explorer.cli import verbs
     from explorer.cli.arguments import parser
+    from explorer.cli.commands import VERBS
 
-    options = verbs.session_options(parser.read(["info", "m", "--dim", "n=2", "--observe"])[1])
+    options = parser.read(["info", "m", "--dim", "n=2", "--observe"], VERBS)[1].opening
     assert msgspec.structs.asdict(Opening(**options)) == options
 
 

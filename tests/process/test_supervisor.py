@@ -21,19 +21,21 @@ WITHIN = 3.0
 
 _HEAD = """
 import os, sys, time
-from explorer.cli import main as cli, verbs
+from explorer.cli import main as cli
+from explorer.cli.commands import VERBS
+from explorer.cli.output.answer import Answer
 from explorer.host import output_files as targets
 from explorer.process import supervisor
 
-def run(verb, given, line):
+def run(given, line):
     say("begun")
     work()
-    return verbs.Answer(0, pieces=lambda: ["the answer"])
+    return Answer(0, pieces=lambda: ["the answer"])
 
 def say(text):
     os.write(3, text.encode() + b" ")
 
-verbs.run = run
+VERBS["info"].run = run
 sys.argv[1:] = ["info", "m.onnx"]
 """
 

@@ -267,12 +267,13 @@ def test_the_command_of_a_tiling_says_all_that_the_model_was_opened_with(sample:
     import shlex
 
     from explorer.cli.arguments import parser as words
+    from explorer.cli.commands import VERBS
 
     with Session(
         sample("bert_tiny"), dims={"batch": 2}, rules="own.py", trust=True, observe=True, past=3
     ) as session:
         command = shlex.split(session.command(TileSpec()))
-    given = words.read(command[1:])[1]
+    given = words.read(command[1:], VERBS)[1]
     assert (given.dim, given.rules, given.trust, given.observe, given.past) == (
         {"batch": 2},
         "own.py",

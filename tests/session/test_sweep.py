@@ -362,7 +362,7 @@ def test_a_sweep_that_was_killed_goes_on_where_it_was(sample: Sample, tmp_path: 
 
 
 def test_the_table_marks_the_front(run: Run, sample: Sample) -> None:
-    code, out, err = run("sweep", sample("lenet"), "--tile", "16,64", "--profile", "npu.toml", "--quiet")
+    code, out, err = run("sweep", sample("lenet"), "--tile", "16,64", "--machine", "npu.toml", "--quiet")
     assert code == 0, err
     assert "16x16x16" in out
     assert "◆" in out
@@ -371,7 +371,7 @@ def test_the_table_marks_the_front(run: Run, sample: Sample) -> None:
 
 
 def test_json_is_the_contract(run: Run, sample: Sample) -> None:
-    words = ("--tile", "16,64x32x16", "--profile", "npu.toml", "--edges", "ragged,padded")
+    words = ("--tile", "16,64x32x16", "--machine", "npu.toml", "--edges", "ragged,padded")
     code, out, _ = run("sweep", sample("mlp_128"), *words, "--form", "auto,scan", "--json")
     document = json.loads(out)
     jsonschema.validate(document, SWEEP)
@@ -385,7 +385,7 @@ def test_json_is_the_contract(run: Run, sample: Sample) -> None:
 
 
 def test_csv_has_a_line_a_row_sorted_as_asked(run: Run, sample: Sample) -> None:
-    typed = ("--tile-m", "16,64", "--tile-n", "32", "--profile", "npu.toml", "--sort", "traffic", "--csv")
+    typed = ("--tile-m", "16,64", "--tile-n", "32", "--machine", "npu.toml", "--sort", "traffic", "--csv")
     code, out, _ = run("sweep", sample("lenet"), *typed)
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
@@ -461,7 +461,7 @@ def test_a_file_of_tilings_holds_for_all_but_what_is_swept(run: Run, sample: Sam
         (("--sort", "beauty"), "'beauty' is not known"),
         (("--workers", "0"), "--workers"),
         (("-o", "npu.toml"), "holds no results of a sweep"),
-        (("--profile", "none.toml"), "none.toml"),
+        (("--machine", "none.toml"), "none.toml"),
     ],
 )
 def test_what_cannot_be_is_one_line(run: Run, sample: Sample, typed: tuple[str, ...], said: str) -> None:

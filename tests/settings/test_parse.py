@@ -141,6 +141,7 @@ def test_a_count_is_a_whole_number(text: str) -> None:
 
 def test_the_options_of_opening_are_typed_as_they_are_read() -> None:
     from explorer.cli.arguments import parser
+    from explorer.cli.commands import VERBS
     from explorer.settings.parse import opening_words
 
     options = {
@@ -152,7 +153,7 @@ def test_the_options_of_opening_are_typed_as_they_are_read() -> None:
         "trust": True,
         "observe": True,
     }
-    given = parser.read(["info", "m", *opening_words(options)])[1]
+    given = parser.read(["info", "m", *opening_words(options)], VERBS)[1]
     read = {
         name: getattr(given, {"dims": "dim", "input_shapes": "input_shape"}.get(name, name))
         for name in options

@@ -1,77 +1,52 @@
-"""From the words that a user typed to a verb and its options, and from the tables of options to help.
+"""Parsing of the command line: from the words that a user typed to a command, its options and models.
 
-Reading is a dozen lines over the table of options, because every start of the program waits for it:
-argparse takes ten milliseconds to import and has to be told the table first, and what it says when
-something is wrong would have to be replaced anyway: a mistyped word deserves one line that names the right
-one, not a page of usage. Help, which nobody waits for, is laid out by argparse.
+It is a dozen lines over the table of options, because every start of the program waits for it: argparse takes
+ten milliseconds to import and has to be told the table first, and what it says when something is wrong would
+have to be replaced anyway: a mistyped word deserves one line that names the right one, not a page of usage.
 """
 
 from __future__ import annotations
 
 from explorer.base.errors import Misuse, nearest
+from explorer.cli.arguments.command import MODEL_HELP, Command, ParsedArgs
 from explorer.cli.arguments.options import OPTIONS
-from explorer.cli.arguments.verb_table import MODEL_HELP, SCREEN, VERBS, Verb
+from explorer.cli.arguments.screen import SCREEN, WITH_RESUME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Sequence
-    from typing import Any
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Given", "help_text", "read"]
+    from explorer.cli.arguments.options import Option
 
-_EXIT_CODES = "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted"
-
-_WITH_RESUME = ("--resume", "--trust", "--memory", "--remote", "--quiet", "--version", "--help")
-"""What may be said anew of a session that is resumed."""
+__all__ = ["read"]
 
 
-class Given:
-    """What was typed: `models`, and every option of the verb by its long name, '-' as '_'.
-
-    `typed` are the names of those that were really typed and are no default.
-    """
-
-    models: list[str]
-    typed: set[str]
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
-
-def read(words: Sequence[str]) -> tuple[str | None, Given]:
-    """The verb (None: the screen) and its options and models, read and checked.
+def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, ParsedArgs]:
+    """The command (without a verb the screen's) and its options and models, read and checked.
 
     With `--help` or `--version` nothing else is checked.
 
     Raises:
         Misuse: A word that is no option, a value that cannot be read, a model too few or too many.
     """
-    name, rest = _split_verb(words)
-    verb = SCREEN if name is None else VERBS[name]
-    given, unknown = _given(rest, verb)
+    command, rest = _split_verb(words, verbs)
+    given, unknown = _parsed(rest, command)
     if unknown:
-        raise _unknown_option(unknown, name, verb)
+        raise _unknown_option(unknown, command, verbs)
     if not (given.version or given.help):
-        _check_models(name, verb, given)
-        for flag in verb.options:
-            option = verb.option(flag)
-            typed = getattr(given, option.key)
-            if option.read is not None and typed is not None:
-                setattr(given, option.key, option.read(typed))
-        _check_options(name, verb, given)
-    return name, given
+        _check_models(command, given, verbs)
+        for option in command.options.values():
+            setattr(given, option.key, option.value(getattr(given, option.key)))
+        _check_options(command, given)
+    return command, given
 
 
-def _given(words: Sequence[str], verb: Verb) -> tuple[Given, str]:
-    """What was typed, unread, and the first word that is no option of this verb."""
-    given, unknown = Given(), ""
+def _parsed(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
+    """What was typed, unread, and the first word that is no option of this command."""
+    given, unknown = ParsedArgs(), ""
     given.models, given.typed = [], set()
-    options = {}
-    for flag in verb.options:
-        option = verb.option(flag)
-        options[flag] = options[option.short or flag] = option
+    options = command.spellings()
+    for option in command.options.values():
         setattr(given, option.key, [] if option.many else option.default if option.metavar else False)
     for at, word in enumerate(words):
         if word == "--":
@@ -99,118 +74,85 @@ def _given(words: Sequence[str], verb: Verb) -> tuple[Given, str]:
     return given, unknown
 
 
-def help_text(name: str | None) -> str:
-    """The help of a verb, or of the whole program."""
-    return _parser(name, SCREEN if name is None else VERBS[name]).format_help()
-
-
-def _split_verb(words: Sequence[str]) -> tuple[str | None, list[str]]:
+def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, list[str]]:
     """The verb, wherever it stands among the options, and the words without it.
 
     A value is tied to its option here (`--tile -1` becomes `--tile=-1`), so that a verb's name may be one.
     """
-    valued = {s for option in OPTIONS.values() if option.metavar for s in (option.flag, option.short)}
-    verb: str | None = None
-    first = True
+    known: dict[str, Option] = {s: option for option in OPTIONS.values() for s in option.spellings}
+    known.update(SCREEN.spellings())
+    command, first = SCREEN, True
     rest: list[str] = []
     at = 0
     while at < len(words):
         word = words[at]
         at += 1
         if word == "--":
-            return verb, [*rest, word, *words[at:]]
-        if word in valued and at < len(words) and not words[at].startswith("--"):
+            return command, [*rest, word, *words[at:]]
+        if word[:2] == "--" and "=" not in word and word not in known:
+            # a verb's own, before the verb; or a mistake
+            known |= {s: option for verb in verbs.values() for s, option in verb.spellings().items()}
+        valued = word in known and known[word].metavar
+        if valued and at < len(words) and not words[at].startswith("--"):
             rest.append(f"{word}{'=' if word.startswith('--') else ''}{words[at]}")
             at += 1
         elif word.startswith("-") and word != "-":
             rest.append(word)
-        elif first and word in VERBS:
-            verb, first = word, False
+        elif first and word in verbs:
+            command, first = verbs[word], False
+            known.update(command.spellings())
         else:
             first = False
             rest.append(word)
-    return verb, rest
+    return command, rest
 
 
-def _parser(name: str | None, verb: Verb) -> argparse.ArgumentParser:
-    import argparse
-
-    prog = "explorer" if name is None else f"explorer {name}"
-    usage = f"{prog} {' '.join(verb.models)} [options]"
-    if name is None:
-        usage = f"{usage}          the screen\n       explorer VERB MODEL... [options]  headless"
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        usage=usage,
-        description=verb.summary,
-        epilog=_epilog(name, verb),
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
-            prog, max_help_position=26, width=100
-        ),
-        add_help=False,
-    )
-    for option in map(verb.option, verb.options):
-        spellings = [s for s in (option.short, option.flag) if s]
-        if option.metavar:
-            parser.add_argument(*spellings, metavar=option.metavar, help=option.help)
-        else:
-            parser.add_argument(*spellings, action="store_true", help=option.help)
-    return parser
-
-
-def _epilog(name: str | None, verb: Verb) -> str:
-    kinds = [model.strip("[]") for model in verb.models if model != "..."]
-    subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"
-    parts = [f"{subject} {MODEL_HELP}."]
-    if name is None:
-        verbs = "\n".join(f"  {key:<12}{' '.join(v.models):<11}{v.summary}" for key, v in VERBS.items())
-        parts = [f"verbs (explorer VERB --help says more):\n{verbs}", *parts]
-    examples = "\n".join(f"  {example}" for example in verb.examples)
-    return "\n\n".join([*parts, f"examples:\n{examples}", _EXIT_CODES])
-
-
-def _unknown_option(word: str, name: str | None, verb: Verb) -> Misuse:
+def _unknown_option(word: str, command: Command, verbs: Mapping[str, Command]) -> Misuse:
     flag = word.split("=")[0] if word.startswith("--") else word[:2]
-    prog = "explorer" if name is None else f"explorer {name}"
-    long = next((option.flag for option in OPTIONS.values() if flag == option.short), flag)
-    owners = [key for key, other in VERBS.items() if long in other.options]
-    what = "the screen has no such option" if name is None else f"{prog} has no such option"
+    owners = [verb.name for verb in verbs.values() if flag in verb.spellings()]
+    what = f"{command.typed if command.name else 'the screen'} has no such option"
     if owners:
         return Misuse(what, where=flag, hint=f"it belongs to explorer {', '.join(owners)}")
-    return Misuse(what, where=flag, hint=_guess(flag, verb.options) or f"{prog} --help lists them")
+    return Misuse(
+        what, where=flag, hint=_guess(flag, command.options) or f"{command.typed} --help lists them"
+    )
 
 
-def _check_models(name: str | None, verb: Verb, given: Given) -> None:
+def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Command]) -> None:
     models: Sequence[str] = given.models
-    many = verb.models[-1] == "..."
-    most = len(verb.models) - many
-    wanted = most - verb.models[-1].startswith("[")
-    if not models and name is None and not given.resume:
-        raise Misuse("name a model", hint="try explorer alexnet, explorer FILE.onnx, or explorer --help")
-    if name is None and len(models) > 1:
-        raise Misuse("no such verb", where=models[0], hint=nearest(models[0], VERBS))
-    if len(models) < wanted and name is not None:
+    many = command.models[-1:] == ("...",)
+    most = len(command.models) - many
+    wanted = most - any(model.startswith("[") for model in command.models)
+    if not command.name:
+        if not models and not given.resume:
+            raise Misuse("name a model", hint="try explorer alexnet, explorer FILE.onnx, or explorer --help")
+        if len(models) > 1:
+            raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
+    elif len(models) < wanted:
         what = "needs a model" if wanted == 1 else "needs two models"
-        raise Misuse(what, where=str(name), hint=f"type explorer {name} {' '.join(verb.models)}")
-    if len(models) > most and not many:
-        raise Misuse("one word too many", where=models[most], hint=f"explorer {name} {' '.join(verb.models)}")
+        hint = " ".join(["type", command.typed, *command.models])
+        raise Misuse(what, where=command.name, hint=hint)
+    elif len(models) > most and not many:
+        hint = " ".join([command.typed, *command.models])
+        raise Misuse("one word too many", where=models[most], hint=hint)
     if not all(models):
         raise Misuse("the name of a model is empty", hint=f"a model is {MODEL_HELP}")
 
 
-def _check_options(name: str | None, verb: Verb, given: Given) -> None:
+def _check_options(command: Command, given: ParsedArgs) -> None:
     """What one option alone cannot know."""
-    for flag in verb.needs:
-        if getattr(given, flag[2:]) is None:
-            raise Misuse("says nowhere to write", where=str(name), hint=f"add {flag} {OPTIONS[flag].metavar}")
-    if "--csv" in verb.options and given.csv and given.json:
+    for flag in command.needs:
+        option = command.options[flag]
+        if getattr(given, option.key) is None:
+            raise Misuse("says nowhere to write", where=command.name, hint=f"add {flag} {option.metavar}")
+    if given.csv and given.json:
         raise Misuse("one answer has one form", where="--csv", hint="leave out --csv or --json")
-    if name is None and given.resume:
-        for flag in verb.options:
-            if flag not in _WITH_RESUME and getattr(given, OPTIONS[flag].key):
-                raise Misuse("belongs to the session that is resumed", where=flag, hint="leave it out")
+    if command is SCREEN and given.resume:
+        for option in command.options.values():
+            if option.flag not in WITH_RESUME and getattr(given, option.key):
+                raise Misuse("belongs to the session that is resumed", where=option.flag, hint="leave it out")
         return
-    if "--decode" in verb.options and given.decode != (given.past is not None):
+    if "--decode" in command.options and given.decode != (given.past is not None):
         missing, there = ("--past N", "--decode") if given.decode else ("--decode", "--past")
         raise Misuse(f"needs {missing}", where=there, hint="write --decode --past N")
 

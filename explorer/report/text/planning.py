@@ -68,7 +68,7 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
     ]
 
 
-_NO_MACHINE = "No cycles without a machine: add --profile FILE.toml, or the name of one in the config file."
+_NO_MACHINE = "No cycles without a machine: add --machine FILE.toml, or the name of one in the config file."
 
 
 def _untimed(fact: PlanCost) -> list[Block]:

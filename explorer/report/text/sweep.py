@@ -33,7 +33,7 @@ def sweep(fact: Sweep) -> list[Block]:
     if not all(row.error for row in rows):
         blocks.append(Prose(_legend(rows), DIM))
     if not machines:
-        blocks.append(Prose("Without a machine there are no cycles: --profile npu.toml", DIM))
+        blocks.append(Prose("Without a machine there are no cycles: --machine npu.toml", DIM))
     blocks += [Prose(f"{count:,} x {printable(why)}", NOTE) for why, count in _failures(rows)]
     blocks += [Prose(note, NOTE) for note in fact.notes]
     return [*blocks, Line(), Line(tuple(_told(fact)), 2)]

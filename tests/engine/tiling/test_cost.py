@@ -420,9 +420,7 @@ def test_a_product_with_an_empty_side_multiplies_nothing(empty: tuple[int, int, 
 
 @pytest.mark.parametrize("order", ["best", *ORDERS, *dict.fromkeys(ORDERS.values())])
 def test_every_order_that_there_is_can_be_typed(order: str) -> None:
-    read = OPTIONS["--order"].read
-    assert read is not None
-    assert plan_cost(plan_of(site(9, 9, 9)), order=read(order)).order == order
+    assert plan_cost(plan_of(site(9, 9, 9)), order=OPTIONS["--order"].value(order)).order == order
 
 
 def test_an_order_that_does_not_exist_is_refused_with_the_nearest() -> None:

@@ -18,6 +18,7 @@ import pytest
 from explorer.base.errors import Misuse
 from explorer.cli import main
 from explorer.cli.arguments import parser
+from explorer.cli.commands import VERBS
 from explorer.engine.convert import CONVERTERS, find
 from explorer.engine.convert.job import ConversionOptions
 from tests.schemas import COUNT, FLAG, MEASURED, TEXT, document_of, listed
@@ -99,7 +100,7 @@ def test_the_answer_as_json(run: Run, tensors: Path) -> None:
     assert found["file_bytes"] == os.path.getsize("a.pt")
     assert (found["stored"]["passed"], found["stored"]["tensors"], found["stored"]["nbytes"]) == (True, 2, 28)
     assert found["verification"] is None
-    assert parser.read(found["command"].split()[1:])[0] == "convert"
+    assert parser.read(found["command"].split()[1:], VERBS)[0].name == "convert"
 
 
 def test_a_module_the_answer_as_json(run: Run, tmp_path: Path) -> None:
@@ -122,8 +123,8 @@ def test_a_module_the_answer_as_json(run: Run, tmp_path: Path) -> None:
     assert code == 0
     assert found["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 8], "origin": "declared"}]
     assert (found["opset"], found["verification"]["seeds"]) == (14, [5, 6])
-    verb, given = parser.read(found["command"].split()[1:])
-    assert verb == "convert"
+    verb, given = parser.read(found["command"].split()[1:], VERBS)
+    assert verb.name == "convert"
     assert given.dynamic == {"input": {0: "batch"}}
     assert (given.opset, given.exporter, given.input_names) == (14, "torchscript", ("x",))
 

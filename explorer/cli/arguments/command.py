@@ -1,0 +1,109 @@
+"""A command of the program as a record: what it is for, what it takes, how it is typed, what runs.
+
+Help, complaints, completion, man page and README derive from it. Every start of the program makes one of
+these, so it is a plain class.
+"""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.options import OPTIONS, Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+__all__ = ["MODEL_HELP", "Command", "ParsedArgs"]
+
+MODEL_HELP = (
+    "a model's file or folder (explorer formats lists the kinds), the name of a\ntorchvision model, or"
+    " package.module:callable that returns an nn.Module"
+)
+
+
+class ParsedArgs:
+    """What was typed: `models`, and every option of the command by its long name, '-' as '_'.
+
+    `typed` are the names of those that were really typed and are no default.
+    """
+
+    models: list[str]
+    typed: set[str]
+    csv = json = quiet = False
+    memory: int | None = None
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @property
+    def opening(self) -> dict[str, Any]:
+        """What a `Session` is opened with."""
+        return {
+            "weights": self.weights,
+            "dims": self.dim,
+            "input_shapes": self.input_shape,
+            "trust": self.trust,
+            "rules": self.rules,
+            "observe": self.observe,
+            "past": self.past,
+        }
+
+
+class Command:
+    """One command.
+
+    Args:
+        name: The word that is typed.
+        summary: What it is for, in a line.
+        models: What stands for each in the help; a last '...' means one or more of the kind before it,
+            and one in brackets may be left out.
+        options: Those that it takes: flags of the shared ones, and its own.
+        examples: Lines to show.
+        run: Does it: gets what was typed, and an `explorer.cli.output.progress.ProgressLine` to be told
+            where the work stands; returns an `explorer.cli.output.answer.Answer`. None for the screen.
+        usage: How it is typed most often, without the program's name.
+        manual: What it is for, in the README's words (Markdown).
+        needs: Options without which it cannot answer.
+        instant: It looks at headers at most: nothing of a model's runs and nothing is written, so nothing
+            has to be kept in check around it.
+    """
+
+    __slots__ = (
+        *("examples", "instant", "manual", "models", "name", "needs", "options", "run", "summary", "usage"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        models: tuple[str, ...],
+        options: Sequence[str | Option],
+        examples: tuple[str, ...],
+        run: Callable[[ParsedArgs, Any], Any] | None = None,
+        *,
+        usage: str = "",
+        manual: str = "",
+        needs: tuple[str, ...] = (),
+        instant: bool = False,
+    ) -> None:
+        taken = [OPTIONS[option] if isinstance(option, str) else option for option in options]
+        self.name = name
+        self.summary = summary
+        self.models = models
+        self.options = {option.flag: option for option in taken}
+        self.examples = examples
+        self.run = run
+        self.usage = usage
+        self.manual = manual
+        self.needs = needs
+        self.instant = instant
+
+    @property
+    def typed(self) -> str:
+        """How it is called in full."""
+        return f"explorer {self.name}" if self.name else "explorer"
+
+    def spellings(self) -> dict[str, Option]:
+        """Its options by every word that means one."""
+        return {word: option for option in self.options.values() for word in option.spellings}

@@ -1,0 +1,37 @@
+"""The records that options ask for: a tiling, a machine; with them come msgspec and a reader of TOML."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.cli.arguments.command import ParsedArgs
+    from explorer.facts import TileSpec
+    from explorer.facts.cost import Hardware
+    from explorer.facts.roofline import Machine
+
+__all__ = ["hardware", "roofline_machine", "tile_spec"]
+
+_FIELDS = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form", "grouped": "grouped"}
+"""Options of a tiling, and the fields of `TileSpec` that they are."""
+
+
+def tile_spec(given: ParsedArgs) -> TileSpec:
+    """The tiling: by default, in the file of `--config`, by what was typed."""
+    from explorer.settings import tiling
+
+    typed = {field: getattr(given, key) for key, field in _FIELDS.items() if key in given.typed}
+    return tiling.spec_of(given.config, typed)
+
+
+def roofline_machine(given: ParsedArgs) -> Machine:
+    """The machine by its rates, or by its name."""
+    from explorer.settings import machines
+
+    return machines.find(given.machine, given.peak_macs, given.bandwidth)
+
+
+def hardware(given: ParsedArgs) -> Hardware | None:
+    """The machine by what it does in a cycle, if one was named."""
+    from explorer.settings import machines
+
+    return None if given.machine is None else machines.hardware(given.machine)

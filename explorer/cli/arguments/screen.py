@@ -1,0 +1,35 @@
+"""`explorer MODEL`: the command that has no name, and opens the screen."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command
+from explorer.cli.arguments.options import OPENING, Option
+
+__all__ = ["SCREEN", "WITH_RESUME"]
+
+SCREEN = Command(
+    "",
+    "Look inside a neural network, tile its matrix products to the size that hardware can do,\n"
+    "prove numerically that nothing changed, and see what changed in the graph.",
+    ("MODEL",),
+    (
+        *OPENING,
+        Option(
+            "--resume",
+            "take up a session whose line was dropped: MODEL's, or without one the newest",
+            manual="take up a session whose line was dropped: that of `MODEL`, or without one the newest",
+        ),
+        Option("--remote", "draw as over a slow line: no animation, no blinking"),
+        *("--quiet", "--version", "--help"),
+    ),
+    (
+        "explorer alexnet",
+        "explorer --resume",
+        "explorer sample_models/lenet.onnx",
+        "explorer tile alexnet -o alexnet_tiled.onnx",
+        "explorer diff alexnet alexnet_tiled.onnx",
+    ),
+)
+
+WITH_RESUME = ("--resume", "--trust", "--memory", "--remote", "--quiet", "--version", "--help")
+"""What may be said anew of a session that is resumed."""

@@ -1,0 +1,63 @@
+"""The verbs of the command line, one file each, in folders by subject.
+
+Every start of the program comes through here, and needs one verb at most: names are those of the files, and a
+file is imported when its verb is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from _collections_abc import (
+    Mapping,  # collections.abc brings collections, which the header of a file needs not
+)
+from importlib import import_module
+
+from explorer.cli.arguments.command import Command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["VERBS"]
+
+_ORDER = (
+    *("info", "outline", "formats", "layers", "ops", "memory", "roofline", "training", "weights"),
+    *("activations", "compare", "plot", "report", "plan", "tile", "sweep", "settings", "history", "convert"),
+    *("verify", "blame", "diff"),
+)
+"""In which the help lists them; others follow, by name."""
+
+
+class _Verbs(Mapping[str, Command]):
+    """The verbs by name."""
+
+    def __init__(self) -> None:
+        found: dict[str, str] = {}
+        for folder in os.scandir(os.path.dirname(__file__)):
+            if folder.is_dir():
+                found |= {
+                    name[:-3]: folder.name
+                    for name in os.listdir(folder.path)
+                    if name.endswith(".py") and not name.startswith("_")
+                }
+        self._folders = {name: found[name] for name in sorted(found, key=_place)}
+
+    def __getitem__(self, name: str) -> Command:
+        command: Command = import_module(f"{__name__}.{self._folders[name]}.{name}").COMMAND
+        return command
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._folders
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folders)
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), name
+
+
+VERBS: Mapping[str, Command] = _Verbs()

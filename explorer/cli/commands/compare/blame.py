@@ -1,0 +1,59 @@
+"""`explorer blame`: the first layer in which two models part."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
+from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, pages, tool
+from explorer.cli.output.progress import ProgressLine
+from explorer.host.output_files import check_target, replacing
+from explorer.report import plots
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    a, b = given.models
+    if given.plot:
+        plots.check(given.plot)
+        check_target(given.plot, overwrite=given.force, models=[a, b], weights=())
+    drawn = {"draws": given.draws or 3, "seed": given.seed, "input": given.input}
+    fact = explorer.blame_files(a, b, **drawn, on_progress=progress, **given.opening)
+    if given.plot:
+        with replacing(given.plot, overwrite=given.force) as temporary:
+            plots.write("blame", None, fact, temporary)
+    return Answer(
+        DONE if fact.same else DIFFERENT,
+        lambda: document().blame(fact, tool()),
+        lambda: pages("blame").blame(fact, given.limit, given.plot or ""),
+        "probes",
+    )
+
+
+COMMAND = Command(
+    "blame",
+    "the first layer in which two models part, and how the error grows",
+    ("A", "B"),
+    (
+        "--draws",
+        "--seed",
+        "--input",
+        Option("--limit", "rows of the table (default 12)", "N", "12", least=1),
+        Option("--plot", "also draw the error along the graph, as SVG or PNG", "FILE"),
+        "--force",
+        SEVERAL_SIZES,
+        *OPENING[1:],
+        *TABLE,
+    ),
+    (
+        "explorer blame model.onnx quantized.onnx",
+        "explorer blame alexnet alexnet_tiled.onnx --plot growth.svg",
+        "explorer blame a.onnx b.onnx --draws 10 --json",
+    ),
+    _run,
+    usage="blame A B",
+    manual="where two models part: the first layer that introduces more than rounding, and how the error"
+    " grows"
+    " along the graph; `--plot FILE.svg` draws it",
+)

@@ -1,0 +1,88 @@
+"""`explorer convert`: a model as another kind of file, proved to be the same."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.verdicts import EXIT_CODES
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.output.answer import Answer, document, pages, tool
+from explorer.cli.output.progress import ProgressLine
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    with explorer.Session(given.models[0], **given.opening) as session:
+        fact = session.convert(
+            given.output,
+            exporter=given.exporter,
+            opset=given.opset,
+            input_names=given.input_names or (),
+            output_names=given.output_names or (),
+            dynamic=given.dynamic,
+            method=given.method,
+            overwrite=given.force,
+            verify=not given.no_verify,
+            draws=given.draws or 3,
+            seed=given.seed,
+            on_progress=progress,
+        )
+    return Answer(
+        EXIT_CODES[fact.verdict_kind],
+        lambda: document().conversion(fact, tool()),
+        lambda: pages("conversion").conversion(fact),
+    )
+
+
+COMMAND = Command(
+    "convert",
+    "write a model as another kind of file, and show that it is the same",
+    ("MODEL",),
+    (
+        "--output",
+        Option(
+            "--exporter",
+            "which of torch's exporters writes ONNX (default: the one that works)",
+            choices=("torchscript", "dynamo"),
+        ),
+        Option("--opset", "version of ONNX's operators (default: what the exporter does best)", "N", least=1),
+        Option(
+            "--input-names",
+            "names of the inputs in the ONNX file, in order, between commas",
+            "A,B",
+            reads="names",
+        ),
+        Option(
+            "--output-names",
+            "names of the outputs in the ONNX file, in order, between commas",
+            "A,B",
+            reads="names",
+        ),
+        "--dynamic",
+        Option(
+            "--method",
+            "how TorchScript is made: traced with inputs (default), or compiled from source",
+            choices=("trace", "script"),
+        ),
+        "--force",
+        "--no-verify",
+        "--draws",
+        "--seed",
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer convert resnet18 -o resnet18.onnx --dynamic x:0=batch",
+        "explorer convert my.module:Net -o net.onnx --exporter dynamo --opset 20",
+        "explorer convert model.pt2 -o model.pt",
+        "explorer convert checkpoint.pth -o model.safetensors",
+        "explorer convert model.tflite -o model.onnx",
+    ),
+    _run,
+    usage="convert MODEL -o FILE",
+    manual="writes the model as another kind of file and shows that it is the same: a PyTorch module as ONNX"
+    " (`.onnx`), TorchScript (`.pt`) or torch.export (`.pt2`), ONNX as TorchScript or torch.export, a"
+    " checkpoint as `.safetensors` and back, TFLite as ONNX",
+    needs=("--output",),
+)

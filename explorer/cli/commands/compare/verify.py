@@ -1,0 +1,71 @@
+"""`explorer verify`: the proof that two models compute the same, and its exit codes."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.verdicts import EXIT_CODES
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES, Option
+from explorer.cli.output.answer import Answer, document, pages, tool
+from explorer.cli.output.progress import ProgressLine
+from explorer.settings.parse import opening_words
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    from explorer.facts.verification import Tolerance
+
+    a, b = given.models
+    limits = (given.atol, given.rtol, given.snr)
+    fact = explorer.verify_files(
+        a,
+        b,
+        draws=given.draws or 1,
+        seed=given.seed,
+        input=given.input,
+        tolerance=Tolerance(*limits) if any(limit is not None for limit in limits) else None,
+        on_progress=progress,
+        **given.opening,
+    )
+    return Answer(
+        EXIT_CODES[fact.verdict_kind],
+        lambda: document().verification(fact, tool()),
+        lambda: pages("evidence").verification(fact, opening_words(given.opening)),
+    )
+
+
+COMMAND = Command(
+    "verify",
+    "evidence that two models compute the same",
+    ("A", "B"),
+    (
+        "--draws",
+        "--seed",
+        "--input",
+        *(
+            Option(flag, help, metavar, reads="limit")
+            for flag, metavar, help in (
+                (
+                    "--atol",
+                    "X",
+                    "outputs may differ by X, of quantized models say; then only they are compared",
+                ),
+                ("--rtol", "X", "outputs may differ by X times the original's value, beside --atol"),
+                ("--snr", "DB", "outputs need a signal to noise ratio of DB decibels or more"),
+            )
+        ),
+        SEVERAL_SIZES,
+        *OPENING[1:],
+        *PRINTING,
+    ),
+    (
+        "explorer verify alexnet alexnet_tiled.onnx",
+        "explorer verify a.onnx b.onnx --draws 10 --seed 7 --json",
+        "explorer verify a.onnx b.onnx --dim seq=5,16,64",
+        "explorer verify model.onnx quantized.onnx --input photos.npz --snr 30",
+    ),
+    _run,
+    usage="verify A B",
+    manual="evidence, per output and per tiled product, that two models compute the same",
+)

@@ -1,0 +1,1 @@
+"""Commands that look at one model: what it is made of, and what that costs."""

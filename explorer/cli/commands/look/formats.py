@@ -1,0 +1,38 @@
+"""`explorer formats`: what can be opened; with a folder the same as `outline`."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import PRINTING
+from explorer.cli.commands.look import outline
+from explorer.cli.output.answer import DONE, Answer, head
+from explorer.report import formats as report
+from explorer.session import headers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.cli.output.progress import ProgressLine
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    if given.models:
+        return outline.answer(given, progress)
+    found = headers.formats()
+    if given.json:
+        return Answer(DONE, lambda: report.as_json(found, head()))
+    return Answer(DONE, pieces=lambda: report.as_text(found))
+
+
+COMMAND = Command(
+    "formats",
+    "what can be opened; or which models are in a folder, MODEL",
+    ("[MODEL]",),
+    ("--memory", *PRINTING),
+    ("explorer formats", "explorer formats models/ --json"),
+    _run,
+    usage="formats",
+    manual="what can be opened, and by what it is recognised; with a folder the same as `outline`",
+    instant=True,
+)

@@ -1,0 +1,32 @@
+"""`explorer info`: the totals of a model."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import about
+from explorer.cli.output.progress import ProgressLine
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    return about(given, progress, lambda session, info: (info,), "info", "model")
+
+
+COMMAND = Command(
+    "info",
+    "totals: parameters, MACs, memory, bytes moved",
+    ("MODEL",),
+    (*OPENING, *PRINTING),
+    (
+        "explorer info resnet18",
+        "explorer info model.onnx --dim batch=8 --dim sequence=128",
+        "explorer info model.onnx --input-shape x:1,3,224,224 --json",
+    ),
+    _run,
+    usage="info MODEL",
+    manual="totals: parameters, MACs, memory, bytes moved, and how much of the model they cover; of a tiled"
+    " model the share of the MACs that runs on tiles, and what is left and why",
+)

@@ -1,0 +1,64 @@
+"""`explorer layers`: the tree of layers, or torchinfo's table."""
+
+from __future__ import annotations
+
+from explorer.base.errors import Misuse
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, TABLE, Option
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import about
+from explorer.cli.output.progress import ProgressLine
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    if given.style == "torchinfo" or given.compare:
+        return _torchinfo(given, progress)
+    return about(given, progress, lambda session, info: (session.analysis(),), "layers", "model", "layers")
+
+
+def _torchinfo(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    """Torchinfo's own table; with `--compare` where it is wrong, alone where our own tree was asked for."""
+    if given.csv and not given.compare:
+        raise Misuse("torchinfo's table is text", where="--csv", hint="leave --style out, or add --compare")
+    return about(
+        given,
+        progress,
+        lambda session, info: (
+            info,
+            session.torchinfo(),
+            session.analysis() if given.style == "tree" else None,
+            given.compare,
+        ),
+        "torchinfo",
+        "comparison",
+        "differences",
+    )
+
+
+COMMAND = Command(
+    "layers",
+    "the tree of layers, each with its shapes and its cost",
+    ("MODEL",),
+    (
+        Option(
+            "--style",
+            "our own tree, or torchinfo's table made by torchinfo",
+            default="tree",
+            choices=("tree", "torchinfo"),
+            manual="our own tree, or torchinfo's own table, made by torchinfo",
+        ),
+        Option("--compare", "where torchinfo's numbers are not ours, and which rule decides"),
+        *OPENING,
+        *TABLE,
+    ),
+    (
+        "explorer layers alexnet",
+        "explorer layers model.onnx --json",
+        "explorer layers resnet18 --style torchinfo --compare",
+    ),
+    _run,
+    usage="layers MODEL",
+    manual="the tree of layers, each with its shapes and its cost",
+)

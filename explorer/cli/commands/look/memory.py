@@ -1,0 +1,28 @@
+"""`explorer memory`: liveness of activations, peak and arena."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, TABLE
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import about
+from explorer.cli.output.progress import ProgressLine
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    return about(given, progress, lambda session, info: (info, session.memory()), "memory", "costs", "steps")
+
+
+COMMAND = Command(
+    "memory",
+    "activation memory step by step, its peak, and the smallest arena",
+    ("MODEL",),
+    (*OPENING, *TABLE),
+    ("explorer memory resnet18", "explorer memory model.onnx --dim batch=8 --csv"),
+    _run,
+    usage="memory MODEL",
+    manual="activation memory step by step: the peak and who holds it, the smallest arena that first fit"
+    " needs",
+)

@@ -1,0 +1,37 @@
+"""`explorer outline`: what a file's header says; of a folder, its models."""
+
+from __future__ import annotations
+
+import explorer.report.outline as report
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import PRINTING
+from explorer.cli.output.answer import DONE, Answer, head
+from explorer.session import headers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.cli.output.progress import ProgressLine
+
+__all__ = ["COMMAND", "answer"]
+
+
+def answer(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    """Does it."""
+    found = headers.outline(given.models[0])
+    if given.json:
+        return Answer(DONE, pieces=lambda: report.as_json(found, head()))
+    return Answer(DONE, pieces=lambda: report.as_text(found))
+
+
+COMMAND = Command(
+    "outline",
+    "what a file's header says, at once: modules, operators, tensors",
+    ("MODEL",),
+    ("--memory", *PRINTING),
+    ("explorer outline model.onnx", "explorer outline model.safetensors --json", "explorer outline models/"),
+    answer,
+    usage="outline MODEL",
+    manual="what a file's header says, at once and without any framework: modules, operators, tensors; of a"
+    " folder, its models",
+    instant=True,
+)

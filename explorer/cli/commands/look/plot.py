@@ -1,0 +1,66 @@
+"""`explorer plot`: a picture of memory, roofline or operators."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
+from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import written
+from explorer.cli.output.progress import ProgressLine
+from explorer.report import plots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from explorer.facts import Info
+    from explorer.session import Session
+
+__all__ = ["COMMAND"]
+
+_DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
+    "memory": lambda given, session, info: session.memory(),
+    "roofline": lambda given, session, info: session.roofline(roofline_machine(given)),
+    "operators": lambda given, session, info: session.ops(),
+}
+"""What a picture is made of."""
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    plots.check(given.output)
+    return written(
+        given,
+        progress,
+        lambda session, info: _DRAWN[given.what](given, session, info),
+        lambda info, fact, path: plots.write(given.what, info, fact, path),
+    )
+
+
+COMMAND = Command(
+    "plot",
+    "a picture, as SVG or PNG: memory over time, roofline, operators",
+    ("MODEL",),
+    (
+        Option(
+            "--what",
+            "which picture (default memory)",
+            default="memory",
+            choices=("memory", "roofline", "operators"),
+        ),
+        "--output",
+        "--force",
+        *MACHINE,
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer plot resnet18 -o memory.svg",
+        "explorer plot resnet18 --what roofline --peak-macs 4T --bandwidth 100GB/s -o roof.png",
+    ),
+    _run,
+    usage="plot MODEL --what memory -o FILE.svg",
+    manual="a picture, SVG or PNG: `memory` over time, `roofline`, `operators`",
+    needs=("--output",),
+)

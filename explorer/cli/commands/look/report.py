@@ -1,0 +1,45 @@
+"""`explorer report`: one page with everything, as HTML or Markdown."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING
+from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.output.answer import Answer, tool
+from explorer.cli.output.model_answer import written
+from explorer.cli.output.progress import ProgressLine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from explorer.facts import Info
+    from explorer.session import Session
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    from explorer.report.html import page  # brings rich
+
+    page.check(given.output)
+    named = given.machine or given.peak_macs or given.bandwidth
+    machine = roofline_machine(given) if named else None
+
+    def ask(session: Session, info: Info) -> Any:
+        return page.gather(session, machine=machine, batch=given.batch, optimizer=given.optimizer)
+
+    return written(given, progress, ask, lambda info, fact, path: page.write(fact, path, tool()))
+
+
+COMMAND = Command(
+    "report",
+    "one page with everything, as HTML or Markdown",
+    ("MODEL",),
+    ("--output", "--force", "--batch", "--optimizer", *MACHINE, *OPENING, *PRINTING),
+    ("explorer report resnet18 -o resnet18.html", "explorer report model.onnx -o model.md"),
+    _run,
+    usage="report MODEL -o FILE.html",
+    manual="one page with everything, tables that sort, pictures inside; or `.md`",
+    needs=("--output",),
+)

@@ -1,0 +1,39 @@
+"""`explorer roofline`: which layers compute limits, and which memory."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import MACHINE, OPENING, TABLE
+from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import about
+from explorer.cli.output.progress import ProgressLine
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    machine = roofline_machine(given)
+    return about(
+        given,
+        progress,
+        lambda session, info: (info, session.roofline(machine)),
+        "roofline",
+        "costs",
+        "layers",
+    )
+
+
+COMMAND = Command(
+    "roofline",
+    "which layers compute limits, which memory, and the least time",
+    ("MODEL",),
+    (*MACHINE, *OPENING, *TABLE),
+    (
+        "explorer roofline resnet18 --peak-macs 4T --bandwidth 100GB/s",
+        "explorer roofline model.onnx --machine npu --json",
+    ),
+    _run,
+    usage="roofline MODEL --peak-macs 4T --bandwidth 100GB/s",
+    manual="which layers compute limits and which memory, and the least time each can take",
+)

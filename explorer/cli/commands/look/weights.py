@@ -1,0 +1,37 @@
+"""`explorer weights`: statistics of stored tensors."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, TABLE
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import about, open_or_stored
+from explorer.cli.output.progress import ProgressLine
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    return about(
+        given,
+        progress,
+        lambda session, info: (info, session.weights(given.layer, bins=given.bins, on_progress=progress)),
+        "weights",
+        "values",
+        "tensors",
+        opening=open_or_stored,
+    )
+
+
+COMMAND = Command(
+    "weights",
+    "values of stored tensors: range, mean, zeros, quantiles, duplicates",
+    ("MODEL",),
+    ("--layer", "--bins", *OPENING, *TABLE),
+    ("explorer weights model.onnx", "explorer weights resnet18 --layer '*conv1*' --json"),
+    _run,
+    usage="weights MODEL",
+    manual="the values of stored tensors: range, mean, zeros, quantiles, histogram; what is tied, what is"
+    " stored"
+    " twice",
+)

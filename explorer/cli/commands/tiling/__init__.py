@@ -1,0 +1,1 @@
+"""Commands that tile matrix products: what that would cost, the tiled model, many tilings side by side."""

@@ -1,0 +1,62 @@
+"""`explorer history`: what was done in a session whose line was dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import explorer
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import PRINTING
+from explorer.cli.output.answer import DONE, Answer, document, pages, tool
+from explorer.cli.output.progress import ProgressLine
+from explorer.host import output_files
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    """What a kept session did; nothing of the model is opened but what the session made itself."""
+    from msgspec.structs import asdict
+
+    from explorer.process import saved_sessions
+    from explorer.session import scripts
+
+    output = given.output and os.path.abspath(given.output)
+    model = given.models[0] if given.models else None
+    kept, saved = saved_sessions.find(model, os.environ, trust=True)
+    folder = saved.cwd if os.path.isdir(saved.cwd) else os.curdir
+    try:
+        with (
+            contextlib.chdir(folder),  # where the model was named from
+            explorer.Session(saved.source, **asdict(saved.opening), workdir=kept.folder) as session,
+        ):
+            history = session.restore(saved.history) if saved.history is not None else session.history()
+            if output is not None:
+                text = session.script_text()
+                output_files.check_target(output, overwrite=given.force, models=[saved.source], weights=())
+                with output_files.replacing(output, overwrite=given.force) as temporary:
+                    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+                        file.write(text)
+                    scripts.make_executable(temporary)
+    finally:
+        kept.release()
+    return Answer(
+        DONE,
+        lambda: document().history(history, saved.source, given.output, tool()),
+        lambda: pages("history").history(history, saved.source, given.output),
+    )
+
+
+COMMAND = Command(
+    "history",
+    "what was done in a session whose line was dropped; -o keeps it as a script",
+    ("[MODEL]",),
+    ("--output", "--force", "--memory", *PRINTING),
+    ("explorer history", "explorer history model.onnx -o model.sh", "explorer history --json"),
+    _run,
+    usage="history",
+    manual="what was done in a session whose line was dropped, state by state; `-o FILE.sh` keeps it as a"
+    " script"
+    " of commands",
+)

@@ -1,0 +1,206 @@
+"""`explorer sweep`: many tilings of one model or several, side by side."""
+
+from __future__ import annotations
+
+import os
+
+import explorer
+from explorer.base.errors import Misuse
+from explorer.base.verdicts import EXIT_CODES, weakest
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.records import hardware
+from explorer.cli.output.answer import BAD_INPUT, Answer, document, pages, tool
+from explorer.cli.output.progress import ProgressLine
+from explorer.host.output_files import check_target, replacing
+from explorer.process import supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from explorer.facts.sweep import Sweep, SweepSpec
+
+__all__ = ["COMMAND"]
+
+
+def _layout_beside(path: str) -> str:
+    """Where the layout for a topology of SCALE-Sim goes: 'gemm.csv' -> 'gemm_layout.csv'."""
+    stem, ending = os.path.splitext(path)
+    return f"{stem}_layout{ending}"
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    from explorer.session import sweeping
+
+    if len(given.models) == 1 and sweeping.is_results(given.models[0]):
+        if idle := sorted(given.typed - _OF_RESULTS):
+            flag = "--" + idle[0].replace("_", "-")
+            raise Misuse("says nothing of results that are only shown", where=flag, hint="name the model")
+        fact, bad = sweeping.results(given.models[0]), {}
+    else:
+        if given.scalesim is not None:
+            for target in (given.scalesim, _layout_beside(given.scalesim)):
+                check_target(target, overwrite=given.force, models=given.models, weights=())
+        fact = _swept(
+            given,
+            progress,
+            spec=_combined(given),
+            hardware=hardware(given),
+            order=given.order,
+            verify=given.verify,
+            draws=given.draws or 1,
+            first_seed=given.seed,
+            output=given.output,
+            scheduler=given.scheduler,
+            workers=given.workers,
+            layers=given.scalesim is not None,
+            **given.opening,
+        )
+        bad = fact.failed
+    if given.sort is not None:
+        fact = sweeping.sorted_by(fact, given.sort)
+    if given.scalesim is not None:
+        text = pages("sweep")
+        written = {
+            given.scalesim: text.scalesim(fact.layers),
+            _layout_beside(given.scalesim): text.scalesim_layout(fact.layers),
+        }
+        for target, lines in written.items():
+            with replacing(target, overwrite=given.force) as temporary:
+                with open(temporary, "w", encoding="utf-8") as file:
+                    file.write(lines)
+    proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
+    return Answer(
+        BAD_INPUT if bad else EXIT_CODES[weakest(proofs)],
+        lambda: document().sweep(fact, tool()),
+        lambda: pages("sweep").sweep(fact),
+        "rows",
+        warning=_without(fact, bad),
+    )
+
+
+def _without(fact: Sweep, bad: Mapping[str, str]) -> str:
+    """What there are no figures of: whole models, and why, and single tilings; '' if there are all."""
+    said = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
+    single = sum(bool(row.error) and row.model not in bad for row in fact.rows)
+    if single:
+        said.append(f"{single:,} of {len(fact.rows):,} rows have no figures")
+    return "; ".join(said)
+
+
+_OF_RESULTS = {"sort", "json", "csv", "quiet", "memory"}
+"""Options that mean something for the rows of an earlier sweep."""
+
+
+def _swept(given: ParsedArgs, progress: ProgressLine, **how: Any) -> Sweep:
+    """A sweep; one that is stopped says what became of what was done."""
+    kept = f"what was done is kept in {given.output}; the same command goes on from there"
+    supervisor.if_stopped(
+        f"stopped; {kept if given.output else 'nothing was kept; with -o FILE it would be'}"
+    )
+    return explorer.sweep_files(*given.models, on_progress=progress, **how)
+
+
+def _combined(given: ParsedArgs) -> SweepSpec:
+    """What is combined: what was typed, on top of the file of `--config`."""
+    from explorer.facts.sweep import tiles_of
+    from explorer.settings import tiling
+
+    tiles = tiles_of(given.tile, given.tile_m, given.tile_k, given.tile_n)
+    typed = {"tile": tiles[0], "sites": given.site, "edges": given.edges[0], "form": given.form[0]}
+    kept = {name: value for name, value in typed.items() if name == "tile" or name[:4] in given.typed}
+    if "grouped" in given.typed:
+        kept["grouped"] = given.grouped
+    base = tiling.spec_of(given.config, kept)
+    edges, forms = (
+        values if name in given.typed else (getattr(base, name),)
+        for name, values in (("edges", given.edges), ("form", given.form))
+    )
+    return explorer.SweepSpec(tiles, edges, forms, base=base)
+
+
+COMMAND = Command(
+    "sweep",
+    "many tilings side by side: cost, proof, and which of them nothing beats",
+    ("MODEL", "..."),
+    (
+        Option(
+            "--tile",
+            "tiles between commas, each one size or three (default 16,32,64,128)",
+            "SIZES",
+            reads="tiles",
+            manual="several tiles between commas, all combined: `16,32,64x64x16`",
+        ),
+        Option("--tile-m", "rows of the tile, in place of --tile's", "SIZES", reads="sizes"),
+        Option("--tile-k", "its depth, in place of --tile's", "SIZES", reads="sizes"),
+        Option("--tile-n", "its columns, in place of --tile's", "SIZES", reads="sizes"),
+        Option(
+            "--edges",
+            "which edges to try: ragged (default), padded, or both",
+            ",".join(EDGES),
+            "ragged",
+            choices=EDGES,
+            reads="choices",
+        ),
+        Option(
+            "--form",
+            "which forms to try (default auto)",
+            ",".join(FORMS),
+            "auto",
+            choices=FORMS,
+            reads="choices",
+        ),
+        "--site",
+        "--grouped",
+        "--config",
+        HARDWARE,
+        "--order",
+        Option("--verify", "tile, write and prove each; the tiled files do not stay"),
+        "--draws",
+        "--seed",
+        Option(
+            "--output",
+            "a file that keeps the rows (SQLite); the same command goes on where it was stopped",
+            "FILE",
+            short="-o",
+        ),
+        Option(
+            "--sort",
+            "what the rows are sorted by (default: as asked)",
+            choices=(
+                *("asked", "cycles", "time", "traffic", "buffer", "products"),
+                *("utilisation", "padded", "error", "pareto"),
+            ),
+        ),
+        Option(
+            "--workers",
+            "processes to spread it over; 1 is this one (default: one a processor, where that pays)",
+            "N",
+            least=1,
+        ),
+        Option("--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"),
+        Option(
+            "--scalesim",
+            "also write the products for SCALE-Sim (-i gemm)",
+            "FILE",
+            manual="also write the products of the models for SCALE-Sim (`-t FILE -i gemm`), and beside it,"
+            " as"
+            " `FILE` with `_layout` in its name, the layout that version 3 asks for (`-l`)",
+        ),
+        Option("--force", "overwrite --scalesim's FILE if it exists"),
+        *OPENING,
+        *TABLE,
+    ),
+    (
+        "explorer sweep alexnet --tile 16,32,64,128 --machine npu.toml",
+        "explorer sweep model.onnx --tile-m 16,64 --tile-k 16,64 --tile-n 16,64 -o results.db",
+        "explorer sweep a.onnx b.onnx --tile 32,64 --edges ragged,padded --verify -o results.db",
+        "explorer sweep results.db --sort cycles --csv        (what a file of results holds)",
+    ),
+    _run,
+    usage="sweep MODEL ... --tile 16,32,64 --machine npu.toml",
+    manual="many tilings side by side: products, use, traffic, buffer, cycles of each, with `--verify` its"
+    " proof; which of them nothing else beats; `-o FILE` keeps the rows and goes on where it was stopped",
+)

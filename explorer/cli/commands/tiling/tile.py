@@ -1,0 +1,153 @@
+"""`explorer tile`: tiled matrix products, proved and written."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.verdicts import EXIT_CODES
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, TILING, Option
+from explorer.cli.arguments.records import tile_spec
+from explorer.cli.output.answer import DONE, Answer, document, pages, tool
+from explorer.cli.output.model_answer import fixed_sizes
+from explorer.cli.output.progress import ProgressLine
+from explorer.settings.parse import opening_words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.facts import Diff, TileSpec
+    from explorer.session import Session
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+
+    if given.to == "torch":
+        return _tile_module(given, progress)
+    if given.dynamic:
+        raise Misuse("says nothing of an ONNX file's own axes", where="--dynamic", hint="add --to torch")
+    spec = tile_spec(given)
+    source, change, warning = given.models[0], None, ""
+    with explorer.Session(source, **given.opening) as session:
+        info = session.open(on_progress=progress)
+        model, fixed = info.model, fixed_sizes(info, given)
+        digest = session.sha256() if given.json else None
+        idle = _idle_rules(session, spec)
+        if given.output is None:
+            result = explorer.TileResult(
+                session.plan(spec, on_progress=progress), "", None, 0.0, session.command(spec)
+            )
+        else:
+            try:
+                result = session.tile(
+                    spec,
+                    output=given.output,
+                    overwrite=given.force,
+                    verify=not given.no_verify,
+                    draws=given.draws or 1,
+                    seed=given.seed,
+                    input=given.input,
+                    on_progress=progress,
+                )
+            except BadModel as error:
+                # the runtime lacks an operator: then the model cannot be run, but it can be tiled
+                if given.no_verify or error.hint:
+                    raise
+                raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
+            if result.output and not given.json and not given.no_verify:
+                change, warning = _change(session, progress)
+    return Answer(
+        DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
+        lambda: document().tile(result, model, tool(), digest),
+        lambda: pages("tiling").tile(result, source, change, opening_words(given.opening)),
+        warning="; ".join(filter(None, (fixed, idle, warning))),
+    )
+
+
+def _idle_rules(session: Session, spec: TileSpec) -> str:
+    """Which rules mean no product here: right for a file that serves several models, or a mistyped name."""
+    unused = session.settings(spec).unused if spec.rules else ()
+    if not unused:
+        return ""
+    first, more = unused[0], f", and {len(unused) - 1:,} more" if len(unused) > 1 else ""
+    near = f"; did you mean '{first.near}'?" if first.near else ""
+    return f"{first.origin}{more} means no product here: {first.says}{near}"
+
+
+def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    """`--to torch`: the layers of an nn.Module are tiled, not the nodes of a graph."""
+    spec, source = tile_spec(given), given.models[0]
+    with explorer.Session(source, **given.opening) as session:
+        model = session.open(on_progress=progress).model
+        if given.output is None:
+            plan = session.plan_module(spec, on_progress=progress)
+            result = explorer.TileResult(
+                plan, "", None, 0.0, session.module_command(spec, None, given.dynamic)
+            )
+        else:
+            _, result = session.tile_module(
+                spec,
+                output=given.output,
+                overwrite=given.force,
+                dynamic=given.dynamic,
+                verify=not given.no_verify,
+                draws=given.draws or 3,
+                seed=given.seed,
+                on_progress=progress,
+            )
+    return Answer(
+        DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
+        lambda: document().tile(result, model, tool(), None),
+        lambda: pages("tiling").tile(result, source, None, opening_words(given.opening)),
+    )
+
+
+_UNPROVED = "nothing was written; --no-verify tiles it without the proof"
+
+
+def _change(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]:
+    """What changed; from here on the file exists, so no failure may say that nothing was written."""
+    try:
+        return session.diff(on_progress=progress), ""
+    except ExplorerError as error:
+        return None, f"what changed cannot be shown: {error}"
+
+
+COMMAND = Command(
+    "tile",
+    "tile matrix products, prove that nothing changed, write the result",
+    ("MODEL",),
+    (
+        "--output",
+        *TILING,
+        Option(
+            "--to",
+            "what to make: an ONNX file (default), or a PyTorch module whose layers are tiled",
+            default="onnx",
+            choices=("onnx", "torch"),
+            manual="what to make: an ONNX file (the default), or an nn.Module whose layers are tiled, as"
+            " `.pt2` or TorchScript",
+        ),
+        "--dynamic",
+        "--force",
+        "--no-verify",
+        "--draws",
+        "--seed",
+        "--input",
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer tile alexnet                                          (only the plan)",
+        "explorer tile alexnet -o alexnet_tiled.onnx",
+        "explorer tile model.onnx -o tiled.onnx --tile 32x64x32 --edges padded",
+        "explorer tile model.onnx -o tiled.onnx --site '*classifier*' --form lab",
+        "explorer tile model.onnx -o tiled.onnx --config npu.toml",
+        "explorer tile resnet18 --to torch -o tiled.pt2 --dynamic x:0=batch",
+    ),
+    _run,
+    usage="tile MODEL -o FILE",
+    manual="tiles the matrix products, proves that nothing changed, writes the result; without `-o` only the"
+    " plan",
+)

@@ -1,0 +1,99 @@
+"""Answers about one model: it is opened in a session, asked, and what was found is printed or drawn."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.errors import UnknownShape
+from explorer.base.units import dims_text
+from explorer.cli.output.answer import DONE, Answer, document, pages, tool
+from explorer.cli.output.progress import ProgressLine
+from explorer.host.output_files import check_target, replacing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from explorer.cli.arguments.command import ParsedArgs
+    from explorer.facts import Info
+    from explorer.session import Session
+
+__all__ = ["about", "fixed_sizes", "open_or_stored", "written"]
+
+
+def about(
+    given: ParsedArgs,
+    progress: ProgressLine,
+    ask: Callable[[Session, Info], tuple[Any, ...]],
+    name: str,
+    page: str,
+    rows: str = "",
+    opening: Callable[[Session, ProgressLine], Info] | None = None,
+) -> Answer:
+    """An answer about one model.
+
+    Args:
+        given: What was typed.
+        progress: Told where the job stands.
+        ask: Gets the facts.
+        name: Of the function that makes them a document, and of the one in `page` that makes them text.
+        page: Module of `explorer.report.text`.
+        rows: See `Answer`.
+        opening: Makes the totals that `ask` gets, where those of `Session.open` are not what is wanted.
+    """
+    with explorer.Session(given.models[0], **given.opening) as session:
+        info = session.open(on_progress=progress) if opening is None else opening(session, progress)
+        facts = ask(session, info)
+        digest = session.sha256() if given.json else None
+    return Answer(
+        DONE,
+        lambda: getattr(document(), name)(*facts, tool(), digest),
+        lambda: getattr(pages(page), name)(*facts),
+        rows,
+    )
+
+
+def open_or_stored(session: Session, progress: ProgressLine) -> Info:
+    """Totals of a model; of one that does not say what it takes only what it stores, which needs no input."""
+    try:
+        return session.open(on_progress=progress)
+    except UnknownShape:
+        return session.stored()
+
+
+def fixed_sizes(info: Info, given: ParsedArgs) -> str:
+    """Sizes that a program leaves open and its graph has fixed, unless they were asked for; '' for none."""
+    if info.model.format != "torch.export" or given.input_shape:
+        return ""
+    sizes = {name: size for name, size in info.assumptions["dims"].items() if name not in given.dim}
+    if not sizes:
+        return ""
+    return f"the graph is for {dims_text(sizes)} as the program was exported; --dim binds another size"
+
+
+def written(
+    given: ParsedArgs,
+    progress: ProgressLine,
+    ask: Callable[[Session, Info], Any],
+    write: Callable[[Info, Any, str], None],
+) -> Answer:
+    """A file about one model; the target is refused before any work is done.
+
+    Args:
+        given: What was typed.
+        progress: Told where the job stands.
+        ask: Gets the fact.
+        write: Writes it to a path.
+    """
+    source, output = given.models[0], given.output
+    check_target(output, overwrite=given.force, models=[source], weights=())
+    with explorer.Session(source, **given.opening) as session:
+        info = session.open(on_progress=progress)
+        fact = ask(session, info)
+        with replacing(output, overwrite=given.force) as temporary:
+            write(info, fact, temporary)
+    return Answer(
+        DONE,
+        lambda: document().written(info, output, tool()),
+        lambda: pages("model").written(output),
+    )
