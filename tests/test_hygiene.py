@@ -1,7 +1,7 @@
 """What the program promises about itself: light to import, one way only, public what is named public.
 
 The import linter sees import statements; a deferred import inside a function is invisible to it, so here
-modules are imported in fresh processes and `sys.modules` is asked. The README is held to what it says.
+modules are imported in fresh processes and `sys.modules` is asked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 import explorer
-from tests import readme
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {"ml_dtypes", "numpy", "onnx", "onnxruntime", "onnxscript", "torch", "torchinfo", "torchvision"}
@@ -152,36 +151,3 @@ def test_no_path_of_anybodys_machine_is_in_the_project() -> None:
         if name and path.is_file():
             found = spot.search(path.read_bytes())
             assert found is None, f"{name}: {found.group()!r}" if found else ""
-
-
-@pytest.mark.parametrize("name", readme.GENERATED)
-def test_the_readme_shows_the_keys_that_the_screen_has_and_the_formats_that_there_are(name: str) -> None:
-    text = readme.README.read_text(encoding="utf-8")
-    made = readme.GENERATED[name]()
-    assert readme.section(text, name) == made, "python -m tests.readme writes the table anew"
-
-
-def test_the_readme_names_every_verb_and_option() -> None:
-    from explorer.cli.arguments.screen import SCREEN
-    from explorer.cli.commands import VERBS
-
-    text = readme.README.read_text(encoding="utf-8")
-    for name in VERBS:
-        assert f"explorer {name}" in text
-    for flag in {flag for command in (SCREEN, *VERBS.values()) for flag in command.options}:
-        assert flag in text, flag
-
-
-def test_the_readmes_pictures_and_links_exist() -> None:
-    text = readme.README.read_text(encoding="utf-8")
-    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
-    assert "screenshots/main.svg" in targets
-    for target in targets:
-        assert (ROOT / target).exists(), target
-
-
-def test_the_readmes_commands_need_python_alone() -> None:
-    for name in ("job", "tests"):
-        assert readme.command(name).startswith("python3.11 -m venv .venv")
-    assert "explorer tile alexnet -o alexnet_tiled.onnx" in readme.command("job")
-    assert "-m pytest" in readme.command("tests")

@@ -21,7 +21,7 @@ from explorer.cli.main import main
 from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.report import formats, outline
 from explorer.session import headers
-from tests import readme
+from tests import manual
 from tests.schemas import COUNT_OR_NULL, FLAG, TEXT, Schema, document_of, listed
 
 Sample = Callable[[str], Path]
@@ -162,18 +162,6 @@ def test_the_json_keeps_its_contract_and_says_the_same(
     assert [row["bytes"] for row in answer["rows"]] == [row.nbytes for row in rows]
 
 
-@pytest.mark.parametrize("schema", [OUTLINE, FORMATS], ids=["outline", "formats"])
-def test_the_readme_documents_every_key(schema: Schema) -> None:
-    section = readme.README.read_text(encoding="utf-8").partition("## JSON")[2].partition("\n## ")[0]
-
-    def keys(inside: Any) -> set[str]:
-        parts = inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ()
-        return set(inside.get("required", ()) if isinstance(inside, dict) else ()).union(*map(keys, parts))
-
-    assert keys(schema) > {"schema_version", "tool"}
-    assert not {key for key in keys(schema) if f'"{key}"' not in section}
-
-
 def test_an_outline_with_nothing_in_it_is_still_a_document() -> None:
     empty = Outline("onnx", "m", 3, (), ())
     assert json.loads("".join(outline.as_json(empty, {})))["rows"] == []
@@ -192,12 +180,12 @@ def test_a_folder_is_listed_by_its_name_by_outline_and_by_formats(
     jsonschema.validate(json.loads(out), OUTLINE)
 
 
-def test_formats_are_listed_as_the_readme_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_are_listed_as_the_manual_has_them(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "formats")
     assert code == 0
     for format, converts in headers.formats():
         assert f"{format.name}: {format.about}" in out
-        assert f"| {format.name} | {format.about}" in readme.formats()
+        assert f"| {format.name} | {format.about}" in manual.formats()
         assert format.name not in converts
     code, out, _ = run(capsys, "formats", "--json")
     jsonschema.validate(json.loads(out), FORMATS)

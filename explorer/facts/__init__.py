@@ -178,6 +178,11 @@ class Totals(Struct, frozen=True):
 
     Attributes:
         nodes: Operators (ONNX) or leaf modules and functional operators (nn.Module), calls counted.
+        params: Each stored parameter once.
+        weight_bytes: At the width that they are stored in.
+        macs: Multiply-accumulates of one forward pass.
+        elementwise_ops: Biases, activations, normalisations, pooling: in no other figure.
+        bytes_read, bytes_written: Every input once, every output once, of each node.
         trainable_params: Parameters with requires_grad; None where the format does not say.
         flops: 2 x macs, and nothing else.
         activation_bytes_sum: Outputs of every node (ONNX) or leaf module (nn.Module), each once.
@@ -241,7 +246,13 @@ def stored_totals(params: int, trainable_params: int | None, weight_bytes: int) 
 
 
 class ModelInfo(Struct, frozen=True):
-    """Where a model came from and what goes in and out. `format` is 'onnx' or 'torch'."""
+    """Where a model came from and what goes in and out.
+
+    Attributes:
+        format: As `explorer formats` names it.
+        producer: What wrote the file: 'pytorch 2.9'.
+        notes: What a reader should know, in words.
+    """
 
     source: str
     format: str

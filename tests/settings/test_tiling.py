@@ -14,6 +14,7 @@ from explorer import Misuse, Session, TileSpec
 from explorer.cli import main
 from explorer.engine.tiling.rules import choose
 from explorer.facts import TileRule
+from explorer.manual import page
 from explorer.settings.tiling import as_toml, chosen_by_hand, escaped, read, read_text, spec_of
 
 Sample = Callable[[str], Path]
@@ -305,10 +306,10 @@ def test_a_broken_file_is_one_line_and_nothing_is_done(
     assert err == f"explorer: {path}:2: there is no setting 'edge'; did you mean 'edges'?\n"
 
 
-def test_the_example_of_the_readme_is_read() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_example_of_the_manual_is_read() -> None:
+    text = page("tiling")
     example = next(part for part in text.split("```toml\n")[1:] if "[[site]]" in part).partition("```")[0]
-    assert len(read_text(example, "readme").spec.rules) == 2
+    assert len(read_text(example, "manual").spec.rules) == 2
     assert os.linesep in example
 
 

@@ -21,6 +21,7 @@ from explorer.cli.arguments import parser
 from explorer.cli.commands import VERBS
 from explorer.engine.convert import CONVERTERS, find
 from explorer.engine.convert.job import ConversionOptions
+from explorer.manual import page
 from tests.schemas import COUNT, FLAG, MEASURED, TEXT, document_of, listed
 from tests.test_json_contract import ENVELOPE, PROOF_KEYS, TENSOR
 
@@ -254,11 +255,10 @@ def test_every_pair_of_the_table_is_found_by_its_ending() -> None:
                     assert found.function == converter.function, (source, ending)
 
 
-def test_the_readme_names_what_can_be_made() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    line = next(row for row in text.splitlines() if row.startswith("| `explorer convert"))
+def test_the_manual_names_what_can_be_made() -> None:
+    said = page("formats").partition("## Converting\n")[2].partition("\n\n`")[0]
     for converter in CONVERTERS:
-        assert converter.endings[0] in line or converter.about.split()[-1] in line, converter.about
+        assert converter.endings[0] in said or converter.about.split()[-1] in said, converter.about
 
 
 def test_a_pair_that_does_not_exist_lists_those_that_do() -> None:

@@ -1,0 +1,39 @@
+"""Manual: the pages that `explorer help`, the screen and the site show.
+
+They are Markdown files beside this one, shipped with the program, so that help needs no network. Tables in
+them are made from the program's own by `python -m tests.manual`, which also runs their commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from explorer.base.errors import Misuse, nearest
+
+__all__ = ["TOPICS", "page", "titles"]
+
+TOPICS = (
+    *("tutorial", "counting", "tiling", "proof", "cost", "formats", "python", "ssh", "cluster"),
+    *("verbs", "options", "keys", "json", "speed"),
+)
+"""The pages, in the order in which one would read them."""
+
+
+def page(topic: str) -> str:
+    """One page in Markdown, without its marks for programs.
+
+    Raises:
+        Misuse: There is no such page.
+    """
+    if topic not in TOPICS:
+        raise Misuse(
+            "no such topic", where=topic, hint=nearest(topic, TOPICS) or f"there are {', '.join(TOPICS)}"
+        )
+    with open(os.path.join(os.path.dirname(__file__), f"{topic}.md"), encoding="utf-8") as file:
+        return re.sub(r"<!--.*?-->\n", "", file.read())
+
+
+def titles() -> dict[str, str]:
+    """What each page is called, by its topic."""
+    return {topic: page(topic).partition("\n")[0].removeprefix("# ") for topic in TOPICS}

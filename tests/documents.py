@@ -1,0 +1,328 @@
+"""JSON documents as types: what `--json` prints of every verb, put together from the facts in it.
+
+`explorer.report.document` writes the documents; here each is a type, so that `msgspec.json.schema` says what
+it is, the manual lists it, and what is really printed is held against it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import defstruct
+
+from explorer import facts
+from explorer.facts import (
+    blame,
+    comparison,
+    conversion,
+    cost,
+    memory,
+    roofline,
+    settings,
+    sweep,
+    training,
+    values,
+)
+
+__all__ = ["DOCUMENTS", "schema", "tables"]
+
+Schema = dict[str, Any]
+Fields = dict[str, Any]
+
+
+def fields(fact: type, *, leave: tuple[str, ...] = ()) -> Fields:
+    """A fact's keys and their types, some left out."""
+    return {name: kind for name, kind in get_type_hints(fact).items() if name not in leave}
+
+
+def record(about: type | str, keys: Fields, name: str = "") -> type:
+    """A record of a document; `about` is the fact that it is made of, or its docstring."""
+    doc = about if isinstance(about, str) else about.__doc__
+    return defstruct(name or about.__name__, list(keys.items()), namespace={"__doc__": doc})
+
+
+OPTIONAL = {
+    *(
+        "origin",
+        "conflict",
+        "sha256",
+        "opset",
+        "file_bytes",
+        "trainable_params",
+        "activation_bytes_functional",
+    ),
+    *("kv_cache_bytes", "tiled", "torchinfo", "differences"),
+}
+"""Keys that are absent where they make no sense."""
+
+
+HEAD: Fields = {"schema_version": Literal[1], "tool": str}
+INFO: Fields = {**HEAD, **fields(facts.Info, leave=("schema_version", "tool", "tiled")), "tiled": facts.Tiled}
+Children = record("Operators behind a tiled or merged row.", {"op": str, "count": int}, "Children")
+NodeDiff = record(facts.NodeDiff, {**fields(facts.NodeDiff), "children": list[Children]})
+BothTotals = record("Of both models.", {"before": facts.Totals, "after": facts.Totals}, "BothTotals")
+Value = record("A value that an attribute takes.", {"value": Any, "count": int}, "Value")
+Range = record(
+    "The values that an attribute takes over all nodes of one operator type: elementwise where they are"
+    " lists, the most frequent first, at most 16 of `distinct`.",
+    {"min": Any, "max": Any, "distinct": int, "values": list[Value]},
+    "Range",
+)
+OpStat = record(facts.OpStat, {**fields(facts.OpStat), "attributes": dict[str, Range]})
+TENSOR = fields(facts.TensorInfo)
+MemoryStep = record(memory.MemoryStep, {"step": int, **fields(memory.MemoryStep)})
+Lifetime = record(memory.Lifetime, {**TENSOR, **fields(memory.Lifetime, leave=("tensor",))})
+Quantile = record("A quantile.", {"q": float, "value": float | None}, "Quantile")
+TensorStats = record(
+    values.TensorStats,
+    {**TENSOR, **fields(values.TensorStats, leave=("tensor",)), "quantiles": list[Quantile]},
+)
+Skipped = record("A layer whose values are not there.", {"layer": str, "reason": str}, "Skipped")
+SiteCost = record(
+    cost.SiteCost,
+    {**fields(cost.SiteCost, leave=("orders", "systolic", "formulas")), **fields(cost.OrderCost)},
+)
+SitePlan = record(facts.SitePlan, fields(facts.SitePlan, leave=("rows",)))
+Plan = record(facts.Plan, {**fields(facts.Plan), "sites": list[SitePlan]})
+SweepRow = record(
+    sweep.SweepRow,
+    {
+        **dict.fromkeys(("model", "opening", "machine"), str),
+        **dict.fromkeys(("tile_m", "tile_k", "tile_n"), int),
+        **fields(sweep.SweepRow, leave=("model", "opening", "hardware", "tile")),
+        "share": float | None,
+    },
+)
+HistoryEntry = record(
+    facts.HistoryEntry,
+    {
+        **dict.fromkeys(("name", "label", "command"), str),
+        "saved": str | None,
+        "products": int | None,
+        "passed": bool | None,
+    },
+)
+Row = record(
+    "A row of an outline. Its kind is module, operator, tensor, input, output or function; model, of a"
+    " folder; more: what was left out. Its type is a tensor's elements', an operator's or a module's.",
+    {
+        **dict.fromkeys(("path", "kind", "type", "note"), str),
+        "shape": list[Any] | None,
+        "bytes": int | None,
+    },
+    "Row",
+)
+Format = record(
+    "A format that can be opened. analysed: MACs and memory are known, not sizes and values alone.",
+    {
+        **dict.fromkeys(("name", "about", "recognised_by", "shows"), str),
+        "endings": list[str],
+        "analysed": bool,
+        "outline": bool,
+        "converts_to": list[str],
+        "needs": str | None,
+    },
+    "Format",
+)
+Unpaired = record(
+    "A value of the first model that was not compared, and why.", {"value": str, "reason": str}, "Unpaired"
+)
+OperatorCounts = record("How many each model has.", {"op": str, "counts": list[int]}, "OperatorCounts")
+ModelTotals = record(facts.Totals, {"source": str, "format": str, **fields(facts.Totals)}, "ModelTotals")
+Torchinfo = record("torchinfo's own table.", {"version": str, "text": str}, "Torchinfo")
+OutlineModel = record("The file.", {"source": str, "format": str, "file_bytes": int | None}, "OutlineModel")
+OutlineFact = record("What the header says of the whole.", {"name": str, "text": str}, "OutlineFact")
+Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes")))
+Roofline = record(roofline.Roofline, fields(roofline.Roofline, leave=("machine", "points")))
+PlanCost = record(cost.PlanCost, fields(cost.PlanCost, leave=("hardware", "sites")))
+Training = record(training.Training, fields(training.Training, leave=("layers",)))
+
+
+def at_site(fact: type) -> type:
+    """A record of one site among those of all."""
+    return record(fact, {"site": str, **fields(fact)}, f"Site{fact.__name__}")
+
+
+DOCUMENTS: dict[str, Fields] = {
+    "info": INFO,
+    "layers": {
+        **INFO,
+        "layers": list[facts.Layer],
+        "torchinfo": Torchinfo,
+        "differences": list[comparison.TorchinfoDifference],
+    },
+    "ops": {**INFO, "ops": list[OpStat]},
+    "memory": {**INFO, "memory": Memory, "steps": list[MemoryStep], "tensors": list[Lifetime]},
+    "roofline": {
+        **INFO,
+        "machine": roofline.Machine,
+        "roofline": Roofline,
+        "layers": list[roofline.RooflinePoint],
+    },
+    "training": {**INFO, "training": Training, "layers": list[training.LayerTraining]},
+    "weights": {
+        **INFO,
+        "tensors": list[TensorStats],
+        **dict.fromkeys(("tied", "duplicates"), list[list[str]]),
+        "notes": list[str],
+    },
+    "activations": {
+        **INFO,
+        "inputs": list[str],
+        "tensors": list[TensorStats],
+        "skipped": list[Skipped],
+        "output": str | None,
+        "seconds": float,
+        "notes": list[str],
+    },
+    "compare": {
+        **HEAD,
+        "agree": bool,
+        "models": list[ModelTotals],
+        "operators": list[OperatorCounts],
+        "differences": list[comparison.Difference],
+    },
+    "plot": {**INFO, "output": str},
+    "report": {**INFO, "output": str},
+    "plan": {
+        **INFO,
+        "machine": cost.Hardware,
+        "cost": PlanCost,
+        "sites": list[SiteCost],
+        "orders": list[at_site(cost.OrderCost)],
+        "systolic": list[at_site(cost.Systolic)],
+        "formulas": list[at_site(cost.Formula)],
+    },
+    "tile": {
+        **HEAD,
+        "model": facts.ModelInfo,
+        "plan": Plan,
+        "output": str | None,
+        "verification": facts.Verification | None,
+        "command": str,
+        "seconds": float,
+    },
+    "sweep": {
+        **HEAD,
+        "machine": cost.Hardware,
+        **fields(sweep.Sweep, leave=("rows", "hardware", "layers", "output")),
+        "output": str | None,
+        "rows": list[SweepRow],
+    },
+    "settings": {**INFO, **fields(settings.Settings)},
+    "history": {**HEAD, "source": str, "current": int, "states": list[HistoryEntry], "output": str | None},
+    "convert": {
+        **HEAD,
+        "source": str,
+        "from": str,
+        "to": str,
+        "output": str | None,
+        **{
+            k: t
+            for k, t in fields(conversion.Conversion).items()
+            if k not in ("source", "source_format", "format", "output")
+        },
+    },
+    "verify": {**HEAD, **fields(facts.Verification)},
+    "blame": {**HEAD, **fields(blame.Blame), "unpaired": list[Unpaired]},
+    "diff": {
+        **HEAD,
+        **fields(facts.Diff, leave=("nodes", "totals_before", "totals_after")),
+        "nodes": list[NodeDiff],
+        "totals": BothTotals,
+    },
+    "outline": {**HEAD, "model": OutlineModel | None, "facts": list[OutlineFact], "rows": list[Row]},
+    "formats": {**HEAD, "formats": list[Format]},
+}
+
+
+def schema(verb: str) -> Schema:
+    """The JSON schema of a verb's document: no other keys, and numbers that may be 'nan', 'inf' or '-inf'."""
+    made = msgspec.json.schema(record("", DOCUMENTS[verb], verb))
+
+    def strict(part: Any) -> Any:
+        if isinstance(part, list):
+            return [strict(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        if part.get("type") == "number":
+            return {"anyOf": [part, {"enum": ["nan", "inf", "-inf"]}]}
+        inside = {key: value if key == "default" else strict(value) for key, value in part.items()}
+        if "properties" not in part:
+            return inside
+        needed = [key for key in part["properties"] if key not in OPTIONAL]
+        return {**inside, "additionalProperties": False, "required": needed}
+
+    found: Schema = strict(made)
+    return found
+
+
+def _meanings(doc: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of the whole, and of each attribute."""
+    for python, name in (("None", "null"), ("True", "true"), ("False", "false")):
+        doc = re.sub(rf"\b{python}\b", name, doc)
+    about, _, listed = doc.partition("Attributes:")
+    found = {}
+    for names, text in re.findall(r"^ {8}(\w[\w, \n]*?): (.*?)(?=^ {8}\w|\Z)", f"{listed}\n", re.M | re.S):
+        found.update(dict.fromkeys(re.split(r",\s*", names), " ".join(text.split())))
+    return " ".join(about.split()), found
+
+
+def _type(part: Schema) -> str:
+    """A type in words."""
+    if "$ref" in part:
+        name = part["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in part:
+        return " or ".join(dict.fromkeys(_type(one) for one in part["anyOf"]))
+    if "enum" in part:
+        return ", ".join(f"`{json_text(one)}`" for one in part["enum"])
+    kind = part.get("type")
+    if kind == "array":
+        inside = part.get("items") or next(iter(part.get("prefixItems", ())), {})
+        several = f"{len(part['prefixItems'])} " if "prefixItems" in part else ""
+        return f"list of {several}{_type(inside)}"
+    if kind == "object":
+        inside = part.get("additionalProperties")
+        return f"object of {_type(inside)}" if isinstance(inside, dict) else "object"
+    return {
+        "integer": "integer",
+        "number": "number",
+        "string": "text",
+        "boolean": "true or false",
+        "null": "null",
+    }.get(str(kind), "anything")
+
+
+def json_text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _table(part: Schema, meanings: dict[str, str], leave: Fields) -> list[str]:
+    rows = ["| key | type | meaning |", "|---|---|---|"]
+    for key, one in part["properties"].items():
+        if key not in leave:
+            meaning = meanings.get(key, "").replace("|", "\\|")
+            rows.append(f"| `{key}`{' ?' * (key in OPTIONAL)} | {_type(one)} | {meaning} |")
+    return [*rows, ""]
+
+
+def tables() -> str:
+    """Every document, then every record in them, as Markdown."""
+    lines: list[str] = []
+    kinds = [record("", keys, verb) for verb, keys in DOCUMENTS.items()]
+    made, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    for (verb, keys), whole in zip(DOCUMENTS.items(), made, strict=True):
+        part = components[verb] if "$ref" in whole else whole
+        adds = verb != "info" and INFO.items() <= keys.items()
+        lines += [f"## `explorer {verb}`", ""]
+        lines += ["All of [info](#explorer-info), and", ""] if adds else []
+        lines += _table(part, {}, INFO if adds else {})
+    lines += ["## Records", ""]
+    for name, part in sorted(components.items()):
+        if name not in DOCUMENTS:
+            about, meanings = _meanings(part.get("description", ""))
+            lines += [f"### {name}", "", *([about, ""] if about else []), *_table(part, meanings, {})]
+    return "\n".join(lines).strip()

@@ -1,0 +1,107 @@
+"""Manual and README: what they show is what the program does, and nothing is left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from explorer.base.errors import Misuse
+from explorer.manual import TOPICS, page, titles
+from tests import manual
+
+TEXTS = {topic: manual.where(topic).read_text(encoding="utf-8") for topic in (*TOPICS, "README")}
+SLOW = {"tutorial": (pytest.mark.slow,)}
+ANEW = "python -m tests.manual writes it anew"
+
+
+@pytest.mark.parametrize("topic", manual.GENERATED)
+def test_a_table_of_the_reference_is_that_of_the_program(topic: str) -> None:
+    assert manual.section(TEXTS[topic], topic) == manual.GENERATED[topic](), ANEW
+
+
+def measured(text: str) -> list[str]:
+    """Lines without what differs from run to run, and between machines and releases of torch."""
+    text = re.sub(
+        r"\b\d+(\.\d+)?e-\d\d\b|\b\d+(\.\d+)? (s|ms)\b|(torch|torchinfo) \d\S*|\d\S* MiB$",
+        "#",
+        text,
+        flags=re.M,
+    )
+    text = re.sub(r"error \d+\.\d of the 1 u|\d+\.\d\d of 8", "#", text)
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "topic", [pytest.param(t, marks=SLOW.get(t, ())) for t in TEXTS if "```console" in TEXTS[t]]
+)
+def test_commands_print_what_their_page_shows(topic: str, tmp_path: Path) -> None:
+    if topic in SLOW:
+        pytest.importorskip("torch")
+    assert measured(manual.played(TEXTS[topic], tmp_path)) == measured(TEXTS[topic]), ANEW
+
+
+def test_python_on_a_page_runs(tmp_path: Path) -> None:
+    manual.played(TEXTS["python"], tmp_path)
+    assert (tmp_path / "lenet_tiled.onnx").exists()
+
+
+@pytest.mark.parametrize("topic", TEXTS)
+def test_no_command_stands_where_nothing_runs_it(topic: str) -> None:
+    for block in manual.blocks(TEXTS[topic]):
+        alone = (block["mark"] or "").startswith(("command: ", "needs a cluster"))
+        assert (
+            alone
+            or topic == "verbs"
+            or "explorer " not in block["body"]
+            or block["kind"] in ("console", "python", "toml")
+        )
+
+
+def test_examples_of_verbs_are_read_as_they_stand() -> None:
+    from explorer.cli.arguments import parser
+    from explorer.cli.commands import VERBS
+
+    lines = [line for block in manual.blocks(TEXTS["verbs"]) for line in block["body"].splitlines()]
+    assert len(lines) > 40
+    for line in lines:
+        words = [word.strip("'") for word in line.partition("  ")[0].split()]
+        command, _ = parser.read(words[1:], VERBS)
+        assert command.name in (words[1], "")
+
+
+@pytest.mark.parametrize("topic", TEXTS)
+def test_pictures_and_links_lead_somewhere(topic: str) -> None:
+    here = manual.where(topic).parent
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", TEXTS[topic]):
+        assert not target or (here / target).exists(), target
+        text = (here / target).read_text(encoding="utf-8") if target.endswith(".md") else TEXTS[topic]
+        headings = [
+            re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-")
+            for head in re.findall("^#+ (.*)", text, re.M)
+        ]
+        assert not anchor or anchor in headings, anchor
+
+
+def test_the_readme_is_short_and_leads_to_every_page() -> None:
+    assert len(TEXTS["README"].splitlines()) <= 180
+    for topic in TOPICS:
+        assert f"[{topic}](explorer/manual/{topic}.md)" in TEXTS["README"]
+
+
+def test_the_readmes_commands_need_python_alone() -> None:
+    for name in ("first", "job", "tests"):
+        assert manual.command(name).startswith("python3.11 -m venv .venv")
+    assert "pip install . && .venv/bin/explorer tile sample_models/lenet.onnx" in manual.command("first")
+    assert "explorer tile alexnet -o alexnet_tiled.onnx" in manual.command("job")
+    assert "-m pytest" in manual.command("tests")
+
+
+def test_every_page_has_a_title_and_none_of_the_marks_for_programs() -> None:
+    assert set(titles()) == {path.stem for path in manual.PAGES.glob("*.md")} - {"index", "api"}
+    for topic, title in titles().items():
+        assert title
+        assert "<!--" not in page(topic)
+    with pytest.raises(Misuse, match="did you mean 'proof'"):
+        page("prof")
