@@ -238,6 +238,49 @@ DOCUMENTS: dict[str, Fields] = {
 }
 
 
+MADE_OF: dict[str, type] = {
+    "verify": facts.Verification,
+    "blame": blame.Blame,
+    "diff": facts.Diff,
+    "compare": comparison.Comparison,
+    "convert": conversion.Conversion,
+    "sweep": sweep.Sweep,
+    "settings": settings.Settings,
+    "weights": values.Weights,
+    "activations": values.Activations,
+}
+"""The facts whose docstrings say what is in a document."""
+
+ABOUT = {
+    "schema_version": "Of this contract.",
+    "tool": "The program and its version.",
+    "assumptions": "What was assumed to get the numbers: sizes of open dimensions, and more.",
+    "tiled": "Of a tiled model: what runs on tiles.",
+    "torchinfo": "With `--style torchinfo`.",
+    "differences": "With `--compare`: where torchinfo's numbers are not ours.",
+    "output": "The file that was written; null where nothing was.",
+    "machine": "What is null is not known, and what follows from it neither.",
+    "orders": "The figures of all six orders of the loops, for every site.",
+    "systolic": "Of a systolic array, tile by tile, by dataflow and site.",
+    "formulas": "How the figures come about.",
+    "sites": "Each with the figures of its chosen order.",
+    "verification": "As in `verify`; null where it was not asked for, or nothing runs.",
+    "command": "What does the same on the command line.",
+    "seconds": "That it took.",
+    "current": "Position of the current state.",
+    "states": "The model as opened first.",
+    "source": "As it was named.",
+    "from": "The format of the source.",
+    "to": "The format that was made.",
+    "inputs": "Each with its name, type and shape; a named dimension is left open.",
+    "stored": "Where tensors are all there is: they were compared byte for byte.",
+    "facts": "What the header says of the whole: opset, producer, ...",
+    "rows": "One after the other, as the file is read.",
+    "model": "What was opened; of an outline null for a folder.",
+}
+"""What other keys of documents are."""
+
+
 def schema(verb: str) -> Schema:
     """The JSON schema of a verb's document: no other keys, and numbers that may be 'nan', 'inf' or '-inf'."""
     made = msgspec.json.schema(record("", DOCUMENTS[verb], verb))
@@ -319,7 +362,8 @@ def tables() -> str:
         adds = verb != "info" and INFO.items() <= keys.items()
         lines += [f"## `explorer {verb}`", ""]
         lines += ["All of [info](#explorer-info), and", ""] if adds else []
-        lines += _table(part, {}, INFO if adds else {})
+        known = _meanings(MADE_OF[verb].__doc__ or "")[1] if verb in MADE_OF else {}
+        lines += _table(part, ABOUT | known, INFO if adds else {})
     lines += ["## Records", ""]
     for name, part in sorted(components.items()):
         if name not in DOCUMENTS:

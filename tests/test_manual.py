@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from explorer.base.errors import Misuse
+from explorer.cli.main import main
 from explorer.manual import TOPICS, page, titles
-from tests import manual
+from tests import documents, manual
 
 TEXTS = {topic: manual.where(topic).read_text(encoding="utf-8") for topic in (*TOPICS, "README")}
 SLOW = {"tutorial": (pytest.mark.slow,)}
@@ -59,16 +62,40 @@ def test_no_command_stands_where_nothing_runs_it(topic: str) -> None:
         )
 
 
-def test_examples_of_verbs_are_read_as_they_stand() -> None:
-    from explorer.cli.arguments import parser
-    from explorer.cli.commands import VERBS
-
-    lines = [line for block in manual.blocks(TEXTS["verbs"]) for line in block["body"].splitlines()]
-    assert len(lines) > 40
-    for line in lines:
-        words = [word.strip("'") for word in line.partition("  ")[0].split()]
-        command, _ = parser.read(words[1:], VERBS)
-        assert command.name in (words[1], "")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "memory lenet.onnx",
+        "roofline lenet.onnx --peak-macs 4T --bandwidth 100GB/s",
+        "training lenet.onnx --batch 2",
+        "weights lenet.onnx",
+        "activations lenet.onnx",
+        "compare lenet.onnx mlp_128.onnx",
+        "plot lenet.onnx -o memory.svg",
+        "report lenet.onnx -o lenet.md",
+        "plan lenet.onnx --machine npu.toml",
+        "settings lenet.onnx --tile 32",
+        "sweep lenet.onnx --tile 16,32 --machine npu.toml --verify",
+        "convert lenet.onnx -o lenet.pt",
+        "outline lenet.onnx",
+        "formats",
+    ],
+    ids=lambda words: words.split()[0],
+)
+def test_json_is_what_its_page_says(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb = words.split()[0]
+    if verb == "convert":
+        pytest.importorskip("torch")
+    for name in ("lenet", "mlp_128"):
+        (tmp_path / f"{name}.onnx").symlink_to(manual.ROOT / "sample_models" / f"{name}.onnx")
+    monkeypatch.chdir(tmp_path)
+    Path("npu.toml").write_text(
+        'macs_per_cycle = 4096\nbytes_per_cycle = 64\nclock = "1 GHz"\narray = "64x64"\n'
+    )
+    assert main([*words.split(), "--json"]) in (0, 1)
+    jsonschema.validate(json.loads(capsys.readouterr().out), documents.schema(verb))
 
 
 @pytest.mark.parametrize("topic", TEXTS)

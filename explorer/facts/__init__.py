@@ -111,6 +111,7 @@ class Layer(Struct, frozen=True):
             with 'assumed' says that there is no bound, and what the figures rest on: see `is_assumed`.
         shared_with: Paths of other layers that use the same stored parameter.
         weights: The parameters or initializers of this layer.
+        attributes: In the words of the format: kernel_shape in ONNX, kernel_size in PyTorch.
         repeat: On the first of a run of identical sibling groups (layers.0 ... layers.11) the length
             of the run, on the others of the run 0; 1 outside any run.
         weight_bytes_read: The part of `bytes_read` that is stored in the model (parameters, tables,
@@ -300,7 +301,10 @@ class Range(Struct, frozen=True):
 
 
 class OpStat(Struct, frozen=True):
-    """One operator type: how many, what they cost, and the range of every attribute."""
+    """One operator type: how many, what they cost, and the range of every attribute.
+
+    A window's attributes are in ONNX's words for an nn.Module, too.
+    """
 
     op: str
     count: int

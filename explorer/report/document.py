@@ -1,6 +1,6 @@
 """The JSON contract: facts in, the documented names and nesting out, in one place.
 
-The names here are a promise to people's scripts (README, "JSON"), so they are written out instead of
+The names here are a promise to people's scripts (`explorer help json`), so they are written out instead of
 being whatever the facts happen to be called. Integers are exact, unknown is null, a number that
 is not finite is the string 'nan', 'inf' or '-inf'. A key that makes no sense for a format (opset of an
 nn.Module, trainable parameters of an ONNX file) is absent.

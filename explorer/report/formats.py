@@ -1,4 +1,4 @@
-"""The formats that can be opened, as text, as JSON, and as the README's table."""
+"""The formats that can be opened, as text, as JSON, and as the manual's table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def as_text(formats: Known) -> Iterator[str]:
 
 
 def as_markdown(formats: Known) -> str:
-    """The README's table."""
+    """The manual's table."""
     rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(_cells(*one) for one in formats)]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 

@@ -157,7 +157,7 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "--config",
-            "a TOML file with tilings by site, operator or shape (see the README)",
+            "a TOML file with tilings by site, operator or shape (explorer help tiling)",
             "FILE",
             manual="tilings by site, operator or shape (below)",
         ),
@@ -245,7 +245,7 @@ OPTIONS: dict[str, Option] = {
             manual="an axis of an input that is left open, and its name: `x:0=batch`, `x:0=batch,2=height`;"
             " repeatable",
         ),
-        Option("--json", "the answer as JSON (a contract: see the README)", manual="the answer as JSON"),
+        Option("--json", "the answer as JSON (a contract: explorer help json)", manual="the answer as JSON"),
         Option("--csv", "the answer's table as CSV", manual="the rows of the JSON answer as CSV"),
         Option("--quiet", "only the answer and errors: no progress, no messages"),
         Option(

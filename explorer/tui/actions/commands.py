@@ -1,6 +1,6 @@
 """Every key, once.
 
-The bindings of the screens, the footer, the `?` help, the palette, the action menu and the README's
+The bindings of the screens, the footer, the `?` help, the palette, the action menu and the manual's
 key table are all made from this table, so that none of them can tell a user something else. Plain
 letters and arrows only: Ctrl+A, B, H, I, J, M, S and Alt are taken by terminals and multiplexers.
 """
@@ -373,7 +373,7 @@ def in_scope(scope: Scope) -> tuple[Command, ...]:
 
 
 def key_table() -> list[tuple[str, str]]:
-    """Keys and what they do, for the README; in the order of the help."""
+    """Keys and what they do, for the manual; in the order of the help."""
     groups = (LOOK, CHANGE, MOVE, TILES, HISTORY, SWEEP, BLAME, PROGRAM)
     ordered = sorted(COMMANDS, key=lambda c: groups.index(c.group))
     return [(c.shown, f"{c.title}: {c.tip}") for c in ordered]
