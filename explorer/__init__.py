@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.roofline import Machine
     from explorer.facts.sweep import Sweep, SweepRow, SweepSpec
-    from explorer.session import Session, blame_files, compare_files, diff_files, verify_files
-    from explorer.session.sweeping import sweep_files
+    from explorer.session import Session, blame_files, compare_files, diff_files, sweep_files, verify_files
 
 __all__ = [
     "Analysis",
@@ -97,8 +96,14 @@ _HOMES = {
     "explorer.facts.cost": ("Hardware", "PlanCost"),
     "explorer.facts.roofline": ("Machine",),
     "explorer.facts.sweep": ("Sweep", "SweepRow", "SweepSpec"),
-    "explorer.session": ("Session", "blame_files", "compare_files", "diff_files", "verify_files"),
-    "explorer.session.sweeping": ("sweep_files",),
+    "explorer.session": (
+        "Session",
+        "blame_files",
+        "compare_files",
+        "diff_files",
+        "sweep_files",
+        "verify_files",
+    ),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

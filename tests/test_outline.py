@@ -17,7 +17,7 @@ import pytest
 from onnx import helper
 
 import explorer
-from explorer.cli.main import main
+from explorer.cli import main
 from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.report import formats, outline
 from explorer.session import headers
@@ -102,11 +102,13 @@ def test_the_outline_of_an_onnx_file_imports_a_dozen_small_modules(sample: Sampl
     assert not tops(seen) & SLOW
     assert not seen & {
         "explorer.facts",
-        "explorer.session",
+        "explorer.session.session",
         "explorer.settings.parse",
         "explorer.process.signals",
     }
-    assert len(seen - set(sys.builtin_module_names)) < 29, sorted(seen)
+    # the rooms on the way to a module are empty
+    own = {name for name in seen if not any(other.startswith(f"{name}.") for other in seen)}
+    assert len(own - set(sys.builtin_module_names)) < 29, sorted(seen)
 
 
 def test_listing_a_folder_imports_no_framework_and_nothing_that_draws(sample: Sample) -> None:

@@ -50,7 +50,7 @@ def test_the_engine_of_the_screen_runs_nothing_of_the_current_folder(trap: Path,
 
 def test_nor_does_a_worker_of_a_sweep(trap: Path, sample: Sample) -> None:
     from explorer.facts.sweep import SweepSpec
-    from explorer.session.sweeping import sweep_files
+    from explorer.session import sweep_files
 
     fact = sweep_files(sample("lenet"), spec=SweepSpec(((16, 16, 16),)), verify=True, draws=1, workers=2)
     assert fact.proved == 1

@@ -32,8 +32,8 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.sweep.fingerprint import files_of
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of, with_front
-from explorer.session import sweeping
-from explorer.session.sweeping import sweep_files
+from explorer.session import sweep, sweep_files
+from explorer.session.models import Models
 from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, document_of, listed
 from tests.test_json_contract import ENVELOPE
 
@@ -497,14 +497,14 @@ def test_a_model_that_cannot_be_opened_is_named_and_the_others_are_done(
 def test_a_model_that_needs_what_is_not_installed_keeps_no_other_from_its_rows(
     run: Run, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = sweeping._files
+    opened = sweep._files
 
-    def lacking(session: Session, *rest: Any) -> tuple[str, ...]:
-        if session.source.endswith("net.pt"):
+    def lacking(models: Models, *rest: Any) -> tuple[str, ...]:
+        if models.source.endswith("net.pt"):
             raise MissingExtra("needs torch", where="net.pt", hint="pip install it")
-        return opened(session, *rest)
+        return opened(models, *rest)
 
-    monkeypatch.setattr(sweeping, "_files", lacking)
+    monkeypatch.setattr(sweep, "_files", lacking)
     (tmp_path / "net.pt").write_bytes(b"")
     code, out, err = run("sweep", "net.pt", sample("lenet"), "--tile", "16", "--csv")
     assert code == 2
@@ -543,7 +543,7 @@ def test_without_dask_a_cluster_is_a_line_and_the_rest_goes_on(
 
 def test_dask_is_imported_only_where_it_is_needed(sample: Sample) -> None:
     code = (
-        "import sys; from explorer.session.sweeping import sweep_files;"
+        "import sys; from explorer.session import sweep_files;"
         "from explorer.facts.sweep import SweepSpec;"
         "sweep_files(sys.argv[1], spec=SweepSpec(((8, 8, 8), (9, 9, 9))), verify=True, draws=1, workers=2);"
         "sys.exit('distributed' in sys.modules or 'dask' in sys.modules)"

@@ -22,12 +22,12 @@ __all__ = ["FORMAT", "OnnxModel"]
 
 
 class OnnxModel:
-    """An ONNX file."""
+    """An ONNX file; `model` is its graph where that was read already."""
 
     format = "onnx"
     takes_weights = False
 
-    def __init__(self, source: str, options: OpenOptions) -> None:
+    def __init__(self, source: str, options: OpenOptions, model: Model | None = None) -> None:
         from explorer.engine.formats.onnx import reader
         from explorer.engine.formats.onnx.validate import validate
         from explorer.host.gc_pause import uncollected
@@ -35,7 +35,7 @@ class OnnxModel:
         self.source = source
         self.options = options
         with uncollected():
-            self.model = validate(reader.read(source))
+            self.model = validate(reader.read(source)) if model is None else model
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `Opened`."""

@@ -279,7 +279,7 @@ def test_a_plan_that_packs_otherwise_is_not_believed(tmp_path: Path) -> None:
     """The size in the plan says how many groups stand in a product; the graph must agree."""
     from msgspec.structs import replace
 
-    from explorer.engine.proof import verify
+    from explorer.engine.proof.proof import verify
 
     source = reader.read(save(tmp_path / "a.onnx", PACKED))
     after, plan = t.tiled(source, TileSpec(SMALL, form="unrolled", grouped="pack"))
@@ -297,7 +297,7 @@ def test_walking_large_images_stays_within_memory(tmp_path: Path) -> None:
     case = Case((1, 64, 112, 112), (64, 64, 3, 3), {"pads": [1, 1, 1, 1]})
     source = reader.read(save(tmp_path / "a.onnx", case))
     after, plan = t.tiled(source, TileSpec((64, 64, 64), form="scan"))
-    from explorer.engine.proof import verify
+    from explorer.engine.proof.proof import verify
 
     tracemalloc.start()
     verification = verify(source, after, plan=plan, draws=1)

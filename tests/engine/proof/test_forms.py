@@ -15,8 +15,9 @@ from onnx import helper
 from explorer.base.errors import Cancelled, Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Function, Model, Node
-from explorer.engine.proof import recover_plan, verify
 from explorer.engine.proof.outputs import run as outputs
+from explorer.engine.proof.proof import verify
+from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.facts import Progress, TileSpec
 from tests.engine.proof import tiled as t
 

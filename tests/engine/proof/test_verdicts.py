@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Model
-from explorer.engine.proof import verify
+from explorer.engine.proof.proof import verify
 from explorer.facts import TileSpec
 from tests.engine.proof import tiled as t
 

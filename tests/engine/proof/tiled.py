@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.graph.model import Function, Graph, Model, Node, tensor_from_array
-from explorer.engine.proof import verify
+from explorer.engine.proof.proof import verify
 from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.rules import packing

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import Model
-from explorer.engine.proof import verify
+from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.onnxruntime import Session
 from tests.engine.proof import tiled as t
 

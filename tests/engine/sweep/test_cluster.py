@@ -26,7 +26,7 @@ from explorer.base.errors import Cancelled, EngineDied, Misuse
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.measure import Task
 from explorer.facts.sweep import SweepSpec
-from explorer.session.sweeping import sweep_files
+from explorer.session import sweep_files
 
 ROOT = Path(__file__).parent.parent.parent.parent
 TILES = tuple((m, k, 32) for m in (8, 16) for k in (8, 16, 32))
@@ -246,7 +246,7 @@ def test_a_tiling_that_no_worker_survives_is_a_row_that_says_so(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(processes, "_DEATHS", 2)
-    monkeypatch.setattr("explorer.session.sweeping._opener", lambda options, files: partial(os._exit, 9))
+    monkeypatch.setattr("explorer.session.sweep._opener", lambda *_: partial(os._exit, 9))
     kept = str(tmp_path / "results.db")
     spec = SweepSpec(((16, 16, 16),))
     with pytest.raises(Misuse, match="the workers that tried it ended"):

@@ -230,7 +230,7 @@ def test_a_fault_inside_a_loop_is_found_there(tmp_path: Path) -> None:
         target = str(tmp_path / "b.onnx")
         plan = session.tile(TileSpec((2, 3, 4), form="unrolled"), output=target, verify=False).plan
     from explorer.engine.formats.onnx import writer
-    from explorer.engine.proof import verify
+    from explorer.engine.proof.proof import verify
 
     writer.write(spoiled(reader.read(target), plan), str(tmp_path / "c.onnx"))
     evidence = verify(reader.read(source), reader.read(str(tmp_path / "c.onnx")), plan=plan)

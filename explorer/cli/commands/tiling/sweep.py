@@ -32,13 +32,13 @@ def _layout_beside(path: str) -> str:
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.session import sweeping
+    from explorer.session import sweep
 
-    if len(given.models) == 1 and sweeping.is_results(given.models[0]):
+    if len(given.models) == 1 and sweep.is_results(given.models[0]):
         if idle := sorted(given.typed - _OF_RESULTS):
             flag = "--" + idle[0].replace("_", "-")
             raise Misuse("says nothing of results that are only shown", where=flag, hint="name the model")
-        fact, bad = sweeping.results(given.models[0]), {}
+        fact, bad = sweep.results(given.models[0]), {}
     else:
         if given.scalesim is not None:
             for target in (given.scalesim, _layout_beside(given.scalesim)):
@@ -60,7 +60,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         )
         bad = fact.failed
     if given.sort is not None:
-        fact = sweeping.sorted_by(fact, given.sort)
+        fact = sweep.sorted_by(fact, given.sort)
     if given.scalesim is not None:
         text = pages("sweep")
         written = {

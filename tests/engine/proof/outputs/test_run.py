@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.graph.model import Model
-from explorer.engine.proof import verify
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.outputs.compare import Comparison
 from explorer.engine.proof.outputs.independence import independent
+from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.random_inputs import plan_inputs
 from tests.engine.proof import tiled as t
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer.engine.graph.model import Model
-from explorer.engine.proof import verify
+from explorer.engine.proof.proof import verify
 from tests.engine.proof import tiled as t
 from tests.engine.proof.test_verdicts import branch, pair, saved
 

@@ -1,0 +1,170 @@
+"""Export of a session: its models as files of other kinds, what was done as commands, script, tiling file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.base.version import __version__
+from explorer.engine import convert
+from explorer.engine.formats.onnx import writer
+from explorer.engine.models.opened import dims_of
+from explorer.facts import TileSpec
+from explorer.facts.conversion import Conversion
+from explorer.host import output_files
+from explorer.session import history as states
+from explorer.session import scripts
+from explorer.session.models import Models, OnProgress, stem
+from explorer.settings import tiling
+from explorer.settings.parse import dynamic_words, opening_words, path_word
+
+if TYPE_CHECKING:
+    from explorer.session.tiling import Tiler
+
+__all__ = ["Exporter"]
+
+
+class Exporter:
+    """Writes down what a session has."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def save(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
+        """Writes the current model as ONNX, and says where."""
+        models = self._models
+        models.check_target(path, overwrite)
+        model = models.graph(models.current, on_progress)
+        with output_files.replacing(path, overwrite=overwrite) as temporary:
+            writer.write(model, temporary, on_progress=on_progress)
+        models.history = states.amended(models.history, models.current, saved=path)
+        return path
+
+    def convert(
+        self,
+        output: str,
+        *,
+        exporter: str | None,
+        opset: int | None,
+        input_names: tuple[str, ...],
+        output_names: tuple[str, ...],
+        dynamic: Mapping[str, Mapping[int, str]],
+        method: str | None,
+        on_progress: OnProgress,
+        **how: Any,
+    ) -> Conversion:
+        """Writes the opened model as another kind of file; `how` as for `engine.convert.write`."""
+        models = self._models
+        if models.current:
+            raise Misuse(
+                "the current model was tiled: it is ONNX already",
+                where=models.source,
+                hint="save it as it is",
+            )
+        request = convert.ConversionOptions(
+            exporter=exporter,
+            opset=opset,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic=dynamic,
+            method=method,
+        )
+        fact = convert.write(
+            lambda: models.opened(0, on_progress),
+            models.source if models.module is None else None,
+            output,
+            request,
+            dims=models.options["dims"],
+            input_shapes=models.options["input_shapes"],
+            trust=bool(models.options["trust"]),
+            on_progress=on_progress,
+            **how,
+        )
+        if models.module is not None:
+            return fact
+        words = ["explorer", "convert", path_word(models.source), "-o", path_word(output)]
+        return replace(
+            fact, command=shlex.join([*words, *convert.words(request), *opening_words(models.options)])
+        )
+
+    def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What the opened model can become."""
+        return convert.kinds(self._models.opened())
+
+    def command(self, spec: TileSpec, output: str | None) -> str:
+        """The command that does headless what `tile` does to the opened model; '' where no command can."""
+        words = scripts.tiling_words(spec)
+        if self._models.module is not None or words is None:
+            return ""
+        source = self._models.source
+        target = output or f"{stem(source)}_tiled.onnx"
+        head = ["explorer", "tile", path_word(source), "-o", path_word(target)]
+        return shlex.join([*head, *words, *opening_words(self._models.options)])
+
+    def module_command(
+        self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
+    ) -> str:
+        """The command that does headless what `tile_module` does; '' where no command can."""
+        words = scripts.tiling_words(replace(spec, form="auto"))
+        if self._models.module is not None or words is None:
+            return ""
+        target = ["-o", path_word(output)] if output else []
+        head = ["explorer", "tile", path_word(self._models.source), "--to", "torch", *target, *words]
+        return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
+
+    def script(self, path: str, index: int | None, overwrite: bool) -> str:
+        """Writes `script_text`, and says where."""
+        self._write(path, self.script_text(index), overwrite, executable=True)
+        return path
+
+    def script_text(self, index: int | None) -> str:
+        """The commands that make a state, and those before it."""
+        models = self._models
+        at = models.at(index)
+        if at == 0:
+            raise Misuse("nothing was done to the model yet", where="script", hint="tile it first")
+        if models.module is not None:
+            raise Misuse("no command opens an nn.Module object", where=models.source, hint="save it as ONNX")
+        if models.options["seed"]:
+            raise Misuse("no option asks for weights of another seed", where=models.source)
+        steps = [scripts.Step(models.history.entries[i], self._reopening(i - 1)) for i in range(1, at + 1)]
+        tool = f"explorer {__version__}"
+        return scripts.as_script(models.source, steps, stem=stem(models.source), tool=tool)
+
+    def keep_choices(self, path: str, overwrite: bool, tiler: Tiler, on_progress: OnProgress) -> str:
+        """Writes what was tiled, and how, as a file for `--config`."""
+        done = self._models.history.entries[1 : self._models.current + 1]
+        plans = [entry.plan for entry in done if entry.plan]
+        if not plans:
+            raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
+        packed = any(entry.spec is not None and entry.spec.grouped == "pack" for entry in done)
+        asked = TileSpec(grouped="pack" if packed else "leave")
+        every = [site.name for site in tiler.plan(asked, on_progress, at=0)[0].sites]
+        spec = replace(tiling.chosen_by_hand(plans, every), grouped=asked.grouped)
+        said = [f"What was tiled of {self._models.source}, and how: explorer tile MODEL --config THIS"]
+        self._write(path, tiling.as_toml(spec, said), overwrite)
+        return path
+
+    def _reopening(self, at: int) -> Mapping[str, Any]:
+        """With which options a state has to be opened for the next one to come out the same."""
+        options = self._models.options
+        bound = self._models.history.entries[at + 1].dims
+        bound = options["dims"] if bound is None else bound
+        if at == 0:
+            return {**options, "dims": bound}
+        kept = {name: options[name] for name in ("input_shapes", "rules")}
+        trust = options["trust"] and options["rules"] is not None
+        return {**kept, "trust": trust, "dims": dims_of(self._models.graph(at), bound)}
+
+    def _write(self, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
+        """Writes a file of text."""
+        self._models.check_target(path, overwrite)
+        with output_files.replacing(path, overwrite=overwrite) as temporary:
+            with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+            if executable:
+                scripts.make_executable(temporary)

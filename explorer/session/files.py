@@ -1,0 +1,171 @@
+"""Several model files at once: verify, blame, diff, compare, sweep; each is opened as a session opens it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import ExplorerError, Misuse
+from explorer.engine.models.opened import OpenOptions, check_names
+from explorer.facts import Diff, Verification
+from explorer.session import sweep
+from explorer.session.models import Cancel, Dims, Models, OnProgress
+from explorer.session.session import Session, reopen
+
+if TYPE_CHECKING:
+    from explorer.facts.blame import Blame
+    from explorer.facts.comparison import Comparison
+    from explorer.facts.sweep import Sweep, SweepSpec
+    from explorer.facts.verification import Tolerance
+
+__all__ = ["blame_files", "compare_files", "diff_files", "sweep_files", "verify_files"]
+
+_OF_A_SWEEP = (
+    *("hardware", "order", "verify", "draws", "output", "scheduler", "workers", "layers"),
+    *("first_seed", "on_progress", "cancel"),
+)
+
+
+def verify_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    draws: int = 1,
+    seed: int = 0,
+    input: str | None = None,
+    tolerance: Tolerance | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Verification:
+    """Evidence that the models `a` and `b` compute the same, or differ by no more than `tolerance`.
+
+    `options` as for `explorer.session.Session`; in `dims` a name may have several sizes. `input` is an .npy
+    or .npz file with the inputs, in place of random ones.
+    """
+    with _pair(a, b, options) as (first, second):
+        graphs = first._models.graph(0, on_progress), second._models.graph(0, on_progress)
+        dims = options.get("dims")
+        prove = first._prover.verify
+        evidence = prove(*graphs, None, draws, seed, on_progress, cancel, dims, input, tolerance)
+        return replace(evidence, before=first.source, after=second.source)
+
+
+def blame_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    draws: int = 3,
+    seed: int = 0,
+    input: str | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Blame:
+    """Where the model `b` departs from `a`, layer by layer.
+
+    `options` as for `explorer.session.Session`; in `dims` a name may have several sizes. `input` is an .npy
+    or .npz file with the inputs, in place of random ones.
+    """
+    with _pair(a, b, options) as (first, second):
+        graphs = first._models.graph(0, on_progress), second._models.graph(0, on_progress)
+        fact = first._prover.blame(*graphs, draws, seed, on_progress, cancel, options.get("dims"), input)
+        return replace(fact, before=first.source, after=second.source)
+
+
+def diff_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Diff:
+    """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
+    with _pair(a, b, options) as (first, second):
+        return first._comparer.diff_from(second._models, on_progress, cancel)
+
+
+def compare_files(
+    *sources: str | os.PathLike[str],
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Comparison:
+    """Totals of two or more models side by side, and their differences from the first.
+
+    Args:
+        sources: As for `explorer.session.Session`.
+        on_progress: Told the phase of each model.
+        cancel: Asked now and then; True stops.
+        options: As for `explorer.session.Session`; a dimension or input need only exist in one of the models.
+
+    Raises:
+        Misuse: There is only one model, or no model has a dimension or input that was named.
+    """
+    if len(sources) < 2:
+        raise Misuse("there is nothing to compare with", hint="name two models or more")
+    with _opened(sources, options) as sessions:
+        several = [session._models for session in sessions]
+        for models in several:
+            models.opened(0, on_progress)
+        _check_names(several)
+        return sessions[0]._comparer.totals(several[1:], on_progress, cancel)
+
+
+def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Any) -> Sweep:
+    """A row for every model and every combination.
+
+    Args:
+        sources: As for `Session`.
+        spec: What is combined.
+        options: Those of `Session.sweep`, its `seed` as `first_seed`, and those of `Session` for all models;
+            a dimension or input that they name need only exist in one of them.
+    """
+    how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
+    how["seed"] = how.pop("first_seed", 0)
+    with _opened(sources, options, strict=len(sources) == 1) as sessions:
+        several = [session._models for session in sessions]
+        if len(several) > 1:
+            _check_names(several)
+        return sweep.sweep(list(zip(sessions, several, strict=True)), spec, reopen, **how)
+
+
+@contextlib.contextmanager
+def _opened(
+    sources: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], *, strict: bool = False
+) -> Iterator[list[Session]]:
+    """Sessions with the same options; unless `strict` a dimension need only exist in one of the models."""
+    with contextlib.ExitStack() as stack:
+        sessions = [stack.enter_context(Session(source, **options)) for source in sources]
+        for session in sessions:
+            session._models.strict = strict
+        yield sessions
+
+
+@contextlib.contextmanager
+def _pair(
+    a: str | os.PathLike[str], b: str | os.PathLike[str], options: Mapping[str, Any]
+) -> Iterator[list[Session]]:
+    """Two sessions with the same options; of several sizes of a dimension they have the first."""
+    dims: Dims = options.get("dims") or {}
+    options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
+    with _opened((a, b), options) as sessions:
+        for session in sessions:
+            session._models.opened()
+        _check_names([session._models for session in sessions])
+        yield sessions
+
+
+def _check_names(several: Sequence[Models]) -> None:
+    """Whether every dimension and input that was named is one of some model's; a broken model has none."""
+    opened = []
+    for models in several:
+        with contextlib.suppress(ExplorerError):
+            opened.append(models.opened())
+    if len(opened) == len(several):
+        check_names(opened, OpenOptions(**several[0].options))

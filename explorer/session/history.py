@@ -1,0 +1,69 @@
+"""Undo and redo: steps along the states of a session, which are records and never changed.
+
+Each entry of a `facts.History` is a file, so a step back is another number, and nothing is made undone.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.facts import History, HistoryEntry, Plan
+
+__all__ = ["LONGEST_NAME", "amended", "appended", "index_of", "label", "moved", "plan_between"]
+
+LONGEST_NAME = 200
+"""Characters of a state's name."""
+
+
+def index_of(history: History, index: int | None) -> int:
+    """The place of a state; None is the current one.
+
+    Raises:
+        Misuse: The history has no such entry.
+    """
+    at = history.current if index is None else index
+    if not 0 <= at < len(history.entries):
+        raise Misuse(f"the history has no entry {at}", hint=f"it has {len(history.entries)}")
+    return at
+
+
+def moved(history: History, steps: int) -> History:
+    """So many steps forward, or back; at the ends it stays there."""
+    last = len(history.entries) - 1
+    return replace(history, current=max(0, min(history.current + steps, last)))
+
+
+def appended(history: History, entry: HistoryEntry) -> History:
+    """With a state behind the current one; what could have been redone is gone."""
+    before = history.entries[: history.current + 1]
+    return replace(history, entries=(*before, entry), current=len(before))
+
+
+def amended(history: History, at: int, **fields: str) -> History:
+    """With something else said of a state."""
+    entries = list(history.entries)
+    entries[at] = replace(entries[at], **fields)
+    return replace(history, entries=tuple(entries))
+
+
+def label(history: History, at: int, source: str) -> str:
+    """What the user calls a state: where it was saved, or what was done to which model."""
+    entry = history.entries[at]
+    return entry.saved or (f"{source}, {entry.label}" if at else source)
+
+
+def plan_between(history: History, before: int, after: int) -> Plan | None:
+    """What was tiled on the way from one state to a later one; None for nothing, and on the way back."""
+    plans = [entry.plan for entry in history.entries[before + 1 : after + 1] if entry.plan]
+    if not plans:
+        return None
+    return replace(
+        plans[-1],
+        sites=tuple(site for plan in plans for site in plan.sites),
+        products=None if any(p.products is None for p in plans) else sum(p.products or 0 for p in plans),
+        macs=None if any(p.macs is None for p in plans) else sum(p.macs or 0 for p in plans),
+        dims={name: size for plan in plans for name, size in plan.dims.items()},
+        free=tuple(dict.fromkeys(name for plan in plans for name in plan.free)),
+        decomposed=tuple(dict.fromkeys(name for plan in plans for name in plan.decomposed)),
+    )

@@ -1,0 +1,324 @@
+"""The models of a session: what was opened, what was made of it, and which is current.
+
+A state is a file or the opened model; what was found out about one (its graph, its analysis, its matrix
+products) is kept here, so that no question costs twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.costs.layer_tree import said_of_bounds
+from explorer.engine.models.onnx import OnnxModel
+from explorer.engine.models.opened import Cancel, OnProgress, Opened, OpenOptions, check_names, with_rules
+from explorer.engine.models.registry import open_model
+from explorer.facts import Analysis, History, HistoryEntry, Info, Layer, Progress
+from explorer.host import output_files, scratch
+from explorer.session import history as states
+
+if TYPE_CHECKING:
+    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.onnx_rules import Rules
+    from explorer.engine.graph.model import Model
+    from explorer.engine.tiling.products import Products
+
+__all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "stem"]
+
+Dims = Mapping[str, int | Sequence[int]]
+InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+
+class Models:
+    """The states of a session, and what is known of each.
+
+    Args:
+        source: A path, a model's name, or an nn.Module object.
+        inputs: What to call an nn.Module object with.
+        options: The fields of `OpenOptions`, but `own`.
+        workdir: The folder for models that are not saved; None for a temporary one.
+
+    Attributes:
+        source: A path or a name; the class of an nn.Module object.
+        module: The nn.Module object, where there is one.
+        strict: Whether every dimension and input of the options has to be one of the model's.
+        rules: What the user's file of rules registered, once the model is open.
+        history: The states.
+        products: By state and by what was taken apart or packed: matrix products, see `plans`.
+    """
+
+    def __init__(self, source: Any, inputs: Any, options: dict[str, Any], workdir: str | None) -> None:
+        named = isinstance(source, (str, os.PathLike))
+        self.module, self._inputs = (None if named else source), inputs
+        self.source: str = os.fspath(source) if named else type(source).__name__
+        if named and inputs is not None:
+            raise Misuse("inputs go with an nn.Module object", hint="for a path or a name: input_shapes=...")
+        self.options = options
+        self.strict = True
+        self.rules: Rules | None = None
+        self._workdir = workdir
+        if workdir is not None:
+            scratch.ours(workdir)
+        self._own_workdir: str | None = None
+        self._original: Opened | None = None
+        self._states: dict[int, OnnxModel] = {}
+        self.history = History((HistoryEntry("original", None, ""),), 0)
+        self._graph: Model | None = None
+        self._examined: dict[int, Examined] = {}
+        self._original_graph: Examined | None = None
+        self.products: dict[int, dict[Any, Products]] = {}
+
+    def close(self) -> None:
+        """Forgets the models and removes the temporary folder."""
+        self._original = None
+        self._states.clear()
+        self._examined.clear()
+        self._graph = None
+        if self._own_workdir is not None:
+            self._remove_workdir()
+            self._own_workdir = None
+
+    @property
+    def workdir(self) -> str:
+        """The folder for models that are not saved yet."""
+        if self._workdir is not None:
+            return self._workdir
+        if self._own_workdir is None:
+            import weakref
+
+            folder = scratch.Folder()
+            self._own_workdir = folder.path
+            # who forgets to close a session must not find thousands of folders one day
+            self._remove_workdir = weakref.finalize(self, folder.remove)
+        return self._own_workdir
+
+    # states
+
+    @property
+    def current(self) -> int:
+        """The place of the current state."""
+        return self.history.current
+
+    def at(self, index: int | None) -> int:
+        """See `history.index_of`."""
+        return states.index_of(self.history, index)
+
+    def label(self, at: int) -> str:
+        """See `history.label`."""
+        return states.label(self.history, at, self.source)
+
+    def append(self, entry: HistoryEntry) -> None:
+        """Adds a state behind the current one; what could have been redone is gone."""
+        for at in range(self.current + 1, len(self.history.entries)):
+            self._forget(at)
+        self.history = states.appended(self.history, entry)
+
+    def restore(self, history: History) -> None:
+        """Takes up the history of a session that ended."""
+        for at in range(1, max(len(self.history.entries), len(history.entries))):
+            self._forget(at)
+        self.history = history
+        if history.dims is not None:
+            self._take_dims({name: size for name, size in history.dims.items() if size > 0})
+
+    def bind(self, dims: Mapping[str, int], on_progress: OnProgress, cancel: Cancel) -> None:
+        """Takes other sizes for open dimensions; where they do not fit all is as before."""
+        for name, size in dims.items():
+            if size < 1:
+                raise Misuse(f"'{size}' is no size", where=name, hint="write a whole number of 1 or more")
+        for entry in self.history.entries:
+            for name, size in (entry.dims or {}).items():
+                if dims.get(name) != size:
+                    made = entry.name or entry.label
+                    hint = "open the model again for another size"
+                    raise Misuse(f"'{made}' was made for {name}={size:,}", where=name, hint=hint)
+        opened = self.opened(0, on_progress)
+        check_names([opened], replace(opened.options, dims=dict(dims)))
+        before = self.options["dims"]
+        found = self._examined, self.products, self._graph, self._original_graph
+        self._take_dims(dims)
+        try:
+            self.examined(self.current, on_progress, cancel)
+        except BaseException:
+            self._take_dims(before)
+            self._examined, self.products, self._graph, self._original_graph = found
+            raise
+        self.history = replace(self.history, dims=dict(dims))
+
+    def unused_name(self) -> str:
+        """A file for a new state: none of the history's, though a step back leaves numbers behind."""
+        number = len(self.history.entries)
+        while os.path.lexists(path := os.path.join(self.workdir, f"{number}-{stem(self.source)}.onnx")):
+            number += 1
+        return path
+
+    def check_target(self, path: str, overwrite: bool, *inputs: str) -> None:
+        """Refuses to write where a file of the session lies; see `output_files.check_target`."""
+        models = [self.source, *(e.path for e in self.history.entries if e.path), *inputs]
+        output_files.check_target(path, overwrite=overwrite, models=models, weights=self._weight_files())
+
+    # what is known of them
+
+    def opened(self, at: int = 0, on_progress: OnProgress = None) -> Opened:
+        """A state as a model that was opened, once; every state but the first is an ONNX file."""
+        if at:
+            state = self._state(at)
+            state.options = self._state_options(self.options["dims"])
+            return state
+        if self._original is None:
+            self._original = self._open(on_progress)
+        return self._original
+
+    @property
+    def from_torch(self) -> bool:
+        """Whether what was opened is an nn.Module."""
+        return hasattr(self.opened(), "loaded")
+
+    def graph(self, at: int, on_progress: OnProgress = None) -> Model:
+        """The ONNX graph at a place of the history; the original is exported if it is none."""
+        if at:
+            return self._state(at).model
+        if self._graph is None:
+            with scratch.made_private(self.workdir) as folder:
+                self._graph = self.opened(0, on_progress).graph(folder, on_progress=on_progress)
+        return self._graph
+
+    def examined(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """The analysis of the model at a place of the history, and its execution order, made once."""
+        if at not in self._examined:
+            opened = self.opened(at, on_progress)
+            examined = opened.examine(on_progress=on_progress, cancel=cancel)
+            if self.options["past"] is not None and "decode" not in examined.info.assumptions:
+                raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
+            self._examined[at] = self.presented(at, examined)
+        return self._examined[at]
+
+    def presented(self, at: int, examined: Examined) -> Examined:
+        """An analysis with what the session knows of the model's file, and a word on what is not exact."""
+        named = _with_file(examined.info, self.history.entries[at].saved or None)
+        return examined.with_info(said_of_bounds(named, examined.bounds))
+
+    def ordered(self, index: int | None) -> Examined:
+        """The analysis of a model whose order of execution is known, if only in part.
+
+        Raises:
+            Misuse: It is a file of tensors, which says nothing of the work.
+        """
+        examined = self.examined(self.at(index))
+        order = examined.schedule
+        if order.failed and not examined.analysis.info.totals.nodes:
+            raise Misuse(order.failed, where=self.source, hint=order.hint)
+        return examined
+
+    def random_weights(self) -> tuple[str, ...]:
+        """That the weights of every state are random, if those of the opened model are."""
+        said = getattr(self.opened(), "weights_note", "")
+        return (said,) if said.startswith("random") else ()
+
+    def rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
+        """The layers of a model; none of a module whose inputs have still to be given, which has values."""
+        try:
+            return self.examined(at, on_progress, cancel).analysis.layers
+        except Misuse:
+            return ()
+
+    def graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """As `examined`, but of the ONNX graph even where the original is a module."""
+        if at or self.opened(0, on_progress).format == "onnx":
+            return self.examined(at, on_progress, cancel).analysis
+        if self._original_graph is None:
+            self._original_graph = self._examined_graph(0, on_progress, cancel)
+        return self._original_graph.analysis
+
+    def comparable_analysis(self, at: int, other: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """The analysis of a state at the sizes of the figures of the tilings between it and another."""
+        known = self.graph_analysis(at, on_progress, cancel)
+        between = self.history.entries[min(at, other) + 1 : max(at, other) + 1]
+        sizes = next((entry.plan.dims for entry in between if entry.plan is not None), None)
+        if known.info.totals.coverage == 1 or sizes is None:
+            return known
+        return self._examined_graph(at, on_progress, cancel, sizes).analysis
+
+    # inside
+
+    def _examined_graph(
+        self, at: int, on_progress: OnProgress, cancel: Cancel, sizes: Mapping[str, int] | None = None
+    ) -> Examined:
+        """The analysis of a state's graph; `sizes` are of dimensions that nobody bound."""
+        model = self.graph(at)
+        own = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
+        bound = {name: size for name, size in (sizes or {}).items() if name in own}
+        opened = OnnxModel(model.path, self._state_options({**bound, **self.options["dims"]}), model)
+        return opened.examine(on_progress=on_progress, cancel=cancel)
+
+    def _state(self, at: int) -> OnnxModel:
+        """The file of a state, read; whoever only reads the graph has nothing of the user's run."""
+        if at not in self._states:
+            path = self.history.entries[at].path
+            if path is None or not os.path.exists(path):
+                raise Misuse("this state of the session is gone", where=path or "history")
+            self._states[at] = OnnxModel(path, OpenOptions())
+        return self._states[at]
+
+    def _open(self, on_progress: OnProgress) -> Opened:
+        if on_progress is not None:
+            on_progress(Progress("opening"))
+        options = self._open_options()
+        if self.module is None:
+            opened = open_model(self.source, options)
+        else:
+            from explorer.engine.models.torch.module import ModuleObject  # torch
+
+            opened = ModuleObject(self.module, self._inputs, options)
+        if self.strict:
+            check_names([opened], options)
+        return opened
+
+    def _open_options(self) -> OpenOptions:
+        """The options, with what the file of rules registers: it runs once."""
+        options = with_rules(OpenOptions(**self.options, own=self.rules))
+        self.rules = options.own
+        return options
+
+    def _state_options(self, dims: Mapping[str, int]) -> OpenOptions:
+        """Options for a graph of ours: it was made with the input shapes that the user gave."""
+        return replace(self._open_options(), dims=dims, input_shapes={})
+
+    def _take_dims(self, dims: Mapping[str, int]) -> None:
+        """Other sizes: whatever was found out at those before is not known any more."""
+        self.options["dims"] = dict(dims)
+        self._examined, self.products, self._original_graph = {}, {}, None
+        if self._original is not None:
+            self._original.options = replace(self._original.options, dims=dict(dims))
+            if self._original.format != "onnx":
+                self._graph = None
+
+    def _forget(self, at: int) -> None:
+        self._states.pop(at, None)
+        self._examined.pop(at, None)
+        self.products.pop(at, None)
+
+    def _weight_files(self) -> set[str]:
+        """Files beside the opened model that hold its weights."""
+        if self.opened().format != "onnx":
+            return set(getattr(self.opened(), "files", ()))
+        folder = os.path.dirname(self.source)
+        tensors = self.graph(0).graph.initializers.values()
+        return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
+
+
+def stem(source: str) -> str:
+    """A file name for what is made of `source`."""
+    stem = os.path.basename(source).removesuffix(".onnx")
+    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
+    # a file system takes 255 bytes, and what is made of it is called `_tiled.onnx.toml` and the like
+    return os.fsencode(plain)[:200].decode("utf-8", "ignore")
+
+
+def _with_file(info: Info, saved: str | None) -> Info:
+    """The facts with the name under which the user knows the model."""
+    return info if saved is None else replace(info, model=replace(info.model, source=saved))

@@ -1,0 +1,90 @@
+"""Proof and blame between two models of a session, or of two: both are run on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorer.base.errors import Misuse
+from explorer.engine.graph.model import Model
+from explorer.engine.models.opened import dims_of
+from explorer.engine.proof.blame.search import blame
+from explorer.engine.proof.proof import verify
+from explorer.engine.runtime.input_files import read_input
+from explorer.facts import Plan, Verification
+from explorer.facts.blame import Blame
+from explorer.facts.verification import Tolerance
+from explorer.session.models import Cancel, Dims, Models, OnProgress
+
+__all__ = ["Prover"]
+
+
+class Prover:
+    """Runs two graphs with the options of the session of the first."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def verify(
+        self,
+        before: Model,
+        after: Model,
+        plan: Plan | None,
+        draws: int,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+        dims: Dims | None = None,
+        input: str | None = None,
+        tolerance: Tolerance | None = None,
+    ) -> Verification:
+        """Evidence that both compute the same; `plan` says what was tiled between them."""
+        bound = self._models.options["dims"]
+        if plan is not None:  # the sizes that it leaves open are tried at several
+            bound = {name: size for name, size in plan.dims.items() if name not in plan.free}
+        return verify(
+            before,
+            after,
+            plan=plan,
+            draws=draws,
+            seed=seed,
+            torch_run=self._models.opened(0, on_progress).runner(),
+            **self._inputs(before, bound, dims, input),
+            tolerance=tolerance,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def blame(
+        self,
+        before: Model,
+        after: Model,
+        draws: int,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+        dims: Dims | None = None,
+        input: str | None = None,
+    ) -> Blame:
+        """The first layer in which the second departs from the first."""
+        return blame(
+            before,
+            after,
+            draws=draws,
+            seed=seed,
+            **self._inputs(before, self._models.options["dims"], dims, input),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def _inputs(
+        self, before: Model, bound: Mapping[str, int], dims: Dims | None, input: str | None
+    ) -> dict[str, Any]:
+        """What a proof or a blame is told of the inputs: sizes, shapes, and a file's values."""
+        if input is not None and dims:
+            raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
+        return {
+            "dims": dims_of(before, {**bound, **(dims or {})}),
+            "input_shapes": self._models.options["input_shapes"],
+            "given": read_input(input) if input is not None else None,
+        }

@@ -1,0 +1,127 @@
+"""Sweep of a session's models: which files hold them, and how another process opens them.
+
+`explorer.engine.sweep` knows no sessions; here they are handed to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.engine import sweep as engine
+from explorer.engine.sweep.fingerprint import files_of
+from explorer.facts.cost import Hardware
+from explorer.facts.sweep import Sweep, SweepSpec, ordered
+from explorer.host import input_files
+from explorer.session.models import Cancel, Models, OnProgress
+from explorer.settings.parse import opening_words
+
+__all__ = ["is_results", "results", "sorted_by", "sweep"]
+
+_MATTERS = ("dims", "input_shapes", "observe", "past")
+"""Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
+
+Reopen = Callable[..., engine.SweepSession]
+
+
+def sweep(
+    sessions: Sequence[tuple[engine.SweepSession, Models]],
+    spec: SweepSpec,
+    reopen: Reopen,
+    *,
+    hardware: Hardware | None = None,
+    order: str = "best",
+    verify: bool = False,
+    draws: int = 1,
+    seed: int = 0,
+    output: str | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    layers: bool = False,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Sweep:
+    """A row for every combination and session, of its current model.
+
+    `sessions` come with their models; `reopen` opens one of an ONNX file that need not have every dimension
+    and input of its options, and is importable by name, so that another process can be told of it. The rest
+    is as for `Session.sweep`.
+    """
+    if output is not None:
+        engine.check_output(output, [models.source for _, models in sessions])
+    return engine.sweep(
+        [_subject(session, models, reopen, on_progress) for session, models in sessions],
+        spec,
+        hardware=hardware,
+        order=order,
+        proof=engine.ProofSpec(draws, seed) if verify else None,
+        output=output,
+        scheduler=scheduler,
+        workers=workers,
+        layers=layers,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
+
+
+def is_results(path: str) -> bool:
+    """Whether this is a file that a sweep keeps its rows in."""
+    return os.path.isfile(path) and engine.is_store(path)
+
+
+def results(path: str) -> Sweep:
+    """Everything that such a file holds."""
+    return engine.kept(path)
+
+
+def sorted_by(fact: Sweep, by: str) -> Sweep:
+    """A sweep with its rows by one of `facts.sweep.SORTS`."""
+    return replace(fact, rows=ordered(fact.rows, by))
+
+
+def _subject(
+    session: engine.SweepSession, models: Models, reopen: Reopen, on_progress: OnProgress
+) -> engine.Subject:
+    """A session's current model."""
+    options = models.options
+    opening = {name: options[name] for name in _MATTERS}
+    return engine.Subject(
+        name=models.label(models.current),
+        door=session,
+        files=partial(_files, models, on_progress),
+        opener=partial(_opener, reopen, options),
+        opening={**opening, "rules": _digest(options["rules"])},
+        words=shlex.join(opening_words(options)),
+    )
+
+
+def _files(models: Models, on_progress: OnProgress) -> tuple[str, ...]:
+    """The files of the current model; what is no ONNX file is exported."""
+    return files_of(models.graph(models.current, on_progress))
+
+
+def _opener(
+    reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]
+) -> Callable[[], engine.SweepSession]:
+    """What opens the model once more, here or on a worker, whatever it was before it was ONNX."""
+    kept = {name: value for name, value in options.items() if name not in ("weights", "seed")}
+    if kept["rules"] is not None:
+        kept["rules"] = os.path.abspath(kept["rules"])
+    return partial(reopen, files[0], **kept)
+
+
+def _digest(rules: str | None) -> str:
+    """Digest of the file of rules: figures may change with it."""
+    if rules is None:
+        return ""
+    try:
+        return hashlib.sha256(input_files.content(rules)).hexdigest()
+    except OSError as error:
+        raise BadModel(f"cannot be read ({error.strerror or error})", where=rules) from None

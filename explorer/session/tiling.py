@@ -1,0 +1,206 @@
+"""Tiling of a session's models as ONNX: plan, cost, and the tiled file, proved before it gets its name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.formats.onnx import reader, writer
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Model
+from explorer.engine.models.opened import dims_of
+from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
+from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.tiling.formulas import explained
+from explorer.engine.tiling.plan import make_plan
+from explorer.engine.tiling.products import Products, find_products
+from explorer.engine.tiling.rules import packing
+from explorer.engine.tiling.settings import in_force
+from explorer.engine.tiling.sites import Site
+from explorer.engine.tiling.tile import tile
+from explorer.engine.tiling.torch import module_of
+from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification, states_text
+from explorer.facts.cost import Hardware, PlanCost
+from explorer.facts.settings import Settings
+from explorer.host import output_files
+from explorer.session.models import Cancel, Models, OnProgress
+
+__all__ = ["Prove", "Tiler"]
+
+Prove = Callable[[Model, Model, Plan], Verification]
+"""The original, the tiled graph, what was tiled."""
+
+
+class Tiler:
+    """What a tiling would do, to which matrix products, and the state that it makes."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def plan(
+        self,
+        spec: TileSpec,
+        on_progress: OnProgress,
+        *,
+        at: int | None = None,
+        apart: tuple[str, ...] | None = None,
+    ) -> tuple[Plan, Products, list[Site]]:
+        """The plan for a state, the products that it chose from, and its sites among them.
+
+        `apart` names the nodes that are taken apart, None for all that can be.
+        """
+        at = self._models.current if at is None else at
+        found = self._products(at, on_progress, spec, apart)
+        plan, chosen = _decided(found, spec)
+        if plan.decomposed != found.decomposed and apart is None:
+            # what holds none of the chosen sites stays whole
+            return self.plan(spec, on_progress, at=at, apart=plan.decomposed)
+        return plan, found, chosen
+
+    def tiling(self) -> Plan | None:
+        """The plan by which the current model was tiled."""
+        at = self._models.current
+        model, plan = self._models.graph(at), self._models.history.entries[at].plan
+        return recover_plan(model) if plan is None else with_earlier(plan, model)
+
+    def cost(
+        self,
+        spec: TileSpec,
+        hardware: Hardware | None,
+        order: str,
+        formulas: bool | None,
+        on_progress: OnProgress,
+    ) -> PlanCost:
+        """What a tiling of the current model would cost on a machine."""
+        cost = plan_cost(self.plan(spec, on_progress)[0], hardware, order=order)
+        return explained(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
+
+    def settings(self, spec: TileSpec, on_progress: OnProgress) -> Settings:
+        """What `spec` asks of every site of the current model."""
+        # groups are packed into the tiles that are asked for; else what is asked decides nothing here
+        found = self._products(self._models.current, on_progress, spec, None)
+        every = _decided(found, TileSpec())[0].sites
+        chosen = _decided(found, TileSpec(sites=spec.sites, origins=spec.origins))[0].sites
+        return in_force(spec, every, chosen)
+
+    def tile(
+        self,
+        spec: TileSpec,
+        *,
+        command: str,
+        output: str | None,
+        overwrite: bool,
+        discard: bool,
+        prove: Prove | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> TileResult:
+        """Tiles the current model; a result that `prove` speaks against is not kept."""
+        started = time.perf_counter()
+        models = self._models
+        if output is not None:
+            models.check_target(output, overwrite)
+        if not discard and (lost := models.history.at_stake):
+            raise Misuse(
+                f"this would drop {states_text(lost)}, which was undone and not saved",
+                where=models.source,
+                hint="redo and save it, or tile with discard=True",
+            )
+        plan, found, sites = self.plan(spec, on_progress)
+        tiled = tile(found.bound, _without_origins(plan), sites)
+        target = output or models.unused_name()
+        evidence: Verification | None = None
+        ours = overwrite or output is None
+        with contextlib.suppress(_Disproved), output_files.replacing(target, overwrite=ours) as temporary:
+            writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
+            if prove is not None:
+                evidence = prove(found.whole, validate(reader.read(temporary)), plan)
+                evidence = replace(evidence, before=models.label(models.current), after=target)
+                if not evidence.passed:
+                    raise _Disproved
+        if evidence is not None and not evidence.passed:
+            return TileResult(plan, "", evidence, time.perf_counter() - started, command)
+        models.append(
+            HistoryEntry(
+                label=f"tile {'x'.join(map(str, plan.tile))}",
+                path=target,
+                command=command,
+                plan=plan,
+                verification=evidence,
+                saved=output or "",
+                spec=spec,
+                dims=dict(models.options["dims"]),
+            )
+        )
+        return TileResult(plan, target, evidence, time.perf_counter() - started, command)
+
+    @contextlib.contextmanager
+    def tried(self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel) -> Iterator[tuple[Model, Model]]:
+        """The current model as the plan sees it, and what tiling makes of it, in a file that goes again."""
+        plan, found, sites = self.plan(spec, on_progress)
+        tiled = tile(found.bound, _without_origins(plan), sites)
+        with tempfile.TemporaryDirectory(prefix="tried-", dir=self._models.workdir) as folder:
+            path = os.path.join(folder, "tiled.onnx")
+            writer.write(tiled, path, on_progress=on_progress, cancel=cancel)
+            yield found.whole, validate(reader.read(path))
+
+    def check_module(self, on_progress: OnProgress) -> None:
+        """Whether there is a module to tile, and torch to do it.
+
+        Raises:
+            Misuse, MissingExtra: There is not.
+        """
+        if not self._models.current:
+            module_of(self._models.opened(0, on_progress))
+
+    def _products(
+        self, at: int, on_progress: OnProgress, spec: TileSpec, apart: tuple[str, ...] | None
+    ) -> Products:
+        """The matrix products of a state; where `spec` packs groups into tiles, these among them."""
+        packed = spec.grouped == "pack"
+        known = self._models.products.get(at, {})
+        key: Any = (spec.tile, spec.rules, apart) if packed else apart
+        if key not in known:
+            model = self._models.graph(at, on_progress)
+            options = self._models.options
+            dims, shapes = dims_of(model, options["dims"]), options["input_shapes"]
+            grouped: dict[str, Any] = {"grouped": "pack", "pack": packing(spec)} if packed else {}
+            # of the packings the last one: each holds shapes and an analysis
+            known = {key: found for key, found in known.items() if key is None}
+            known[key] = find_products(model, dims, shapes, self._models.rules, apart=apart, **grouped)
+            self._models.products[at] = known
+        return known[key]
+
+
+def _decided(found: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
+    """What `spec` makes of the products that were found, and which of them it chose."""
+    return make_plan(
+        found.sites,
+        found.skipped,
+        spec,
+        opset=found.bound.opset,
+        macs_total=found.macs_total,
+        dims=found.dims,
+        free=found.free,
+        decomposed=found.decomposed,
+    )
+
+
+def _without_origins(plan: Plan) -> Plan:
+    """The plan as a tiled file keeps it: two files that ask for the same make the same file."""
+    skipped = [
+        replace(skip, reason="switched off") if skip.reason.startswith("switched off by ") else skip
+        for skip in plan.skipped
+    ]
+    return replace(plan, skipped=tuple(skipped))
+
+
+class _Disproved(Exception):
+    """Leaves the block that would have moved the result into place."""

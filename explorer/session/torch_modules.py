@@ -1,0 +1,125 @@
+"""Tiling the layers of an nn.Module in PyTorch, and torchinfo's table: what ends in no ONNX file.
+
+The results stand beside the history, whose states are files: the original stays the current model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from explorer.base.errors import ExplorerError, Misuse
+from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.engine.convert.module_to_tiled import plan_module, to_torch
+from explorer.engine.costs.compare import torchinfo
+from explorer.engine.models.torch.module import TorchModel
+from explorer.facts import Plan, TileResult, TileSpec
+from explorer.facts.comparison import TorchinfoTable
+from explorer.session.models import Cancel, Models, OnProgress
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ModuleTiler"]
+
+
+class ModuleTiler:
+    """Makes tiled modules of the opened one."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def plan(self, spec: TileSpec, on_progress: OnProgress) -> Plan:
+        """What `tile` would do."""
+        job = self._job("", {}, False, 1, 0, on_progress, None)
+        return self._with_macs(plan_module(self._models.opened(0, on_progress), spec, job, self._macs()))
+
+    def tile(
+        self,
+        spec: TileSpec,
+        *,
+        output: str | None,
+        overwrite: bool,
+        dynamic: Mapping[str, Mapping[int, str]] | None,
+        verify: bool,
+        draws: int,
+        seed: int,
+        command: str,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> tuple[nn.Module, TileResult]:
+        """The tiled module, and what became of it; raises where nothing was written and the proof failed."""
+        if draws < 1:
+            raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
+        job = self._job(output or "", dynamic or {}, verify, draws, seed, on_progress, cancel)
+        module, result = to_torch(
+            self._models.opened(0, on_progress),
+            self._models.module,
+            spec,
+            job,
+            output=output,
+            overwrite=overwrite,
+            macs_total=self._macs(),
+        )
+        evidence = result.verification
+        if output is None and evidence is not None and not evidence.passed:
+            said = f"the tiled module is not the same: {evidence.verdict}"
+            raise ExplorerError(said, where=self._models.source)
+        return module, replace(result, plan=self._with_macs(result.plan), command=command)
+
+    def torchinfo(self) -> TorchinfoTable:
+        """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""
+        options, opened = self._models.options, self._models.opened()
+        assert isinstance(opened, TorchModel)
+        shapes, dims = options["input_shapes"], options["dims"]
+        analysis = self._models.examined(0).analysis
+        return torchinfo.table(opened.loaded, analysis, input_shapes=shapes, dims=dims)
+
+    def _job(
+        self,
+        target: str,
+        dynamic: Mapping[str, Mapping[int, str]],
+        verify: bool,
+        draws: int,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> ConversionJob:
+        if self._models.current:
+            raise Misuse(
+                "the current model was tiled as ONNX: it is no module",
+                where=self._models.source,
+                hint="explorer.to_torch(path) loads the file; or go back to the original",
+            )
+        return ConversionJob(
+            opened=self._models.opened(0, on_progress),
+            source=self._models.source,
+            dims=self._models.options["dims"],
+            input_shapes=self._models.options["input_shapes"],
+            asked=ConversionOptions(dynamic={name: dict(axes) for name, axes in dynamic.items()}),
+            path="",
+            target=target,
+            trust=bool(self._models.options["trust"]),
+            verify=verify,
+            draws=draws,
+            seed=seed,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def _with_macs(self, plan: Plan) -> Plan:
+        """A plan that says of what it leaves how much that is, as far as the analysis knows."""
+        if not self._models.from_torch:
+            return plan
+        known = {layer.path: layer.macs for layer in self._models.examined(0).analysis.layers}
+        left = (replace(s, macs=known.get(s.name)) if s.macs is None else s for s in plan.skipped)
+        return replace(plan, skipped=tuple(left))
+
+    def _macs(self) -> int | None:
+        """MACs of the opened model, as far as they are known without doubt."""
+        if not self._models.from_torch:
+            return None
+        totals = self._models.examined(0).analysis.info.totals
+        return totals.macs if totals.coverage == 1 else None
