@@ -67,10 +67,13 @@ class Command:
         needs: Options without which it cannot answer.
         instant: It looks at headers at most: nothing of a model's runs and nothing is written, so nothing
             has to be kept in check around it.
+        subject: What `models` are.
+        words: All that they may be, if they are no models.
     """
 
     __slots__ = (
-        *("examples", "instant", "manual", "models", "name", "needs", "options", "run", "summary", "usage"),
+        *("examples", "instant", "manual", "models", "name", "needs", "options", "run", "subject", "summary"),
+        *("usage", "words"),
     )
 
     def __init__(
@@ -86,6 +89,8 @@ class Command:
         manual: str = "",
         needs: tuple[str, ...] = (),
         instant: bool = False,
+        subject: str = "model",
+        words: tuple[str, ...] = (),
     ) -> None:
         taken = [OPTIONS[option] if isinstance(option, str) else option for option in options]
         self.name = name
@@ -98,6 +103,13 @@ class Command:
         self.manual = manual
         self.needs = needs
         self.instant = instant
+        self.subject = subject
+        self.words = words
+
+    @property
+    def takes(self) -> str:
+        """What may stand for each of `models`."""
+        return " or ".join((", ".join(self.words[:-1]), self.words[-1])) if self.words else MODEL_HELP
 
     @property
     def typed(self) -> str:

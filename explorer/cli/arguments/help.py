@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from explorer.cli.arguments.command import MODEL_HELP, Command
+from explorer.cli.arguments.command import Command
 
 __all__ = ["EXIT_CODES", "help_text"]
 
@@ -39,7 +39,7 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
 def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
     kinds = [model.strip("[]") for model in command.models if model != "..."]
     subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"
-    parts = [f"{subject} {MODEL_HELP}."]
+    parts = [f"{subject} {command.takes}."] if kinds else []
     if verbs:
         rows = "\n".join(f"  {name:<12}{' '.join(v.models):<11}{v.summary}" for name, v in verbs.items())
         parts = [f"verbs (explorer VERB --help says more):\n{rows}", *parts]

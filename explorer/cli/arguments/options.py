@@ -159,7 +159,7 @@ OPTIONS: dict[str, Option] = {
             "--config",
             "a TOML file with tilings by site, operator or shape (explorer help tiling)",
             "FILE",
-            manual="tilings by site, operator or shape (below)",
+            manual="a TOML file with tilings by site, operator or shape",
         ),
         Option("--force", "overwrite FILE if it exists"),
         Option(

@@ -8,7 +8,7 @@ have to be replaced anyway: a mistyped word deserves one line that names the rig
 from __future__ import annotations
 
 from explorer.base.errors import Misuse, nearest
-from explorer.cli.arguments.command import MODEL_HELP, Command, ParsedArgs
+from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPTIONS
 from explorer.cli.arguments.screen import SCREEN, WITH_RESUME
 
@@ -129,14 +129,16 @@ def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Comma
         if len(models) > 1:
             raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
     elif len(models) < wanted:
-        what = "needs a model" if wanted == 1 else "needs two models"
+        what = f"needs a {command.subject}" if wanted == 1 else "needs two models"
         hint = " ".join(["type", command.typed, *command.models])
         raise Misuse(what, where=command.name, hint=hint)
     elif len(models) > most and not many:
         hint = " ".join([command.typed, *command.models])
         raise Misuse("one word too many", where=models[most], hint=hint)
     if not all(models):
-        raise Misuse("the name of a model is empty", hint=f"a model is {MODEL_HELP}")
+        raise Misuse(
+            f"the name of a {command.subject} is empty", hint=f"a {command.subject} is {command.takes}"
+        )
 
 
 def _check_options(command: Command, given: ParsedArgs) -> None:

@@ -1,0 +1,1 @@
+"""Commands for the shell that Explorer is called from."""

@@ -1,0 +1,35 @@
+"""`explorer completion`: what makes Tab complete verbs, options and their values in bash, zsh or fish."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.commands import VERBS
+from explorer.cli.output.answer import DONE, Answer
+from explorer.cli.output.completion import SHELLS
+from explorer.settings.parse import parse_choice
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: object) -> Answer:
+    shell = parse_choice(given.models[0], tuple(SHELLS), "completion")
+    return Answer(DONE, pieces=lambda: SHELLS[shell](VERBS))
+
+
+COMMAND = Command(
+    "completion",
+    "a script that lets Tab complete verbs, options and values",
+    ("SHELL",),
+    ("--version", "--help"),
+    (
+        "explorer completion bash    (in ~/.bashrc: source <(explorer completion bash))",
+        "explorer completion zsh     (in ~/.zshrc, behind compinit: source <(explorer completion zsh))",
+        "explorer completion fish    (in config.fish: explorer completion fish | source)",
+    ),
+    _run,
+    usage="completion bash",
+    manual="a script for `bash`, `zsh` or `fish`, with which Tab completes verbs, options and their values",
+    instant=True,
+    subject="shell",
+    words=tuple(SHELLS),
+)

@@ -1,0 +1,27 @@
+"""`explorer man`: the manual page, for man."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.commands import VERBS
+from explorer.cli.output.answer import DONE, Answer
+from explorer.cli.output.man_page import man_page
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: object) -> Answer:
+    return Answer(DONE, pieces=lambda: man_page(VERBS))
+
+
+COMMAND = Command(
+    "man",
+    "the manual page, for man",
+    (),
+    ("--version", "--help"),
+    ("explorer man    (explorer man | man -l - shows it)",),
+    _run,
+    usage="man",
+    manual="the manual page: `explorer man | man -l -`, or kept as `~/.local/share/man/man1/explorer.1`",
+    instant=True,
+)

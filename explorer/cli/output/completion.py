@@ -1,0 +1,126 @@
+"""Shell completion: what Tab offers in bash, zsh and fish, written from the records of the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from explorer.cli.arguments.command import Command
+from explorer.cli.arguments.options import Option
+from explorer.cli.arguments.screen import SCREEN
+
+__all__ = ["SHELLS"]
+
+Verbs = Mapping[str, Command]
+
+
+def _flags(options: Mapping[str, Option]) -> Iterator[str]:
+    for option in options.values():
+        yield from filter(None, (option.short, option.flag))
+
+
+def _every_option(verbs: Verbs) -> dict[str, Option]:
+    return {flag: o for command in (SCREEN, *verbs.values()) for flag, o in command.options.items()}
+
+
+def _bash(verbs: Verbs) -> Iterator[str]:
+    options = _every_option(verbs)
+    valued = {flag: option for flag, option in options.items() if option.metavar}
+    yield """\
+# bash completion for explorer; in ~/.bashrc: source <(explorer completion bash)
+_explorer() {
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} before= verb= word choices=
+    COMPREPLY=()  # where it stays empty, files are offered
+    if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then prev=${COMP_WORDS[COMP_CWORD - 2]}; fi
+    for word in "${COMP_WORDS[@]:1:COMP_CWORD - 1}"; do
+        case $before in
+"""
+    yield f"            {'|'.join(_flags(valued))}) ;;\n"
+    yield f"            *) case $word in {'|'.join(verbs)}) verb=$word; break ;; esac ;;\n"
+    yield "        esac\n        before=$word\n    done\n    case $prev in\n"
+    for flag, option in valued.items():
+        if option.choices:
+            yield f'        {flag}) choices="{" ".join(option.choices)}" ;;\n'
+    yield f"        {'|'.join(_flags({f: o for f, o in valued.items() if not o.choices}))}) return ;;\n"
+    yield "        *) case $verb:$cur in\n"
+    for name, command in verbs.items():
+        yield f'            {name}:-*) choices="{" ".join(_flags(command.options))}" ;;\n'
+        if command.words:
+            yield f'            {name}:*) choices="{" ".join(command.words)}" ;;\n'
+    yield f'            :-*) choices="{" ".join(_flags(SCREEN.options))}" ;;\n'
+    yield f'            :*) choices="{" ".join(verbs)}" ;;\n'
+    yield """\
+        esac ;;
+    esac
+    COMPREPLY=($(compgen -W "$choices" -- "$cur"))
+}
+complete -o bashdefault -o default -F _explorer explorer
+"""
+
+
+def _zsh_quoted(text: str) -> str:
+    """A part of an argument of `_arguments`, in single quotes."""
+    for special in "\\[]:":
+        text = text.replace(special, f"\\{special}")
+    return " ".join(text.replace("'", "'\\''").split())
+
+
+def _zsh_option(option: Option) -> str:
+    said = f"[{_zsh_quoted(option.help)}]"
+    long, short = (f"{option.flag}=", f"{option.short}+") if option.metavar else (option.flag, option.short)
+    files = "_files" if "FILE" in option.metavar else " "
+    values = f"({' '.join(option.choices)})" if option.choices else files
+    taken = f":{_zsh_quoted(option.metavar)}:{values}" if option.metavar else ""
+    if option.short:
+        return f"'({option.short} {option.flag})'{{{short},{long}}}'{said}{taken}'"
+    return f"'{'*' if option.many else ''}{long}{said}{taken}'"
+
+
+def _zsh(verbs: Verbs) -> Iterator[str]:
+    yield "# zsh completion for explorer; in ~/.zshrc, behind compinit: source <(explorer completion zsh)\n"
+    yield "_explorer_first() {\n    local -a verbs=(\n"
+    for name, command in verbs.items():
+        yield f"        '{name}:{_zsh_quoted(command.summary)}'\n"
+    yield "    )\n    _describe verb verbs\n    _files\n}\n"
+    yield "_explorer() {\n    local word verb\n    for word in ${words[2,CURRENT-1]}; do\n"
+    yield f"        case $word in {'|'.join(verbs)}) verb=$word; break ;; esac\n    done\n    case $verb in\n"
+    for name, command in verbs.items():
+        takes = f"({' '.join(command.words)})" if command.words else "_files"
+        yield _zsh_case(name, command, f"'*: :{takes}'")
+    yield _zsh_case("*", SCREEN, "'1: :_explorer_first' '*: :_files'")
+    yield "    esac\n}\ncompdef _explorer explorer\n"
+
+
+def _zsh_case(pattern: str, command: Command, rest: str) -> str:
+    lines = [f"    {pattern}) _arguments", *map(_zsh_option, command.options.values()), f"{rest} ;;\n"]
+    return " \\\n        ".join(lines)
+
+
+def _fish_quoted(text: str) -> str:
+    text = " ".join(text.split()).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
+
+
+def _fish(verbs: Verbs) -> Iterator[str]:
+    yield "# fish completion for explorer; in ~/.config/fish/config.fish: explorer completion fish | source\n"
+    none, of = "__fish_use_subcommand", "__fish_seen_subcommand_from"
+    takers: dict[Option, list[str]] = {}
+    for name, command in verbs.items():
+        yield f"complete -c explorer -n {none} -a {name} -d {_fish_quoted(command.summary)}\n"
+        if command.words:
+            yield f"complete -c explorer -n '{of} {name}' -f -a {_fish_quoted(' '.join(command.words))}\n"
+        for option in command.options.values():
+            takers.setdefault(option, []).append(name)
+    where = [(f"{of} {' '.join(names)}", option) for option, names in takers.items()]
+    for condition, option in (*where, *((none, option) for option in SCREEN.options.values())):
+        line = f"complete -c explorer -n '{condition}' -l {option.flag[2:]}"
+        if option.short:
+            line += f" -s {option.short[1:]}"
+        if option.choices:
+            line += f" -x -a {_fish_quoted(' '.join(option.choices))}"
+        elif option.metavar:
+            line += " -rF" if "FILE" in option.metavar else " -x"
+        yield f"{line} -d {_fish_quoted(option.help)}\n"
+
+
+SHELLS: dict[str, Callable[[Verbs], Iterator[str]]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+"""What writes the script of each shell, a piece at a time."""

@@ -1,0 +1,57 @@
+"""The manual page in man's language (roff), written from the records of the commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from explorer.cli.arguments.command import MODEL_HELP, Command
+from explorer.cli.arguments.help import EXIT_CODES
+from explorer.cli.arguments.options import Option
+from explorer.cli.arguments.screen import SCREEN
+from explorer.cli.output.answer import tool
+
+__all__ = ["man_page"]
+
+
+def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
+    """Lines of the page."""
+    about = " ".join(SCREEN.summary.rstrip(".").split())
+    yield f'.TH EXPLORER 1 "" "{_plain(tool())}" "User Commands"\n'
+    yield f".SH NAME\nexplorer \\- {_text(about[0].lower() + about[1:])}\n"
+    yield ".SH SYNOPSIS\n.B explorer\n.I MODEL\n[options]\n.br\n.B explorer\n.I VERB MODEL...\n[options]\n"
+    yield f".SH DESCRIPTION\n{_text('Without a verb the screen opens.')}\n"
+    yield f"A model is {_text(' '.join(MODEL_HELP.split()))}.\n"
+    yield ".SH VERBS\n"
+    for command in verbs.values():
+        yield f".TP\n.B explorer {_plain(command.usage)}\n{_text(command.manual)}.\n"
+    yield ".SH OPTIONS\n"
+    takers: dict[Option, list[str]] = {}
+    for command in (SCREEN, *verbs.values()):
+        for option in command.options.values():
+            takers.setdefault(option, []).append(command.name or "the screen")
+    for option, names in takers.items():
+        words = ", ".join(f"\\fB{_plain(word)}\\fR" for word in (option.short, option.flag) if word)
+        value = f" \\fI{_plain(option.metavar)}\\fR" if option.metavar else ""
+        missing = [name for name in verbs if name not in names]
+        who = ", ".join(names) if len(missing) > len(names) else f"all but {', '.join(missing)}"
+        yield f".TP\n{words}{value}\n{_text(option.manual)}.\n(For {_text(who if missing else 'all')}.)\n"
+    yield ".SH EXIT STATUS\n"
+    for said in EXIT_CODES.partition(": ")[2].split(", "):
+        code, _, meaning = said.partition(" ")
+        yield f".TP\n.B {code}\n{_text(meaning)}\n"
+    yield ".SH EXAMPLES\n.nf\n"
+    for command in (SCREEN, *verbs.values()):
+        yield from (f"{_text(example)}\n" for example in command.examples)
+    yield ".fi\n"
+
+
+def _plain(text: str) -> str:
+    """A text that means nothing to man."""
+    return text.replace("\\", "\\e").replace("-", "\\-")
+
+
+def _text(text: str) -> str:
+    """Markdown's few signs as man's; a line that begins with a dot or a quote is no request."""
+    text = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", _plain(text).replace("\n", " "))
+    return f"\\&{text}" if text.startswith((".", "'")) else text
