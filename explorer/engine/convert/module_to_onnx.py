@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,13 +13,16 @@ from explorer.base.units import printable
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.onnx import reader, writer
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.graph.model import Model, Value
+from explorer.engine.models.torch import onnx_export
+from explorer.engine.proof.outputs.run import depth_of
+from explorer.engine.runtime.onnxruntime import Session
 from explorer.engine.runtime.random_inputs import Drawn, plan_inputs
 from explorer.facts import TensorInfo
-
-if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.arguments import Bound
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
-    from explorer.engine.graph.model import Model, Value
 
 __all__ = ["convert", "join"]
 
@@ -32,11 +35,6 @@ def convert(job: ConversionJob) -> ConversionResult:
         Misuse: A name, an axis or an opset that was asked for cannot be had.
         Cancelled: `job.cancel` said so.
     """
-    from explorer.engine.formats.onnx import reader
-    from explorer.engine.formats.onnx.validate import validate
-    from explorer.engine.models.torch import onnx_export
-    from explorer.engine.proof.outputs.run import depth_of
-
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     asked = job.asked
@@ -107,8 +105,6 @@ def join(path: str) -> None:
     The TorchScript exporter writes a file for every tensor where a model exceeds 2 GiB, called like the
     tensor: among a user's own files they would be lost, or replace one.
     """
-    from explorer.engine.formats.onnx import reader, writer
-
     folder, name = os.path.split(path)
     others = set(os.listdir(folder)) - {name, f"{name}.data"}
     if not others:
@@ -183,8 +179,6 @@ def _runner(
     model: Model, names: Mapping[str, str]
 ) -> Callable[[Bound], Callable[[Mapping[str, Any]], list[Any]]]:
     """What runs the file in onnxruntime on arrays by the module's own names of its inputs."""
-    from explorer.engine.runtime.onnxruntime import Session
-
     session = Session(model, what="the file that was written")
     there = {value.name for value in model.graph.feeds}
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.host.optional_packages import said
-
-if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.arguments import Bound
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["convert"]
 
@@ -26,8 +26,6 @@ def convert(job: ConversionJob) -> ConversionResult:
         Misuse: The inputs are not known, or there is no such axis.
         Cancelled: `job.cancel` said so.
     """
-    import torch
-
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     bound = bind(loaded, job.input_shapes, job.dims)

@@ -11,17 +11,23 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from msgspec import Struct
 from msgspec.structs import replace
+from torch import nn
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import convert
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import ConversionJob, ConversionOptions
 from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
+from explorer.engine.formats.torch_replay.rebuilt_module import Twin
+from explorer.engine.models.opened import Opened
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.proof.torch_layers import site_evidence
 from explorer.engine.tiling.torch import module_of
@@ -29,13 +35,6 @@ from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_modu
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files
 from explorer.host.optional_packages import said, silence
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from explorer.engine.formats.torch_module.arguments import Bound
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
-    from explorer.engine.models.opened import Opened
 
 __all__ = ["plan_module", "to_torch"]
 
@@ -136,8 +135,6 @@ def _loaded(opened: Opened) -> LoadedModule:
         Misuse: It is none.
     """
     loaded = module_of(opened)
-    from explorer.engine.formats.torch_replay.rebuilt_module import Twin
-
     if any(isinstance(layer, Twin) for layer in loaded.meta().modules()):
         raise Misuse(
             f"--to torch replaces the layers of an nn.Module; {opened.format} keeps only their operators",
@@ -160,8 +157,6 @@ def _calls(loaded: LoadedModule, bound: Bound) -> Calls:
     Raises:
         BadModel: The module does not run.
     """
-    import torch
-
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import running
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind, outputs_of
+from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_replay.rebuilt_module import Twin
 from explorer.host.optional_packages import said
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from explorer.engine.formats.torch_module.arguments import Bound
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["convert"]
 
@@ -31,8 +31,6 @@ def convert(job: ConversionJob) -> ConversionResult:
         Misuse: The inputs are not known.
         Cancelled: `job.cancel` said so.
     """
-    import torch
-
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     bound = bind(loaded, job.input_shapes, job.dims)
@@ -82,8 +80,6 @@ _TRACED = "a trace holds what ran with these inputs: decisions that depend on va
 
 def _jit() -> Any:
     """torch.jit, whose functions have no types."""
-    import torch
-
     return torch.jit
 
 
@@ -98,8 +94,6 @@ def _trace(model: nn.Module, bound: Bound) -> Any:
 
 
 def _script(model: nn.Module) -> Any:
-    from explorer.engine.formats.torch_replay.rebuilt_module import Twin
-
     if any(isinstance(module, Twin) for module in model.modules()):
         raise TypeError("a model read from a file has no Python source to compile")
     return _jit().script(model)

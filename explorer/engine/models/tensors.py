@@ -8,7 +8,7 @@ types, shapes and the values themselves are there like those of any other model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from explorer.base.errors import Misuse
@@ -51,6 +51,7 @@ class TensorFile:
         self.format = contents.format
         self.source = contents.source
         self.files = contents.files
+        self.strides: Mapping[str, tuple[int, ...]] = {}
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `Opened`."""
@@ -135,7 +136,7 @@ class TensorFile:
         """See `Opened`."""
         from explorer.engine.values import file_tensors
 
-        return file_tensors.stored(self.contents.tensors)
+        return file_tensors.stored(self.contents.tensors, self.strides)
 
     def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `Opened`.

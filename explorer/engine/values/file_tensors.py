@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.graph.model import DTYPES, Source, Span, Tensor
 from explorer.engine.values import ggml_blocks
-from explorer.engine.values.numbers import Array, Numbers, Slabs
-from explorer.engine.values.onnx_tensors import slabs_of_tensor
+from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs
+from explorer.engine.values.onnx_tensors import numpy_type, slabs_of_tensor
 
 __all__ = ["stored"]
 
@@ -23,8 +25,15 @@ _BLOCKS = (
 )
 
 
-def stored(tensors: Sequence[StoredTensor]) -> tuple[list[Numbers], tuple[str, ...]]:
-    """The numbers of tensors, unread, and what to know about them."""
+def stored(
+    tensors: Sequence[StoredTensor], strides: Mapping[str, tuple[int, ...]]
+) -> tuple[list[Numbers], tuple[str, ...]]:
+    """The numbers of tensors, unread, and what to know about them.
+
+    Args:
+        tensors: In their files.
+        strides: Of those that do not lie in one piece, by name, in elements.
+    """
     files: dict[str, Source] = {}
 
     def source(path: str) -> Source:
@@ -41,7 +50,7 @@ def stored(tensors: Sequence[StoredTensor]) -> tuple[list[Numbers], tuple[str, .
         why = tensor.unread or _unknown(tensor.dtype)
         if why:
             unread[why] += 1
-        found.append(_numbers(tensor, source, why))
+        found.append(_numbers(tensor, source, why, strides.get(tensor.name)))
     notes = [_BLOCKS] if any(ggml_blocks.known(t.dtype) for t in tensors) else []
     notes += [f"the numbers of {count:,} tensors are not read: {why}" for why, count in unread.items()]
     return found, tuple(notes)
@@ -54,7 +63,9 @@ def _unknown(dtype: str) -> str:
     return f"nobody here knows how {dtype} is packed"
 
 
-def _numbers(tensor: StoredTensor, source: Callable[[str], Source], why: str) -> Numbers:
+def _numbers(
+    tensor: StoredTensor, source: Callable[[str], Source], why: str, stride: Sequence[int] | None
+) -> Numbers:
     def span() -> Span:
         mapped = source(tensor.path)
         if tensor.offset + tensor.nbytes > mapped.size:
@@ -72,6 +83,8 @@ def _numbers(tensor: StoredTensor, source: Callable[[str], Source], why: str) ->
 
     quantized = ggml_blocks.known(tensor.dtype)
     read: Slabs = _nothing if why else blocks if quantized else plain
+    if stride is not None and not why:
+        read = _strided(tensor, stride)
     return Numbers(
         tensor.name,
         tensor.dtype,
@@ -88,3 +101,35 @@ def _numbers(tensor: StoredTensor, source: Callable[[str], Source], why: str) ->
 
 def _nothing() -> Iterator[Array]:
     return iter(())
+
+
+def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
+    """The elements of a tensor that does not lie in one piece, in order, in slabs."""
+
+    def slabs() -> Iterator[Array]:
+        kind = numpy_type(tensor.dtype)
+        try:
+            mapped = np.memmap(tensor.path, np.uint8, "r")
+            steps = tuple(step * kind.itemsize for step in stride)
+            view: Array = np.ndarray(tensor.shape, kind, mapped, tensor.offset, steps)
+        except (OSError, ValueError, TypeError) as error:
+            raise BadModel(f"'{tensor.name}' is no longer in it", where=tensor.path) from error
+        yield from _flat(view)
+
+    return slabs
+
+
+def _flat(view: Array) -> Iterator[Array]:
+    size = view.size * view.itemsize
+    if not size:
+        return
+    if size <= SLAB:
+        yield view.reshape(-1)
+        return
+    step = SLAB * view.shape[0] // size
+    if not step:
+        for part in view:
+            yield from _flat(part)
+        return
+    for at in range(0, view.shape[0], step):
+        yield view[at : at + step].reshape(-1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_files.pickle_machine import Content
 
-__all__ = ["MAGIC", "TAR", "SavedFile", "array_type", "calls", "is_pickle", "read"]
+__all__ = ["MAGIC", "TAR", "SavedFile", "array_type", "calls", "read"]
 
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """How a checkpoint of torch before 1.6 begins: its magic number, pickled."""
@@ -81,14 +81,6 @@ class SavedFile:
         self.place = place
         self.swapped = swapped
         self.base = base
-
-
-def is_pickle(head: bytes) -> bool:
-    """Whether a file begins as a pickle of protocol 2 or later does."""
-    if len(head) < 3 or head[0] != 0x80 or not 2 <= head[1] <= 5:
-        return False
-    # what a model's pickle begins with: a frame, a container, a name of code, a number, text
-    return head[2] in b"\x95}](c\x8a\x8cXq)\x94NKMJ"
 
 
 def read(source: str, *, places: bool = True) -> SavedFile:

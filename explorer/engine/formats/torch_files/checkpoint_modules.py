@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text
-from explorer.engine.formats.module_index import ModulePart
+from explorer.engine.formats.module_index import ModulePart, outline_rows
+from explorer.engine.formats.outline import Outline
 from explorer.engine.formats.tensor_index import NO_GRAPH, StoredTensor, TensorIndex, named_few
-from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls
+from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
 from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global, ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, Device, TensorSpec
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-__all__ = ["PICKLED", "Checkpoint", "checkpoint"]
+__all__ = ["PICKLED", "Checkpoint", "checkpoint", "outline"]
 
 DEPTH = 64
 """Levels of containers or modules inside each other."""
@@ -461,3 +462,11 @@ def _notes(walk: _Walk) -> Iterator[str]:
         yield f"{len(tied):,} tied tensors: {named_few(tied)}"
     if walk.again:
         yield f"the same object once more: {named_few(walk.again)}"
+
+
+def outline(source: str, format: str) -> Outline:
+    """What its header tells: modules, where it holds any, and tensors."""
+    found = checkpoint(read(source, places=False), format)
+    said = found.contents
+    facts = [*said.facts, *(("note", note) for note in said.notes)]
+    return Outline(format, source, said.file_bytes, facts, outline_rows(found.parts, found.notes))

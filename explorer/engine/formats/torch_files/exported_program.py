@@ -11,7 +11,8 @@ import re
 
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, printable
-from explorer.engine.formats.module_index import ModulePart, OperatorRow, stored_bytes
+from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows, stored_bytes
+from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
@@ -33,6 +34,7 @@ __all__ = [
     "described",
     "module_stack",
     "not_a_program",
+    "outline",
     "symbol_of",
 ]
 
@@ -502,3 +504,22 @@ def _stored(
     return StoredTensor(
         fqn, dtype, shape, nbytes, archive.path, offset, identity, trained.get(fqn, False), unread
     )
+
+
+# -- the outline
+
+
+def outline(source: str, format: str) -> Outline:
+    """What its header tells: inputs, modules with their tensors, outputs."""
+    found = described(source, format, "", places=False)
+    said = found.contents
+    facts = [*([("written by", said.producer)] if said.producer else []), *said.facts]
+    return Outline(format, source, said.file_bytes, facts, _rows(found))
+
+
+def _rows(found: Described) -> Iterator[OutlineRow]:
+    for name, dtype, shape in found.inputs:
+        yield OutlineRow(name, "input", dtype or "", shape)
+    yield from outline_rows(found.parts(), found.notes)
+    for name, dtype, shape in found.outputs:
+        yield OutlineRow(name, "output", dtype or "", shape)

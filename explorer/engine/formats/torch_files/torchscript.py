@@ -11,7 +11,8 @@ import re
 
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text
-from explorer.engine.formats.module_index import ModulePart, OperatorRow, stored_bytes
+from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows, stored_bytes
+from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-__all__ = ["Script", "plain_name", "script"]
+__all__ = ["Script", "outline", "plain_name", "script"]
 
 DEPTH = 64
 """Levels of modules inside each other."""
@@ -355,3 +356,19 @@ def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
         why=why,
     )
     return found
+
+
+# -- the outline
+
+
+def outline(source: str, format: str) -> Outline:
+    """What its header tells: inputs, then modules with their tensors."""
+    found = script(source, format, "", places=False)
+    said = found.contents
+    return Outline(format, source, said.file_bytes, said.facts, _rows(found))
+
+
+def _rows(found: Script) -> Iterator[OutlineRow]:
+    for name, dtype, shape in found.inputs:
+        yield OutlineRow(name, "input", dtype or "", shape)
+    yield from outline_rows(found.parts, found.notes)

@@ -13,14 +13,10 @@ from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from explorer.engine.formats.outline import Outline
-    from explorer.engine.formats.tensor_index import TensorIndex
-    from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint
     from explorer.engine.models.opened import Opened, OpenOptions
 
-__all__ = ["FORMAT", "contents"]
+__all__ = ["FORMAT"]
 
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
@@ -32,15 +28,19 @@ def _recognise(probe: SourceProbe) -> bool:
         return True
     if head[257:262] == b"ustar":
         return head.startswith(_TAR_NAMES) or probe.source.endswith((".pt", ".pth", ".ckpt"))
-    from explorer.engine.formats.torch_files.checkpoint import is_pickle
-
-    return head[:1] == b"\x80" and is_pickle(head)
+    return _is_pickle(head)
 
 
-def _described(source: str, *, places: bool = True) -> Checkpoint:
-    from explorer.engine.formats.torch_files.checkpoint import read
-    from explorer.engine.formats.torch_files.checkpoint_modules import checkpoint
+def _is_pickle(head: bytes) -> bool:
+    """Whether a file begins as a pickle of protocol 2 or later does."""
+    if len(head) < 3 or head[0] != 0x80 or not 2 <= head[1] <= 5:
+        return False
+    # what a model's pickle begins with: a frame, a container, a name of code, a number, text
+    return head[2] in b"\x95}](c\x8a\x8cXq)\x94NKMJ"
 
+
+def _check(source: str) -> None:
+    """Refuses what merely has the name of a checkpoint."""
     probe = SourceProbe(source)
     if not probe.exists:
         raise BadModel("there is no such file", where=source)
@@ -50,100 +50,20 @@ def _described(source: str, *, places: bool = True) -> Checkpoint:
             where=source,
             hint="a .pt file is TorchScript, an exported program or a checkpoint",
         )
-    return checkpoint(read(source, places=places), FORMAT.name)
-
-
-def contents(source: str) -> TensorIndex:
-    """The tensors of a checkpoint, and what else it says.
-
-    Raises:
-        BadModel: It is none, is broken, or holds no tensors.
-    """
-    return _described(source).contents
 
 
 def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.models.torch.described import DescribedFile, leaves_of
+    _check(source)
+    from explorer.engine.models.torch.described_checkpoint import open_checkpoint
 
-    found = _described(source)
-    if options.trust and found.whole:
-        return _trusted(source, options, found)
-    why = found.contents.why
-    hint = (
-        "--trust runs it, if its classes can be imported here"
-        if found.whole
-        else "name the code that builds it (package.module:callable), or export it to ONNX"
-    )
-    return DescribedFile(
-        found.contents, options, lambda: leaves_of(found.parts, why), strides=found.strides, hint=hint
-    )
+    return open_checkpoint(source, options, FORMAT.name)
 
 
 def _outline(source: str) -> Outline:
-    from explorer.engine.formats.module_index import outline_rows
-    from explorer.engine.formats.outline import Outline
+    _check(source)
+    from explorer.engine.formats.torch_files.checkpoint_modules import outline
 
-    found = _described(source, places=False)
-    said = found.contents
-    facts = [*said.facts, *(("note", note) for note in said.notes)]
-    return Outline(FORMAT.name, source, said.file_bytes, facts, outline_rows(found.parts, found.notes))
-
-
-# -- what the user trusts
-
-
-def _trusted(source: str, options: OpenOptions, found: Checkpoint) -> Opened:
-    """The module in a checkpoint, loaded as torch loads it: whatever code is in the file runs.
-
-    Raises:
-        MissingExtra: torch is not installed.
-        BadModel: A class of the module cannot be imported here, or loading fails.
-    """
-    from explorer.engine.formats.torch_module import loaded as torch_module
-    from explorer.engine.models.torch.module import RebuiltModule
-    from explorer.host.optional_packages import require, said, search_here, silence
-
-    torch = require("torch", source)
-    search_here()
-    path, qualname = found.whole[0]
-    try:
-        with silence():
-            # weights of an archive stay in the file until somebody wants them
-            mapped = found.form == "zip"
-            loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise BadModel(
-            f"a class that it was saved with cannot be imported here ({said(error)})",
-            where=source,
-            hint=f"{qualname} must be importable from the current folder or an installed package",
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise BadModel(f"torch cannot load it ({said(error)})", where=source) from error
-    module = _at(loaded, path, torch.nn.Module)
-    if module is None:
-        raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
-    made = torch_module.of(module, source=source)
-    if len(found.whole) > 1:
-        made.notes = (f"the file holds {len(found.whole):,} modules; this is the first, '{path}'",)
-    return RebuiltModule(FORMAT.name, source, options, made)
-
-
-def _at(loaded: Any, path: str, kind: type) -> Any:
-    """The module at a path in what was loaded: keys of dictionaries, places in lists."""
-    while path and not isinstance(loaded, kind):
-        if isinstance(loaded, dict):
-            key = next((k for k in loaded if path == str(k) or path.startswith(f"{k}.")), None)
-            if key is None:
-                return None
-            loaded, path = loaded[key], path[len(str(key)) + 1 :]
-        elif isinstance(loaded, (list, tuple)):
-            first, _, path = path.partition(".")
-            if not first.isdecimal() or int(first) >= len(loaded):
-                return None
-            loaded = loaded[int(first)]
-        else:
-            return None
-    return loaded if isinstance(loaded, kind) else None
+    return outline(source, FORMAT.name)
 
 
 FORMAT = Format(

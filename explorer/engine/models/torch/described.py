@@ -7,24 +7,36 @@ is not, and says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from explorer.base.errors import BadModel, Misuse
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.costs import layer_rows, layer_tree
+from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope, summed
+from explorer.engine.costs.memory import liveness
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
+from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
 from explorer.engine.models.tensors import TensorFile
+from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
+from explorer.host.gc_pause import uncollected
 
 if TYPE_CHECKING:
-    from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
-    from explorer.engine.costs.memory.liveness import Examined
-    from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
-    from explorer.engine.values.numbers import Array, Numbers
-    from explorer.facts import Layer, TensorInfo
+    from explorer.engine.values.numbers import Numbers
 
-__all__ = ["DescribedFile", "Grown", "identity_of", "leaves_of", "refuse_sizes", "weights_of"]
+__all__ = [
+    "DescribedFile",
+    "Grown",
+    "declared",
+    "identity_of",
+    "leaves_of",
+    "refuse_sizes",
+    "weights_of",
+]
 
-Grown = tuple[list["Leaf"], dict[str, "GroupFacts"]]
+Grown = tuple[list[Leaf], dict[str, GroupFacts]]
 """Leaves in order, and what is known of the groups around them."""
 
 
@@ -55,20 +67,14 @@ class DescribedFile(TensorFile):
     ) -> None:
         super().__init__(contents, options)
         self._grow = grow
-        self._strides = strides or {}
+        self.strides = strides or {}
         self._hint = hint
         self._inputs = inputs
         self._outputs = outputs
         self._counted = counted
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> liveness.Examined:
         """See `Opened`."""
-        from msgspec.structs import replace
-
-        from explorer.engine.costs import layer_rows, layer_tree
-        from explorer.engine.costs.memory import liveness
-        from explorer.host.gc_pause import uncollected
-
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         with uncollected():
             leaves, groups = self._grow()
@@ -87,8 +93,6 @@ class DescribedFile(TensorFile):
 
     def _activations(self, leaves: Sequence[Leaf]) -> dict[str, int | None]:
         """What modules put out, and beside it what operators outside of them do."""
-        from explorer.engine.costs.layer_tree import summed
-
         sums: dict[bool, list[int | None]] = {True: [], False: []}
         for leaf in leaves:
             sums[leaf.layer.path in self.contents.kinds].append(leaf.layer.activation_bytes)
@@ -108,20 +112,11 @@ class DescribedFile(TensorFile):
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `Opened`."""
-        from msgspec.structs import replace
-
         found, notes = super().tensors()
-        by_name = {tensor.name: tensor for tensor in self.contents.tensors}
-        whole = []
-        for numbers in found:
-            stride = self._strides.get(numbers.name)
-            if stride is not None and not by_name[numbers.name].unread:
-                numbers = replace(numbers, slabs=_strided(by_name[numbers.name], stride))
-            if by_name[numbers.name].unread:
-                # what lies at its place in the file, if it has one, is not its numbers
-                numbers = replace(numbers, raw=None)
-            whole.append(replace(numbers, layer=numbers.name.rpartition(".")[0]))
-        return whole, notes
+        unread = {tensor.name for tensor in self.contents.tensors if tensor.unread}
+        # what lies at its place in the file, if it has one, is not its numbers
+        found = [replace(n, raw=None) if n.name in unread else n for n in found]
+        return [replace(n, layer=n.name.rpartition(".")[0]) for n in found], notes
 
     def _refuse(self, what: str) -> NoReturn:
         raise Misuse(f"{self.contents.why}: {what}", where=self.source, hint=self._hint)
@@ -141,6 +136,11 @@ def refuse_sizes(options: OpenOptions, hint: str) -> None:
             )
 
 
+def declared(values: Sequence[tuple[str, str | None, Shape | None]]) -> tuple[TensorInfo, ...]:
+    """Inputs or outputs as a file declares them: name, type, shape."""
+    return tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in values)
+
+
 def identity_of(tensor: StoredTensor) -> Any:
     """The same for names that are one stored tensor."""
     return tensor.name if tensor.identity is None else ("shared", tensor.identity)
@@ -149,44 +149,6 @@ def identity_of(tensor: StoredTensor) -> Any:
 def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
     """Tensors as a leaf stores them: identity, elements, bytes."""
     return [(identity_of(t), t.elements, t.nbytes) for t in tensors]
-
-
-def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Callable[[], Iterator[Array]]:
-    """The elements of a tensor that does not lie in one piece, in order, in slabs."""
-
-    def slabs() -> Iterator[Array]:
-        import numpy as np
-
-        from explorer.engine.values.onnx_tensors import numpy_type
-
-        kind = numpy_type(tensor.dtype)
-        try:
-            mapped = np.memmap(tensor.path, np.uint8, "r")
-            steps = tuple(step * kind.itemsize for step in stride)
-            view: Array = np.ndarray(tensor.shape, kind, mapped, tensor.offset, steps)
-        except (OSError, ValueError, TypeError) as error:
-            raise BadModel(f"'{tensor.name}' is no longer in it", where=tensor.path) from error
-        yield from _flat(view)
-
-    return slabs
-
-
-def _flat(view: Array) -> Iterator[Array]:
-    from explorer.engine.values.numbers import SLAB
-
-    size = view.size * view.itemsize
-    if not size:
-        return
-    if size <= SLAB:
-        yield view.reshape(-1)
-        return
-    step = SLAB * view.shape[0] // size
-    if not step:
-        for part in view:
-            yield from _flat(part)
-        return
-    for at in range(0, view.shape[0], step):
-        yield view[at : at + step].reshape(-1)
 
 
 # -- the tree of a description
@@ -200,8 +162,6 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> Grown:
         parts: In pre-order.
         why: Why nothing is known of their work.
     """
-    from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
-
     leaves: list[Leaf] = []
     groups: dict[str, GroupFacts] = {}
     scopes: tuple[Scope, ...] = ()
@@ -233,8 +193,6 @@ def _named(tensors: Sequence[StoredTensor]) -> list[str]:
 
 def _loose(part: ModulePart, why: str, leaves: list[Leaf], groups: dict[str, GroupFacts]) -> None:
     """Tensors that belong to no module: the tree comes from their names."""
-    from explorer.engine.costs.layer_tree import GroupFacts, Scope
-
     scopes: tuple[Scope, ...] = ()
     unknown = GroupFacts(status="unknown", reason=why)
     for row in rows(part.parameters):
@@ -249,8 +207,6 @@ def _loose(part: ModulePart, why: str, leaves: list[Leaf], groups: dict[str, Gro
 def _tensor_leaf(
     tensor: StoredTensor, scopes: tuple[Scope, ...], role: str, why: str, name: str = ""
 ) -> Leaf:
-    from explorer.engine.costs.layer_tree import Leaf
-
     own = name or tensor.name.rpartition(".")[2]
     leaf = _row(tensor.name, own, tensor.dtype, [tensor], why, {}, role)
     return Leaf.of(scopes, leaf, () if role else weights_of([tensor]))
@@ -265,8 +221,6 @@ def _row(
     attributes: Mapping[str, Any],
     role: str,
 ) -> Layer:
-    from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
-
     if role:
         size = sum(tensor.nbytes for tensor in tensors)
         attributes = {**attributes, "role": role, "bytes": size}

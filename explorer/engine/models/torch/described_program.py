@@ -6,31 +6,48 @@ rows of their own, as with torch; what needs the program to run is not there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from explorer.base.errors import MissingExtra
+from explorer.engine.costs import formulas
+from explorer.engine.costs.aten import rules_exported
+from explorer.engine.costs.formulas import Cost
+from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
+from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import Described, OperatorCall, described
 from explorer.engine.formats.torch_files.tensors import BYTES
-from explorer.engine.models.torch.described import DescribedFile, Grown, identity_of, refuse_sizes, weights_of
-from explorer.facts import TensorInfo
+from explorer.engine.models.opened import Opened, OpenOptions
+from explorer.engine.models.torch.described import (
+    DescribedFile,
+    Grown,
+    declared,
+    identity_of,
+    refuse_sizes,
+    weights_of,
+)
+from explorer.facts import Layer, Shape, TensorInfo
+from explorer.host.optional_packages import TORCH, require
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+Tensor = tuple[str, str | None, Shape | None]
 
-    from explorer.engine.costs.formulas import Cost
-    from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
-    from explorer.engine.formats.tensor_index import StoredTensor
-    from explorer.engine.models.opened import Opened, OpenOptions
-    from explorer.facts import Layer, Shape
-
-    Tensor = tuple[str, str | None, Shape | None]
-
-__all__ = ["open_described"]
+__all__ = ["open_described", "open_program"]
 
 _WHY = "the program runs with torch, which cannot be had here"
 _COUNTED = (
     f"{_WHY}: MACs are counted from the shapes in the file, at the sizes that it was exported with;"
     " bytes moved, memory and the order of execution are not known"
 )
+
+
+def open_program(source: str, options: OpenOptions, format: str) -> Opened:
+    """An exported program: rebuilt with torch, and by its description where torch cannot be had."""
+    try:
+        require("torch", source)
+    except MissingExtra:
+        return open_described(source, options, format)
+    from explorer.engine.models.torch import rebuilt
+
+    return rebuilt.open_program(source, options, format)
 
 
 def open_described(source: str, options: OpenOptions, format: str) -> Opened:
@@ -40,8 +57,6 @@ def open_described(source: str, options: OpenOptions, format: str) -> Opened:
         BadModel: There is no program in it, or it cannot be read.
         Misuse: Other sizes are asked for than those in the file.
     """
-    from explorer.host.optional_packages import TORCH
-
     refuse_sizes(options, f"type: {TORCH}")
     found = described(source, format, _WHY, exported=True)
     return DescribedFile(
@@ -50,20 +65,14 @@ def open_described(source: str, options: OpenOptions, format: str) -> Opened:
         lambda: _grown(found),
         strides=found.strides,
         hint=f"type: {TORCH}",
-        inputs=_infos(found.inputs),
-        outputs=_infos(found.outputs),
+        inputs=declared(found.inputs),
+        outputs=declared(found.outputs),
         counted=_COUNTED,
     )
 
 
-def _infos(values: Sequence[Tensor]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in values)
-
-
 def _grown(found: Described) -> Grown:
     """Leaves in the order of their first operator."""
-    from explorer.engine.costs.layer_tree import Leaf
-
     inner = {path.rpartition(".")[0] for path in _paths(found)}
     runs: dict[str, list[OperatorCall]] = {}
     for at, ran in enumerate(found.nodes):
@@ -91,8 +100,6 @@ def _paths(found: Described) -> set[str]:
 
 
 def _scopes(ran: OperatorCall, merged: bool) -> tuple[Scope, ...]:
-    from explorer.engine.costs.layer_tree import Scope
-
     around = [(path, kind) for _, path, kind in ran.stack if path]
     if merged:
         around = around[:-1]
@@ -103,10 +110,6 @@ def _row(
     found: Described, nodes: Sequence[OperatorCall], merged: bool, stored: Mapping[str, StoredTensor]
 ) -> tuple[Layer, list[StoredTensor]]:
     """A module with all that ran in it, or one operator; and the parameters that it uses."""
-    from explorer.engine.costs import formulas
-    from explorer.engine.costs.aten import rules_exported
-    from explorer.facts import Layer
-
     costs = [
         rules_exported.cost(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
         for r in nodes
@@ -132,8 +135,8 @@ def _row(
         depth=0,
         group=False,
         calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
-        inputs=_infos(_given(nodes, found)),
-        outputs=_infos(outputs),
+        inputs=declared(_given(nodes, found)),
+        outputs=declared(outputs),
         weights=tuple(TensorInfo(t.name.rpartition(".")[2], t.dtype, t.shape, "declared") for t in used),
         macs=whole.macs,
         formula=_formula(whole, costs),
@@ -202,8 +205,6 @@ def _attributes(nodes: Sequence[OperatorCall]) -> dict[str, object]:
 
 def _unused(tensor: StoredTensor) -> Layer:
     """A parameter that no operator uses."""
-    from explorer.facts import Layer
-
     return Layer(
         id=0,
         parent=None,

@@ -10,10 +10,7 @@ from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from explorer.engine.formats.outline import Outline, OutlineRow
-    from explorer.engine.formats.torch_files.exported_program import Described
+    from explorer.engine.formats.outline import Outline
     from explorer.engine.models.opened import Opened, OpenOptions
 
 __all__ = ["FORMAT"]
@@ -27,40 +24,15 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.base.errors import MissingExtra
-    from explorer.host.optional_packages import require
+    from explorer.engine.models.torch.described_program import open_program
 
-    try:
-        require("torch", source)
-    except MissingExtra:
-        from explorer.engine.models.torch.described_program import open_described
-
-        return open_described(source, options, FORMAT.name)
-    from explorer.engine.formats.torch_replay import exported_program
-    from explorer.engine.models.torch.module import RebuiltModule
-
-    return RebuiltModule(FORMAT.name, source, options, exported_program.load(source))
+    return open_program(source, options, FORMAT.name)
 
 
 def _outline(source: str) -> Outline:
-    from explorer.engine.formats.outline import Outline
-    from explorer.engine.formats.torch_files.exported_program import described
+    from explorer.engine.formats.torch_files.exported_program import outline
 
-    found = described(source, FORMAT.name, "", places=False)
-    said = found.contents
-    facts = [*([("written by", said.producer)] if said.producer else []), *said.facts]
-    return Outline(FORMAT.name, source, said.file_bytes, facts, _rows(found))
-
-
-def _rows(found: Described) -> Iterator[OutlineRow]:
-    from explorer.engine.formats.module_index import outline_rows
-    from explorer.engine.formats.outline import OutlineRow
-
-    for name, dtype, shape in found.inputs:
-        yield OutlineRow(name, "input", dtype or "", shape)
-    yield from outline_rows(found.parts(), found.notes)
-    for name, dtype, shape in found.outputs:
-        yield OutlineRow(name, "output", dtype or "", shape)
+    return outline(source, FORMAT.name)
 
 
 FORMAT = Format(

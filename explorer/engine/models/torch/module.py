@@ -1,6 +1,6 @@
 """A PyTorch module as an opened model: by its name, from a file, or as an object that a program holds.
 
-What not every question needs (onnx, the decode step, values) is imported where it is asked: that takes longer
+What not every question needs (onnx, values) is imported where it is asked: that takes longer
 than many a model takes to be counted.
 """
 
@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import Misuse
+from explorer.engine.costs.decode.step import step_of_module
 from explorer.engine.costs.memory.liveness import Examined
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.training.step import Step as TrainingStep
 from explorer.engine.formats.torch_module import loaded as torch_module
 from explorer.engine.formats.torch_module.arguments import Bound
-from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
 from explorer.engine.runtime.torch_module import run
 from explorer.engine.values import torch_tensors
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened import Arrays
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
 
-__all__ = ["ModuleObject", "RebuiltModule", "TorchModel"]
+__all__ = ["ModuleObject", "TorchModel"]
 
 
 class TorchModel:
@@ -57,8 +57,6 @@ class TorchModel:
         dims, shapes = self.options.dims, self.options.input_shapes
         examine = partial(analyse.examine, self.loaded)
         if self.options.past is not None:
-            from explorer.engine.costs.decode.step import step_of_module
-
             examine = partial(step_of_module, self.loaded, self.options.past)
         return examine(dims=dims, input_shapes=shapes, on_progress=on_progress, cancel=cancel)
 
@@ -118,33 +116,6 @@ class TorchModel:
             on_progress=on_progress,
             cancel=cancel,
         )
-
-
-class RebuiltModule(TorchModel):
-    """A module that was rebuilt from a file of torch's.
-
-    Args:
-        format: What kind of file.
-        source: Its path.
-        options: How it was opened.
-        loaded: What was made of it.
-    """
-
-    takes_weights = False
-
-    def __init__(self, format: str, source: str, options: OpenOptions, loaded: LoadedModule) -> None:
-        self.format = format
-        self.source = source
-        self.options = options
-        self.loaded = loaded
-        self._graph = None
-
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
-        """See `Opened`."""
-        examined = super().examine(on_progress=on_progress, cancel=cancel)
-        info = examined.info
-        model = replace(info.model, format=self.format, file_bytes=os.path.getsize(self.source))
-        return examined.with_info(replace(info, model=model))
 
 
 class ModuleObject(TorchModel):

@@ -9,10 +9,7 @@ from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from explorer.engine.formats.outline import Outline, OutlineRow
-    from explorer.engine.formats.torch_files.torchscript import Script
+    from explorer.engine.formats.outline import Outline
     from explorer.engine.models.opened import Opened, OpenOptions
 
 __all__ = ["FORMAT"]
@@ -23,56 +20,15 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.base.errors import MissingExtra
-    from explorer.host.optional_packages import require
+    from explorer.engine.models.torch.described_script import open_script
 
-    try:
-        require("torch", source)
-    except MissingExtra as missing:
-        return _described(source, options, missing)
-    from explorer.engine.formats.torch_replay import torchscript
-    from explorer.engine.models.torch.module import RebuiltModule
-
-    return RebuiltModule(FORMAT.name, source, options, torchscript.load(source, trust=options.trust))
-
-
-def _described(source: str, options: OpenOptions, missing: Exception) -> Opened:
-    """The file by its description, as torch cannot be had."""
-    from explorer.engine.formats.torch_files.torchscript import script
-    from explorer.engine.models.torch.described import DescribedFile, leaves_of, refuse_sizes
-    from explorer.facts import TensorInfo
-    from explorer.host.optional_packages import TORCH
-
-    why = "its code is analysed with torch, which cannot be had here"
-    refuse_sizes(options, f"type: {TORCH}")
-    found = script(source, FORMAT.name, why)
-    inputs = tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in found.inputs)
-    return DescribedFile(
-        found.contents,
-        options,
-        lambda: leaves_of(found.parts, why),
-        strides=found.strides,
-        hint=f"type: {TORCH}",
-        inputs=inputs,
-    )
+    return open_script(source, options, FORMAT.name)
 
 
 def _outline(source: str) -> Outline:
-    from explorer.engine.formats.outline import Outline
-    from explorer.engine.formats.torch_files.torchscript import script
+    from explorer.engine.formats.torch_files.torchscript import outline
 
-    found = script(source, FORMAT.name, "", places=False)
-    said = found.contents
-    return Outline(FORMAT.name, source, said.file_bytes, said.facts, _rows(found))
-
-
-def _rows(found: Script) -> Iterator[OutlineRow]:
-    from explorer.engine.formats.module_index import outline_rows
-    from explorer.engine.formats.outline import OutlineRow
-
-    for name, dtype, shape in found.inputs:
-        yield OutlineRow(name, "input", dtype or "", shape)
-    yield from outline_rows(found.parts, found.notes)
+    return outline(source, FORMAT.name)
 
 
 FORMAT = Format(

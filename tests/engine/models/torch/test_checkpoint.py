@@ -24,8 +24,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
-from explorer.engine.models.registry import recognise  # noqa: E402
-from explorer.engine.models.torch.checkpoint import contents  # noqa: E402
+from explorer.engine.models.opened import OpenOptions  # noqa: E402
+from explorer.engine.models.registry import open_model, recognise  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.roofline import Machine  # noqa: E402
 from explorer.session import Session  # noqa: E402
@@ -53,6 +53,11 @@ FORMS: dict[str, Callable[[Any, Path], None]] = {
 }
 
 
+def contents(path: str) -> Any:
+    """What a checkpoint says of its tensors."""
+    return open_model(path, OpenOptions()).contents
+
+
 def saved(value: Any, path: Path, form: str = "zip") -> str:
     FORMS[form](value, path)
     return str(path)
@@ -69,7 +74,6 @@ def values(path: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _options() -> Any:
-    from explorer.engine.models.opened import OpenOptions
 
     return OpenOptions()
 

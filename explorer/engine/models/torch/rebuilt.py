@@ -1,0 +1,105 @@
+"""Files of torch rebuilt as nn.Modules, with torch: TorchScript, exported programs, trusted pickles."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.engine.costs.memory.liveness import Examined
+from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint
+from explorer.engine.formats.torch_module.loaded import LoadedModule, of
+from explorer.engine.formats.torch_replay import exported_program, torchscript
+from explorer.engine.models.opened import Cancel, OnProgress, Opened, OpenOptions
+from explorer.engine.models.torch.module import TorchModel
+from explorer.host.optional_packages import said, search_here, silence
+
+__all__ = ["RebuiltModule", "open_pickled", "open_program", "open_script"]
+
+
+class RebuiltModule(TorchModel):
+    """A module that was rebuilt from a file of torch's.
+
+    Args:
+        format: What kind of file.
+        source: Its path.
+        options: How it was opened.
+        loaded: What was made of it.
+    """
+
+    takes_weights = False
+
+    def __init__(self, format: str, source: str, options: OpenOptions, loaded: LoadedModule) -> None:
+        self.format = format
+        self.source = source
+        self.options = options
+        self.loaded = loaded
+        self._graph = None
+
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """See `Opened`."""
+        examined = super().examine(on_progress=on_progress, cancel=cancel)
+        info = examined.info
+        model = replace(info.model, format=self.format, file_bytes=os.path.getsize(self.source))
+        return examined.with_info(replace(info, model=model))
+
+
+def open_script(source: str, options: OpenOptions, format: str) -> Opened:
+    """A TorchScript file: its code is read as data and never run, but for what `options.trust` allows."""
+    return RebuiltModule(format, source, options, torchscript.load(source, trust=options.trust))
+
+
+def open_program(source: str, options: OpenOptions, format: str) -> Opened:
+    """An exported program: its graph is read as data."""
+    return RebuiltModule(format, source, options, exported_program.load(source))
+
+
+def open_pickled(source: str, options: OpenOptions, format: str, found: Checkpoint) -> Opened:
+    """The module in a checkpoint, loaded as torch loads it: whatever code is in the file runs.
+
+    Raises:
+        BadModel: A class of the module cannot be imported here, or loading fails.
+    """
+    search_here()
+    path, qualname = found.whole[0]
+    try:
+        with silence():
+            # weights of an archive stay in the file until somebody wants them
+            mapped = found.form == "zip"
+            loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise BadModel(
+            f"a class that it was saved with cannot be imported here ({said(error)})",
+            where=source,
+            hint=f"{qualname} must be importable from the current folder or an installed package",
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise BadModel(f"torch cannot load it ({said(error)})", where=source) from error
+    module = _at(loaded, path, torch.nn.Module)
+    if module is None:
+        raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
+    made = of(module, source=source)
+    if len(found.whole) > 1:
+        made.notes = (f"the file holds {len(found.whole):,} modules; this is the first, '{path}'",)
+    return RebuiltModule(format, source, options, made)
+
+
+def _at(loaded: Any, path: str, kind: type) -> Any:
+    """The module at a path in what was loaded: keys of dictionaries, places in lists."""
+    while path and not isinstance(loaded, kind):
+        if isinstance(loaded, dict):
+            key = next((k for k in loaded if path == str(k) or path.startswith(f"{k}.")), None)
+            if key is None:
+                return None
+            loaded, path = loaded[key], path[len(str(key)) + 1 :]
+        elif isinstance(loaded, (list, tuple)):
+            first, _, path = path.partition(".")
+            if not first.isdecimal() or int(first) >= len(loaded):
+                return None
+            loaded = loaded[int(first)]
+        else:
+            return None
+    return loaded if isinstance(loaded, kind) else None
