@@ -29,65 +29,46 @@ def modules() -> list[str]:
     return ["explorer", *(name for name in found if not name.endswith("__main__"))]
 
 
-def imported_by(statement: str) -> set[str]:
-    """Top-level names in sys.modules after `statement` in a fresh process."""
-    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+def imported_by(*statements: str) -> list[set[str]]:
+    """Names in sys.modules after each statement, one after the other in one fresh process."""
+    code = "import json, sys\n"
+    code += "".join(f"{statement}\nprint(json.dumps(sorted(sys.modules)))\n" for statement in statements)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return [set(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def tops(names: set[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "explorer",
-        "explorer.cli.main",
-        "explorer.report",
-        "explorer.report.document",
-        "explorer.report.text.model",
-        "explorer.report.text.tiling",
-        "explorer.session",
-        "explorer.tui.app",
-        "explorer.process.client",
-    ],
-)
-def test_nothing_heavy_comes_with(name: str) -> None:
-    assert not tops(imported_by(f"import {name}")) & HEAVY
-
-
-def test_opening_an_onnx_model_to_its_totals_loads_nothing_heavy() -> None:
+def test_what_starts_loads_nothing_heavy_and_each_part_only_what_it_needs() -> None:
     model = ROOT / "sample_models" / "mlp_128.onnx"
-    seen = imported_by(f"from explorer import Session\nassert Session({str(model)!r}).open().totals.params")
-    assert not tops(seen) & HEAVY
-
-
-def test_the_screen_never_loads_the_engine() -> None:
-    seen = imported_by("import explorer.tui.app")
-    assert not {name for name in seen if name.startswith("explorer.engine")}
-
-
-def test_the_first_paint_waits_for_nothing_that_the_first_answer_brings() -> None:
-    # making the facts takes 5 ms, the pipes to the engine 7
-    seen = imported_by("import explorer.cli.main, explorer.tui.app, explorer.tui.program")
-    assert not seen & {"explorer.facts", "explorer.settings.filter", "multiprocessing.connection"}
-
-
-def test_the_command_line_is_up_before_anything_that_draws() -> None:
-    assert not tops(imported_by("import explorer.cli.main")) & {"rich", "textual"}
+    statements = [
+        "import explorer.cli.main",
+        "import explorer.tui.app, explorer.tui.program",
+        "import explorer.process.client",
+        "import explorer.report, explorer.report.document",
+        "import explorer.report.text.model, explorer.report.text.tiling",
+        "import explorer.session",
+        f"from explorer import Session\nassert Session({str(model)!r}).open().totals.params",
+    ]
+    seen = imported_by(*statements)
+    for statement, names in zip(statements, seen, strict=True):
+        assert not tops(names) & HEAVY, statement
+    command_line, screen = seen[:2]
+    assert not tops(command_line) & {"rich", "textual"}, "the command line is up before anything that draws"
+    # the first paint waits for nothing that the first answer brings: facts take 5 ms, pipes to it 7
+    assert not screen & {"explorer.facts", "explorer.settings.filter", "multiprocessing.connection"}
+    assert not {name for name in screen if name.startswith("explorer.engine")}
 
 
 def test_the_shared_nouns_need_little_beside_the_standard_library() -> None:
-    seen = tops(
-        imported_by(
-            "import explorer.base.errors, explorer.facts, explorer.settings.filter, explorer.base.units"
-        )
+    (seen,) = imported_by(
+        "import explorer.base.errors, explorer.facts, explorer.settings.filter, explorer.base.units"
     )
     assert not {
         name
-        for name in seen - {"explorer", "msgspec"}
+        for name in tops(seen) - {"explorer", "msgspec"}
         if name not in sys.stdlib_module_names and "_" not in name
     }
 
@@ -114,23 +95,25 @@ def test_the_engine_never_draws() -> None:
     imported_by(stop + tried)
 
 
-@pytest.mark.parametrize("name", modules())
-def test_all_names_what_is_public(name: str) -> None:
-    if not TORCH and needs_torch(name):
-        pytest.skip("needs torch")
-    module = importlib.import_module(name)
-    declared = getattr(module, "__all__", [])
-    assert len(declared) == len(set(declared))
-    for public in declared:
-        assert hasattr(module, public), public
-    made_here = {
-        key
-        for key, value in vars(module).items()
-        if not key.startswith("_")
-        and (inspect.isfunction(value) or inspect.isclass(value))
-        and value.__module__ == name
-    }
-    assert made_here <= set(declared), f"public in {name}, but not in __all__: {made_here - set(declared)}"
+def test_all_names_what_is_public() -> None:
+    wrong = {}
+    for name in modules():
+        if not TORCH and needs_torch(name):
+            continue
+        module = importlib.import_module(name)
+        declared = getattr(module, "__all__", [])
+        made_here = [
+            key
+            for key, value in vars(module).items()
+            if not key.startswith("_")
+            and (inspect.isfunction(value) or inspect.isclass(value))
+            and value.__module__ == name
+        ]
+        differ = {public for public in declared if not hasattr(module, public) or declared.count(public) > 1}
+        differ |= set(made_here) - set(declared)
+        if differ:
+            wrong[name] = sorted(differ)
+    assert wrong == {}, "not there, twice, or public and not in __all__"
 
 
 def test_the_public_api_is_what_the_package_says() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any
-
-import pytest
 
 from explorer.report.json_text import Records, pieces
 
@@ -30,22 +29,21 @@ _ATTRIBUTES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("name", _NAMES)
-@pytest.mark.parametrize("number", _NUMBERS)
-@pytest.mark.parametrize("attributes", _ATTRIBUTES)
-def test_a_record_reads_as_json_writes_it(name: str, number: int | None, attributes: dict[str, Any]) -> None:
-    tensor = {"name": name, "dtype": None, "shape": [1, "batch", None, number]}
-    record = {
-        "name": name,
-        "macs": number,
-        "attributes": attributes,
-        "inputs": [tensor, tensor],
-        "outputs": [],
-    }
-    rows = [record, record]
-    document = {"model": {"source": name, "share": 1e-07, "notes": []}, "layers": rows, "behind": [number]}
-    written = "".join(pieces({**document, "layers": Records(dict, rows)}))
-    assert written == json.dumps(document, indent=2) + "\n"
+def test_a_record_reads_as_json_writes_it() -> None:
+    for name, number, attributes in product(_NAMES, _NUMBERS, _ATTRIBUTES):
+        tensor = {"name": name, "dtype": None, "shape": [1, "batch", None, number]}
+        record = {
+            "name": name,
+            "macs": number,
+            "attributes": attributes,
+            "inputs": [tensor, tensor],
+            "outputs": [],
+        }
+        rows = [record, record]
+        model = {"source": name, "share": 1e-07, "notes": []}
+        document = {"model": model, "layers": rows, "behind": [number]}
+        written = "".join(pieces({**document, "layers": Records(dict, rows)}))
+        assert written == json.dumps(document, indent=2) + "\n"
 
 
 def test_no_record_is_an_empty_list() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -190,11 +191,11 @@ def test_a_missing_shape_is_named() -> None:
     assert "input 1" in cost_of(call("MatMul", [(2, 3)], (2, 3))).reason
 
 
-@pytest.mark.parametrize(("domain", "op"), sorted(onnx_rules.RULES))
-def test_no_operator_falls_over_nonsense(domain: str, op: str) -> None:
-    for inputs, output in (([], None), ([()], ()), ([(0,), (None,)], ("n",)), ([(2, 3)] * 9, (2, 3))):
+def test_no_operator_falls_over_nonsense() -> None:
+    calls = (([], None), ([()], ()), ([(0,), (None,)], ("n",)), ([(2, 3)] * 9, (2, 3)))
+    for (domain, op), (inputs, output) in product(sorted(onnx_rules.RULES), calls):
         cost = cost_of(call(op, list(inputs), output, domain, num_heads=0, K="x", equation=7, size="s"))
-        assert not nonsense(cost)
+        assert not nonsense(cost), (domain, op, inputs)
 
 
 @pytest.mark.parametrize(

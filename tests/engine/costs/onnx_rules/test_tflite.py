@@ -36,12 +36,11 @@ def cost(
     return cost_of(Call(op, "tflite", attributes, tuple(infos), made))
 
 
-@pytest.mark.parametrize("op", BUILTIN)
-def test_every_operator_of_the_schema_has_a_rule_or_a_reason(op: str) -> None:
-    found = RULES[("tflite", op)]
-    answer = cost(op, [(2, 3, 4)] * 3, (2, 3, 4))
-    assert callable(found)
-    assert answer.formula or answer.reason
+def test_every_operator_of_the_schema_has_a_rule_or_a_reason() -> None:
+    for op in BUILTIN:
+        assert callable(RULES["tflite", op])
+        answer = cost(op, [(2, 3, 4)] * 3, (2, 3, 4))
+        assert answer.formula or answer.reason, op
 
 
 def test_the_rules_name_no_operator_that_the_schema_does_not_have() -> None:
