@@ -347,7 +347,7 @@ def _table(part: Schema, meanings: dict[str, str], leave: Fields) -> list[str]:
     rows = ["| key | type | meaning |", "|---|---|---|"]
     for key, one in part["properties"].items():
         if key not in leave:
-            meaning = meanings.get(key, "").replace("|", "\\|")
+            meaning = re.sub(r"([|*])", r"\\\1", meanings.get(key, ""))
             rows.append(f"| `{key}`{' ?' * (key in OPTIONAL)} | {_type(one)} | {meaning} |")
     return [*rows, ""]
 

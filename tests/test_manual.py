@@ -132,3 +132,25 @@ def test_every_page_has_a_title_and_none_of_the_marks_for_programs() -> None:
         assert "<!--" not in page(topic)
     with pytest.raises(Misuse, match="did you mean 'proof'"):
         page("prof")
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_page_on_the_screen_fits_and_keeps_what_commands_print(topic: str) -> None:
+    from explorer.tui.pages.manual import manual_lines
+    from explorer.tui.text.lines import line_text, line_width
+
+    wide = "\n".join(line_text(line).removeprefix("  ") for line in manual_lines(topic, 1000))
+    for block in manual.blocks(TEXTS[topic]):
+        assert block["body"].rstrip("\n") in wide
+    prose = manual.BLOCK.sub("", page(topic))
+    said = re.findall(r"\w+", re.sub(r"!\[.*?\]\(.*?\)|(?<=\])\(.*?\)", "", prose))
+    assert said == re.findall(r"\w+", without_blocks(wide, topic))
+    narrow = manual_lines(topic, 60)
+    assert max(map(line_width, narrow)) < 60
+    assert not [line for line in map(line_text, narrow) if line.startswith(("|", "```", "#"))]
+
+
+def without_blocks(text: str, topic: str) -> str:
+    for block in manual.blocks(TEXTS[topic]):
+        text = text.replace(block["body"].rstrip("\n"), "", 1)
+    return text

@@ -1,0 +1,68 @@
+"""Manual on the screen: a page of it as lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from explorer.manual import page
+from explorer.tui.text.lines import BLANK, Line, cut, head, text, wrap
+
+__all__ = ["manual_lines"]
+
+
+def manual_lines(topic: str, width: int) -> list[Line]:
+    """A page of the manual, its paragraphs as wide as the screen and what commands print as it is.
+
+    Raises:
+        Misuse: There is no such page.
+    """
+    return [line for block in _blocks(page(topic)) for line in (*_block(block, width - 1), BLANK)][:-1]
+
+
+def _blocks(page: str) -> Iterator[list[str]]:
+    """What stands between empty lines; of code, all of it."""
+    for at, part in enumerate(re.split(r"^```.*\n", page, flags=re.MULTILINE)):
+        if at % 2:
+            yield ["```", *part.splitlines()]
+        else:
+            yield from (
+                block.strip("\n").splitlines() for block in re.split(r"\n\s*\n", part) if block.strip()
+            )
+
+
+def _block(lines: list[str], width: int) -> list[Line]:
+    first = lines[0].strip()
+    if first == "```":
+        return [
+            cut(text(f"  {line}", "key" if line.startswith("$ ") else "number"), width) for line in lines[1:]
+        ]
+    if first.startswith("#"):
+        return [head(_plain(first.lstrip("# ")))]
+    if first.startswith("|"):
+        rows = [[_plain(cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+        return [
+            line
+            for row in rows
+            if any(cell.strip("- ") for cell in row)
+            for line in wrap(((row[0], "key"), ("  " + "  ".join(filter(None, row[1:])), "text")), width, 4)
+        ]
+    items = (
+        re.split(r"\n(?=(?:-|\d+\.) )", "\n".join(lines))
+        if re.match(r"(-|\d+\.) ", first)
+        else ["\n".join(lines)]
+    )
+    said = [_plain(" ".join(item.split())) for item in items]
+    return [line for item in said if item for line in wrap(text(item), width, 2 * (len(items) > 1))]
+
+
+def _plain(markdown: str) -> str:
+    """A line without the marks of Markdown, its pictures, and where its links lead."""
+    markdown = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", re.sub(r"!\[.*?\]\(.*?\)", "", markdown)).replace(
+        "\\|", "|"
+    )
+    pieces = markdown.split("`")
+    pieces[::2] = [
+        re.sub(r"(?<!\\)\*(?=\S)|(?<=[^\s\\])\*", "", said).replace("\\*", "*") for said in pieces[::2]
+    ]
+    return "".join(pieces)
