@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -132,6 +134,34 @@ def test_every_page_has_a_title_and_none_of_the_marks_for_programs() -> None:
         assert "<!--" not in page(topic)
     with pytest.raises(Misuse, match="did you mean 'proof'"):
         page("prof")
+
+
+def test_help_lists_the_pages_prints_one_and_names_the_nearest_to_a_mistyped_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert listed == list(TOPICS)
+    assert main(["help", "proof"]) == 0
+    assert capsys.readouterr().out == page("proof")
+    assert main(["help", "prof"]) == 2
+    assert capsys.readouterr() == ("", "explorer: prof: no such topic; did you mean 'proof'?\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["help", "proof"]) == 0
+    drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert "A tiled model is only written once it has been proved." in drawn
+    assert "# How" not in drawn
+    assert max(map(len, drawn.splitlines())) <= 60
+
+
+def test_help_that_is_piped_imports_nothing_that_draws() -> None:
+    code = "import sys; from explorer.cli.main import main; main(['help', 'ssh'])\n"
+    code += "print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=manual.ROOT
+    )
+    assert not {"rich", "textual", "numpy", "onnx", "torch", "msgspec"} & set(done.stderr.split())
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping
 
 from explorer.cli.arguments.command import Command
@@ -39,7 +40,8 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
 def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
     kinds = [model.strip("[]") for model in command.models if model != "..."]
     subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"
-    parts = [f"{subject} {command.takes}."] if kinds else []
+    said = f"{subject} {command.takes}."
+    parts = [textwrap.fill(said, 100) if command.words else said] if kinds else []
     if verbs:
         rows = "\n".join(f"  {name:<12}{' '.join(v.models):<11}{v.summary}" for name, v in verbs.items())
         parts = [f"verbs (explorer VERB --help says more):\n{rows}", *parts]

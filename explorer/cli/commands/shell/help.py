@@ -1,0 +1,54 @@
+"""`explorer help`: pages of the manual, in a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+from explorer import manual
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.output.answer import DONE, Answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["COMMAND"]
+
+
+def _run(given: ParsedArgs, progress: object) -> Answer:
+    if given.models:
+        text = manual.page(given.models[0])
+        return Answer(DONE, pieces=lambda: _drawn(text))
+    width = max(map(len, manual.TOPICS))
+    rows = [f"  {topic:<{width}}  {title}\n" for topic, title in manual.titles().items()]
+    return Answer(DONE, pieces=lambda: ("explorer help TOPIC shows a page of the manual:\n\n", *rows))
+
+
+def _drawn(text: str) -> Iterator[str]:
+    """Markdown, laid out for a terminal where there is one."""
+    if not sys.stdout.isatty():
+        yield text
+        return
+    # rich takes longer to import than all else here
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console(highlight=False)
+    with console.capture() as drawn:
+        console.print(Markdown(text, hyperlinks=False))
+    yield drawn.get()
+
+
+COMMAND = Command(
+    "help",
+    "pages of the manual; without a topic, which there are",
+    ("[TOPIC]",),
+    ("--version", "--help"),
+    ("explorer help", "explorer help tutorial"),
+    _run,
+    usage="help TOPIC",
+    manual="a page of the manual; without a topic, which there are",
+    instant=True,
+    subject="topic",
+    words=manual.TOPICS,
+)
