@@ -1,4 +1,4 @@
-"""Evidence that two graphs compute the same, cheapest and strongest first.
+"""Equivalence proof of two graphs: evidence, cheapest and strongest first.
 
 What has the same operators, attributes, constants and producers is equal by construction (`value_numbers`).
 What was tiled is proved site by site (`site_proof`). What is left, the changed regions, is run alone
@@ -13,12 +13,15 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.lengths import Dims, Sizes, choose
+from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.outputs.whole_run import (
     Pairing,
@@ -35,6 +38,7 @@ from explorer.engine.proof.sites.evidence import Grounds, verdict_of, verdict_wi
 from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.sites.run import chain_length
+from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.random_inputs import (
     Drawn,
@@ -48,11 +52,11 @@ from explorer.engine.runtime.random_inputs import (
 )
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
-from explorer.facts import Plan, Progress, TensorInfo, Verification
+from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verification
 from explorer.facts.verification import Tolerance
 from explorer.host.gc_pause import uncollected
 
-__all__ = ["verify"]
+__all__ = ["ProofInputs", "ProofTask", "verify"]
 
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
@@ -109,103 +113,174 @@ def verify(
     except run.Mismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
     plan = plan if plan is not None else recover_plan(after)
-    declared = fixed_shapes(before, after, names, input_shapes)
-    if given is not None:
-        tried = [given_inputs(before, given, declared)]
-        each = [sizes_of(before, tried[0])]
-        sizes = Sizes(tuple(each))
-    else:
-        sizes = choose(before, plan, dims, declared)
-        each = list(sizes.tried)
-        tried = [plan_inputs(before, size, declared) for size in each]
-    drawn, all_tried = tried[0], list(tried)
     tell = _teller(on_progress, cancel)
-    seeds = tuple(seed + i for i in range(draws if given is None else 1))
-    if tolerance is not None:
-        count = max(draws, len(tried)) if given is None else 1
-        feeds = [draw(tried[i % len(tried)], seed + i) for i in range(count)]
-        pairing = Pairing(before, before, after, names, feeds, drawn, None, {}, {}, None, 1.0)
-        outs = compare_within(Runs(pairing, tell, cancel), tolerance)
-        return Verification(
-            **verdict_within(outs, tolerance, count),
-            before=before.path,
-            after=after.path,
-            seeds=tuple(seed + i for i in range(count)) if given is None else (),
-            inputs=tuple(d.text() for d in drawn),
-            sites=(),
-            sizes=tuple(each) if len(each) > 1 else (),
-            outputs=outs,
-            tolerance=tolerance,
-            seconds=time.perf_counter() - started,
-        )
-    halfway = _taken_apart(before, plan, each[0], declared)
-    sites = SiteProof(halfway, after, tried, seed, tell, cancel)
-    first = {names[name]: value for name, value in draw(tried[0], seed).items()}
+    task = ProofTask(before, after, names, ends, plan, draws, seed, torch_run, tell, cancel)
+    inputs = _inputs(task, dims, input_shapes, given)
+    evidence = _prove(task, inputs) if tolerance is None else _within(task, inputs, tolerance)
+    return replace(evidence, seconds=time.perf_counter() - started)
+
+
+class ProofTask(Struct, frozen=True):
+    """Two graphs whose inputs and outputs belong together; the rest as for `verify`.
+
+    Attributes:
+        names: Input of the original to input of the other.
+        ends: Outputs of both that belong together.
+    """
+
+    before: Model
+    after: Model
+    names: Mapping[str, str]
+    ends: Sequence[Pair]
+    plan: Plan | None
+    draws: int
+    seed: int
+    torch_run: TorchRun | None
+    tell: Callable[[str, int, int], None]
+    cancel: Cancel
+
+
+class ProofInputs(Struct, frozen=True):
+    """What the models are run on.
+
+    Attributes:
+        declared: Shapes and types by input, as they are given or agreed on.
+        sizes: Of open dimensions, that are tried.
+        tried: How inputs are drawn at each of them; the first goes into the whole models.
+        drawn: Whether they are random.
+    """
+
+    declared: InputShapes
+    sizes: Sizes
+    tried: tuple[tuple[Drawn, ...], ...]
+    drawn: bool
+
+    def fields(self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+        """What the evidence says of them."""
+        return {
+            "seeds": tuple(seeds) if self.drawn else (),
+            "inputs": tuple(one.text() for one in self.tried[0]),
+            "sizes": tuple(sizes) if len(sizes) > 1 else (),
+        }
+
+
+def _inputs(task: ProofTask, dims: Dims, input_shapes: InputShapes, given: InputArrays | None) -> ProofInputs:
+    """The inputs of a file, or random ones at the sizes that are worth a try."""
+    declared = fixed_shapes(task.before, task.after, task.names, input_shapes)
+    if given is not None:
+        values = given_inputs(task.before, given, declared)
+        return ProofInputs(declared, Sizes((sizes_of(task.before, values),)), (values,), False)
+    sizes = choose(task.before, task.plan, dims, declared)
+    tried = tuple(plan_inputs(task.before, size, declared) for size in sizes.tried)
+    return ProofInputs(declared, sizes, tried, True)
+
+
+def _within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verification:
+    """Runs alone: whether the outputs differ by no more than the user allows."""
+    before, tried = task.before, inputs.tried
+    seeds = [task.seed + i for i in range(max(task.draws, len(tried)) if inputs.drawn else 1)]
+    feeds = [draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)]
+    pairing = Pairing(before, before, task.after, task.names, feeds, tried[0], None, {}, {}, None, 1.0)
+    outs = compare_within(Runs(pairing, task.tell, task.cancel), tolerance)
+    return Verification(
+        **verdict_within(outs, tolerance, len(seeds)),
+        **inputs.fields(seeds, inputs.sizes.tried),
+        before=before.path,
+        after=task.after.path,
+        sites=(),
+        outputs=outs,
+        tolerance=tolerance,
+        seconds=0.0,
+    )
+
+
+def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
+    """Sites, structure, runs, verdict."""
+    seeds = [task.seed + i for i in range(task.draws if inputs.drawn else 1)]
+    plan, tried = task.plan, list(inputs.tried)  # the sites take out what the original does not run on
+    halfway = _taken_apart(task.before, plan, inputs.sizes.tried[0], inputs.declared)
+    sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
+    first = {task.names[name]: value for name, value in draw(tried[0], task.seed).items()}
     with (
         uncollected(),  # a walk makes a hundred thousand objects without a circle
-        run_ahead(after, plan if len(seeds) == 1 else None, first) as ahead,
+        run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         found = sites.originals(plan)
         proofs = sites.sites(plan, found) if plan is not None else ()
-        failed = {one.name for one in proofs if not one.passed}
-        planned = {key_of(s): s.name for s in plan.sites} if plan is not None else {}
-        tell("matching the graphs", 0, 1)
-
-        def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
-            theirs = {names[d.name]: (d.dtype, d.shape) for d in drawn}
-            mine = {d.name: (d.dtype, d.shape) for d in drawn}
-            return Inference(before, {}, mine).main.values, Inference(after, {}, theirs).main.values
-
-        trusted = {key: one for key, one in found.items() if planned[key] not in failed}
-        matched = Correspondence(before, after, names, ends, trusted, types, cancel)
-        feeds = [draw(tried[i % len(tried)], s) for i, s in enumerate(seeds)]
+        matched = _matched(task, inputs, found, proofs)
         pairing = Pairing(
-            before,
+            task.before,
             halfway,
-            after,
-            names,
-            feeds,
-            drawn,
+            task.after,
+            task.names,
+            [draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)],
+            inputs.tried[0],
             plan,
             found,
             sites.seen,
-            sites.outputs if halfway is before else None,
+            sites.outputs if halfway is task.before else None,
             _growth(plan),
         )
-        runs = Runs(pairing, tell, cancel, ahead)
+        runs = Runs(pairing, task.tell, task.cancel, ahead)
         sites.forget()
         grounds = Grounds(
             sites=proofs,
-            draws=draws,
-            planned=len(planned),
+            draws=task.draws,
+            planned=len({key_of(site) for site in plan.sites}) if plan is not None else 0,
             nodes=matched.nodes - sum(key == found[key].output for key in matched.met),
             structural=not matched.unequal,
         )
-        grounds = _ran(grounds, matched, runs, tried, seed)
-        if torch_run is not None and grounds.whole:
-            inputs = [d.name for d in drawn]
-            grounds = replace(grounds, torch=compare_torch(runs, torch_run, inputs))
-    refused = [size for size, d in zip(sizes.tried, all_tried, strict=True) if all(d is not t for t in tried)]
-    each = [size for size in each if size not in refused]
+        grounds = _ran(grounds, matched, runs, tried, task.seed)
+        if task.torch_run is not None and grounds.whole:
+            names = [one.name for one in inputs.tried[0]]
+            grounds = replace(grounds, torch=compare_torch(runs, task.torch_run, names))
+    return _judged(task, inputs, grounds, seeds, tried)
+
+
+def _matched(
+    task: ProofTask, inputs: ProofInputs, found: Mapping[str, Original], proofs: Sequence[SiteEvidence]
+) -> Correspondence:
+    """The graphs held against each other, where a site that is proved stands for its product."""
+    task.tell("matching the graphs", 0, 1)
+
+    def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
+        mine = {one.name: (one.dtype, one.shape) for one in inputs.tried[0]}
+        theirs = {task.names[name]: known for name, known in mine.items()}
+        return Inference(task.before, {}, mine).main.values, Inference(task.after, {}, theirs).main.values
+
+    failed = {one.name for one in proofs if not one.passed}
+    wrong = {key_of(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
+    trusted = {key: one for key, one in found.items() if key not in wrong}
+    return Correspondence(task.before, task.after, task.names, task.ends, trusted, types, task.cancel)
+
+
+def _judged(
+    task: ProofTask,
+    inputs: ProofInputs,
+    grounds: Grounds,
+    seeds: Sequence[int],
+    tried: Sequence[tuple[Drawn, ...]],
+) -> Verification:
+    """The verdict, and what it rests on; sizes whose inputs are not in `tried` were refused."""
+    pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
+    refused = [size for size, drawn in pairs if all(drawn is not one for one in tried)]
     said = verdict_of(grounds)
     if said["passed"]:
-        more = replace(sizes, refused=(*sizes.refused, *refused)).remarks()
+        more = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).remarks()
         said["verdict"] = "; ".join((said["verdict"], *more))
-    if has_bfloat16(before):
+    if has_bfloat16(task.before):
         said["verdict"] += f"; {NOTE}"
     return Verification(
         **said,
-        before=before.path,
-        after=after.path,
-        seeds=seeds if given is None else (),
-        inputs=tuple(d.text() for d in drawn),
-        sites=proofs,
+        **inputs.fields(seeds, [size for size in inputs.sizes.tried if size not in refused]),
+        before=task.before.path,
+        after=task.after.path,
+        sites=tuple(grounds.sites),
         regions=grounds.regions,
         nodes=grounds.nodes,
-        sizes=tuple(each) if len(each) > 1 else (),
         outputs=grounds.whole,
         torch=grounds.torch,
-        seconds=time.perf_counter() - started,
+        seconds=0.0,
     )
 
 
@@ -279,7 +354,7 @@ def _taken_apart(before: Model, plan: Plan | None, sizes: Mapping[str, int], giv
 
 
 def _bound(given: InputShapes, sizes: Mapping[str, int]) -> InputShapes:
-    """InputArrays shapes with the dimensions in them that have a size: what is given goes before `sizes`."""
+    """Given shapes with the dimensions in them that have a size: what is given goes before `sizes`."""
     return {
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
         for name, (dtype, shape) in given.items()
