@@ -139,7 +139,7 @@ def test_weights_in_a_file_beside_the_model(tmp_path: Path) -> None:
     whole = t.onnx.load(tmp_path / "m.onnx")
     (tmp_path / "e").mkdir()
     t.onnx.save(whole, tmp_path / "e" / "m.onnx", save_as_external_data=True, location="m.data")
-    source = t.onnx_reader.read(str(tmp_path / "e" / "m.onnx"))
+    source = t.reader.read(str(tmp_path / "e" / "m.onnx"))
     assert source.graph.initializers["w"].external == "m.data"
     proved(source, TileSpec(tile=(4, 32, 32)))
 

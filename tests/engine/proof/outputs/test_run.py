@@ -284,7 +284,7 @@ def outputs_of(
         [numpy_helper.from_array(np.array(shape, np.int64), "shape")],
     )
     t.onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return t.onnx_reader.read(str(path))
+    return t.reader.read(str(path))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_where_float64_cannot_run_the_depth_gives_the_noise(tmp_path: Path) -> N
         )
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         t.onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / name)
-        return t.onnx_reader.read(str(tmp_path / name))
+        return t.reader.read(str(tmp_path / name))
 
     w = t.weight(64, 64)
     a = made("a.onnx", w, ("g", "p"))
@@ -387,7 +387,7 @@ def test_a_model_that_the_runtime_refuses_is_one_line(tmp_path: Path) -> None:
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
         tmp_path / "b.onnx",
     )
-    bad = t.onnx_reader.read(str(tmp_path / "b.onnx"))
+    bad = t.reader.read(str(tmp_path / "b.onnx"))
     with pytest.raises(BadModel) as caught:
         verify(good, bad)
     text = str(caught.value)
@@ -415,7 +415,7 @@ def test_a_model_that_fails_while_running_is_one_line(tmp_path: Path) -> None:
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
         tmp_path / "m.onnx",
     )
-    model = t.onnx_reader.read(str(tmp_path / "m.onnx"))
+    model = t.reader.read(str(tmp_path / "m.onnx"))
     with pytest.raises(
         ExplorerError, match=r"onnxruntime cannot run the (original|other model): .*out of data bounds"
     ) as caught:
