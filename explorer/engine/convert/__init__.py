@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse
 from explorer.engine.convert.job import ConversionJob, ConversionOptions, ConversionResult
+from explorer.engine.models.registry import recognise
 from explorer.facts import Progress
 from explorer.facts.conversion import Conversion
 from explorer.host import output_files
@@ -267,8 +268,6 @@ def write(
         raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
     if path is not None and os.path.exists(path):
         # a pair that does not exist is refused before anything is opened
-        from explorer.engine.models.registry import recognise
-
         format = recognise(path).name
         if any(format in c.sources for c in CONVERTERS):  # a folder says itself what is in it
             find(format, path, target, asked, module=None)

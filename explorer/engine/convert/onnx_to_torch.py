@@ -17,7 +17,7 @@ from explorer.engine.graph.model import Model, Value
 from explorer.engine.runtime.random_inputs import Drawn, draw, plan_inputs
 from explorer.engine.runtime.torch_arrays import as_tensor
 from explorer.facts import TensorInfo, Verification
-from explorer.host.optional_packages import said, silence
+from explorer.host.optional_packages import require, said, silence
 
 __all__ = ["program", "torchscript"]
 
@@ -97,8 +97,6 @@ _TRACED = "a trace holds what ran with these inputs: turns of loops and decision
 
 
 def _loaded(job: ConversionJob) -> tuple[Model, OnnxModule]:
-    from explorer.host.optional_packages import require
-
     require("torch", job.source)
     job.tell("loading the weights")
     model: Model = job.opened.graph(os.path.dirname(job.path))

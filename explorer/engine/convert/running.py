@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, shape_text
 from explorer.engine.convert.job import ConversionJob
+from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.runtime.random_inputs import Drawn, draw
@@ -286,8 +287,6 @@ def by_one_step(feeds: Feeds) -> Feeds:
 def module_call(module: Any, bound: Bound, seed: int, source: str) -> Callable[[Feeds], list[Array]]:
     """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
     import torch
-
-    from explorer.engine.formats.torch_module.modules import tensors
 
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
 

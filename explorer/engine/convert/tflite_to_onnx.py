@@ -17,6 +17,12 @@ import numpy as np
 from explorer.base.errors import BadModel
 from explorer.engine.convert import running
 from explorer.engine.convert.job import ConversionJob, ConversionResult
+from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.proof.outputs import run
+from explorer.engine.proof.outputs.run import depth_of
+from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.facts import TensorInfo, Verification
 from explorer.host.optional_packages import require, said, silence
 
@@ -42,9 +48,6 @@ def convert(job: ConversionJob) -> ConversionResult:
         BadModel: tf2onnx cannot write this model.
         Cancelled: `job.cancel` said so.
     """
-    from explorer.engine.formats.onnx import reader
-    from explorer.engine.formats.onnx.validate import validate
-
     job.tell("loading TensorFlow")
     # its C++ side is silenced by this alone
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -116,11 +119,6 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
     quantization in the inputs changes is the noise of one layer, which adds up over layers as roundings do
     (with the square root of their number), and integers are compared as the numbers that they stand for.
     """
-    from explorer.engine.proof.outputs import run
-    from explorer.engine.proof.outputs.run import depth_of
-    from explorer.engine.runtime.onnxruntime import Session
-    from explorer.engine.runtime.random_inputs import plan_inputs
-
     drawn = plan_inputs(model, job.dims, job.input_shapes)
     session = Session(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]

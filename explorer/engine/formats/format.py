@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +97,14 @@ class SourceProbe:
         return self._inner
 
 
+def _entry(of: Callable[..., Any] | str) -> Callable[..., Any]:
+    """What is called, or what a name in the engine, 'module:name', stands for when it is called."""
+    if not isinstance(of, str):
+        return of
+    module, _, name = of.partition(":")
+    return lambda *args: getattr(import_module(f"explorer.engine.{module}"), name)(*args)
+
+
 class Format:
     """A kind of model: how it is recognised, opened and looked at.
 
@@ -106,7 +115,8 @@ class Format:
         recognise: Whether a source is of this kind, by its content. It must be cheap and import nothing
             heavy, and it is asked of everything: files, folders, and what exists nowhere.
         open: Opens a path with `models.opened.OpenOptions`: gives what answers for the model (`Opened`), or
-            the `tensor_index.Contents` of a file that holds tensors and nothing else.
+            the `TensorIndex` of a file that holds tensors and nothing else. What is heavy to import is named,
+            'models.onnx_file:OnnxModel', and imported when it is called; `outline` likewise.
         outline: Looks at its header only, without running or analysing anything; None where there is no
             file to look at.
         endings: How its files are called. A name decides only where no content does: of a file that is
@@ -140,8 +150,8 @@ class Format:
         about: str,
         *,
         recognise: Callable[[SourceProbe], bool],
-        open: Callable[[str, Any], Any],
-        outline: Callable[[str], Outline] | None = None,
+        open: Callable[[str, Any], Any] | str,
+        outline: Callable[[str], Outline] | str | None = None,
         endings: tuple[str, ...] = (),
         label: str = "",
         recognised: str = "",
@@ -153,8 +163,8 @@ class Format:
         self.name = name
         self.about = about
         self.recognise = recognise
-        self.open = open
-        self.outline = outline
+        self.open = _entry(open)
+        self.outline: Callable[[str], Outline] | None = None if outline is None else _entry(outline)
         self.endings = endings
         self.label = label or name
         self.recognised = recognised

@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
+from explorer.engine.formats.outline import Outline, OutlineRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,8 +167,6 @@ class TreeRow:
 
 def outlined(contents: TensorIndex) -> Outline:
     """The outline of what is stored: modules and tensors in the order of the tree."""
-    from explorer.engine.formats.outline import Outline, OutlineRow
-
     kinds = contents.kinds
 
     def made() -> Iterator[OutlineRow]:

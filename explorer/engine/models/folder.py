@@ -12,6 +12,7 @@ import os
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.format import Format, SourceProbe
 from explorer.engine.formats.outline import Outline, OutlineRow
+from explorer.engine.models.registry import formats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,8 +95,6 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
 
 def _model(path: str, shown: str) -> OutlineRow | None:
     """The row of a file or folder, None if no format recognises what is in it."""
-    from explorer.engine.models.registry import formats
-
     probe = SourceProbe(path)
     for format in formats():
         if format is not FORMAT and format.recognise(probe):

@@ -12,8 +12,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from explorer.base.errors import Misuse
+from explorer.engine.costs.layer_rows import build
+from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
+from explorer.engine.costs.memory.liveness import Examined, Schedule
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
+from explorer.facts import Info, ModelInfo, stored_totals
+from explorer.host.gc_pause import uncollected
 
 if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import Examined
@@ -59,9 +64,6 @@ class TensorFile:
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
-        from explorer.engine.costs.memory.liveness import Examined, Schedule
-        from explorer.facts import Info, ModelInfo, stored_totals
-
         contents = self.contents
         params, size = _counted(contents.tensors)
         totals = stored_totals(params, self._trainable(), size)
@@ -83,8 +85,6 @@ class TensorFile:
 
     def _layers(self) -> tuple[Layer, ...]:
         """A row for every module that names make, and one for every tensor."""
-        from explorer.host.gc_pause import uncollected
-
         with uncollected():
             if len(self.contents.tensors) > MANY:
                 with contextlib.suppress(ValueError):
@@ -94,9 +94,6 @@ class TensorFile:
 
     def _built(self) -> tuple[Layer, ...]:
         """As `_layers`, with every row made."""
-        from explorer.engine.costs.layer_rows import build
-        from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
-
         kinds, why = self.contents.kinds, self.contents.why
         unknown = GroupFacts(status="unknown", reason=why)
         groups: dict[str, GroupFacts] = {}

@@ -17,12 +17,15 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import bytes_text, rate_text
+from explorer.engine.sweep import processes
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, blank, planned, proved
+from explorer.engine.sweep.processes import cores, room
 from explorer.engine.sweep.store import Store, is_store
 from explorer.facts import Progress, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations, with_front
+from explorer.host.output_files import check_target
 
 __all__ = ["MOST", "SweepSession", "ProofSpec", "Subject", "check_output", "is_store", "kept", "sweep"]
 
@@ -152,8 +155,6 @@ def check_output(path: str, models: Sequence[str]) -> None:
     Raises:
         Misuse: It is a model, or anything else that is no file of results.
     """
-    from explorer.host.output_files import check_target
-
     check_target(path, overwrite=True, models=models, weights=())
     if os.path.exists(path):
         Store(path).close()
@@ -257,8 +258,6 @@ class _Run:
 
         self._say("starting workers")
         if scheduler is None:
-            from explorer.engine.sweep import processes
-
             return processes.run(tasks, done, workers=workers or 1, cancel=self.cancel)
         from explorer.engine.sweep import cluster
 
@@ -266,8 +265,6 @@ class _Run:
 
     def _suggested(self, works: Sequence[_Work]) -> int:
         """How many processes are worth it here."""
-        from explorer.engine.sweep.processes import cores, room
-
         proofs = sum(len(work.open) for work in works) if self.proof is not None else 0
         seconds = _OPENING * len(works)
         if proofs:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.version import __version__
 from explorer.engine.sweep.fingerprint import fingerprint
+from explorer.engine.tiling.cost import plan_cost
 from explorer.facts import History, Plan, Progress, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepRow
@@ -106,8 +107,6 @@ def blank(key: str, model: str, content: str, opening: str, spec: TileSpec, hard
 
 def planned(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
     """The row with the figures of its plan; where there can be none, with the reason."""
-    from explorer.engine.tiling.cost import plan_cost
-
     try:
         plan = door.plan(spec)
         cost = plan_cost(plan, hardware, order=order)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
+from explorer.engine import shapes
 from explorer.engine.graph.model import DTYPES, Model, Node, Value, dtype_code
 from explorer.engine.runtime.batching import portions
 from explorer.engine.runtime.input_files import InputSpec
@@ -251,8 +252,6 @@ def _sized(model: Model, wanted: Sequence[_Output], feeds: Mapping[str, Array]) 
     """The outputs with their shapes at these inputs, as far as inference goes."""
     if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in wanted):
         return list(wanted)
-    from explorer.engine import shapes
-
     known = shapes.infer(model, None, {n: (str(a.dtype), a.shape) for n, a in feeds.items()}).values
     return [replace(o, info=known.get(o.info.name, o.info)) for o in wanted]
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.convert import running
 from explorer.engine.convert.job import ConversionJob
+from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.outputs.run import depth_of
@@ -44,8 +45,6 @@ def is_quantized(model: Model) -> bool:
 def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], list[Array]]:
     """What runs a module on arrays by name of the input, in the order of `names`."""
     import torch
-
-    from explorer.engine.formats.torch_module.modules import tensors
 
     def call(feeds: Feeds) -> list[Array]:
         given = [as_tensor(feeds[name]) for name in names]

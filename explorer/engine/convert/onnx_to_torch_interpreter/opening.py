@@ -6,6 +6,13 @@ import os
 from typing import TYPE_CHECKING
 
 from explorer.base.errors import ExplorerError, Misuse
+from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.engine.convert.onnx_to_torch_interpreter.evidence import prove
+from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx
+from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.models.registry import recognise
+from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.host.optional_packages import require
 
 if TYPE_CHECKING:
@@ -36,14 +43,6 @@ def to_torch(
     """
     source = os.fspath(path)
     require("torch", source)
-    from explorer.engine.convert.job import ConversionJob, ConversionOptions
-    from explorer.engine.convert.onnx_to_torch_interpreter.evidence import prove
-    from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx
-    from explorer.engine.formats.onnx import reader
-    from explorer.engine.formats.onnx.validate import validate
-    from explorer.engine.models.registry import recognise
-    from explorer.engine.runtime.random_inputs import plan_inputs
-
     kind = recognise(source).name
     if kind != "onnx":
         raise Misuse(f"to_torch reads ONNX, and this is {kind}", where=source)

@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text, printable
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.tensor_index import StoredTensor, named_few
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, named_few
 from explorer.engine.formats.torch_files import checkpoint, checkpoint_modules
 from explorer.engine.formats.torch_files.tensors import TensorSpec
 from explorer.engine.formats.weights import safetensors
@@ -298,8 +298,6 @@ def _gathered(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[in
     """What hands out the elements of those tensors that do not lie in one piece."""
     if not strides:
         return {}
-    from explorer.engine.formats.tensor_index import TensorIndex
-
     apart = [t for t in tensors if t.name in strides]
     contents = TensorIndex("checkpoint", "", apart, (), 0)
     file = DescribedFile(

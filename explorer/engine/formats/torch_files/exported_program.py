@@ -14,6 +14,7 @@ from explorer.base.units import bytes_text, printable
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows, stored_bytes
 from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex
+from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 TYPE_CHECKING = False
@@ -479,8 +480,6 @@ def _stored(
     trained: Mapping[str, bool],
     places: bool,
 ) -> StoredTensor:
-    from explorer.engine.formats.torch_files.tensors import BYTES
-
     meta = described.get("tensor_meta")
     if described.get("use_pickle") or not meta:
         return StoredTensor(

@@ -15,6 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.format import Format, SourceProbe
+from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
@@ -444,8 +445,6 @@ def _outline(source: str) -> Outline:
 
 def _streamed(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
     """The outline of a file with so many tensors that they are shown as they are met."""
-    from explorer.engine.formats.outline import Outline, OutlineRow
-
     entries = _entries(text, header)
     first = next(entries, None)
 
