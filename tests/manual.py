@@ -30,7 +30,7 @@ BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<kind>\w+)\n(?P<body>
 
 def keys() -> str:
     """The keys of the screen, from the table that its bindings are made from."""
-    from explorer.tui.actions.commands import key_table
+    from explorer.tui.commands.help import key_table
 
     rows = [f"| `{shown}` | {what} |" for shown, what in key_table()]
     return "\n".join(["| key | what it does |", "|---|---|", *rows])

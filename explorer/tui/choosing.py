@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from explorer.engine.formats.outline import Outline, OutlineRow
-    from explorer.tui.actions.jobs import Door
+    from explorer.tui.state.jobs import EngineProtocol
 
 __all__ = ["ChoosingApp", "ChoosingScreen", "ModelList", "choose"]
 
@@ -146,7 +146,7 @@ class ChoosingApp(ExplorerApp):
     CSS_PATH = "app.tcss"
 
     def __init__(self, models: Outline, *, remote: bool = False) -> None:
-        super().__init__(models.source, cast("Door", None), remote=remote)
+        super().__init__(models.source, cast("EngineProtocol", None), remote=remote)
         self._models = models
         self.chosen: str | None = None
 

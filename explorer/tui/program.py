@@ -12,14 +12,14 @@ from textual.app import App
 from textual.driver import Driver
 from textual.screen import Screen
 
-from explorer.tui.actions.jobs import Door
-from explorer.tui.main_screen.main import MainScreen
+from explorer.tui.screen.main import MainScreen
+from explorer.tui.state.jobs import EngineProtocol
 from explorer.tui.terminal.console import is_console
 from explorer.tui.text.theme import ALL_THEMES, pair
 
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import View
-    from explorer.tui.main_screen.remembering import Keeper
+    from explorer.tui.screen.saved_view import ViewKeeper
 
 __all__ = ["ExplorerApp"]
 
@@ -44,11 +44,11 @@ class ExplorerApp(App[int]):
     def __init__(
         self,
         source: str,
-        engine: Door,
+        engine: EngineProtocol,
         *,
         opening: Any = None,
         remote: bool = False,
-        keeper: Keeper | None = None,
+        keeper: ViewKeeper | None = None,
         view: View | None = None,
     ) -> None:
         self.last_key = 0.0
@@ -94,10 +94,34 @@ class ExplorerApp(App[int]):
             resumed=self._view,
         )
 
+    @property
+    def main(self) -> MainScreen | None:
+        """The main screen, once it is there."""
+        main = self.screen_stack[0] if self.screen_stack else None
+        return main if isinstance(main, MainScreen) else None
+
     def view(self) -> View | None:
         """What is on show, to be resumed; None while nothing is."""
-        main = self.screen_stack[0] if self.screen_stack else None
-        return main.view() if isinstance(main, MainScreen) else None
+        return self.main.view() if self.main is not None else None
+
+    def action_theme(self) -> None:
+        """The light theme, or the dark one."""
+        dark, light = self.themes
+        self.theme = light if self.theme == dark else dark
+
+    def action_help(self) -> None:
+        """All keys."""
+        from explorer.tui.commands.help import help_lines  # with the dialogs, after the first paint
+        from explorer.tui.dialogs.dialogs import Page
+
+        self.push_screen(Page("Keys", help_lines))
+
+    async def action_reopen(self) -> None:
+        """Open a model that is not open, whatever the dialog on top said of it."""
+        main = self.main
+        if main is not None and main.store.analysis is None:
+            self.screen.dismiss(None)
+            self.call_later(main.run_action, "command('reopen')")
 
 
 def _driver(remote: bool) -> type[Driver] | None:

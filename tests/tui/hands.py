@@ -9,8 +9,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from explorer.tui.main_screen.main import MainScreen
 from explorer.tui.program import ExplorerApp
+from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.fold_list import FoldList

@@ -147,7 +147,7 @@ async def test_a_tiling_that_was_refused_is_made_again_and_looked_at() -> None:
 async def test_the_key_needs_two_states_and_says_so() -> None:
     async with screen(Failing()) as hands:
         await hands.press("B")
-        assert "as it was opened" in hands.main.said
+        assert "as it was opened" in hands.main.store.said
         await hands.tile()
         await hands.press("B")
         assert isinstance(hands.pilot.app.screen, BlameScreen)
@@ -160,9 +160,9 @@ async def test_escape_stops_the_search_and_the_screen_goes_on() -> None:
         engine.hold.add("blame")
         await hands.press("B")
         await hands.press("down")
-        assert hands.main.jobs.current is not None
+        assert hands.main.store.jobs.current is not None
         await hands.press("escape")
-        assert "stopped" in hands.main.said
+        assert "stopped" in hands.main.store.said
         assert hands.pilot.app.screen is hands.main
 
 

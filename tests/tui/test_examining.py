@@ -35,7 +35,7 @@ def asked(hands: Hands, method: str) -> list[tuple[tuple[object, ...], dict[str,
 
 
 def plot(hands: Hands) -> PlotView:
-    return hands.main.query_one(f"#{hands.main.tab}", PlotView)
+    return hands.main.query_one(f"#{hands.main.store.tab}", PlotView)
 
 
 def words(hands: Hands, tab: str) -> str:
@@ -79,7 +79,7 @@ async def test_the_cursor_of_the_tree_is_followed_and_enter_leads_back_to_it() -
         await hands.press("tab", "end", "enter")
         assert hands.at() == "classifier.6"
         assert hands.main.focused is hands.main.query_one("#tree")
-        assert hands.main.tab == "memory"
+        assert hands.main.store.tab == "memory"
 
 
 async def test_a_click_moves_the_cursor_of_a_plot() -> None:
@@ -189,7 +189,7 @@ async def test_a_machine_that_cannot_be_cannot_be_applied() -> None:
         await hands.press("enter")
         assert "The machine" in hands.dialog()
         await hands.press("escape")
-        assert hands.main.machine is None
+        assert hands.main.store.machine is None
 
 
 async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -> None:
@@ -201,13 +201,13 @@ async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -
         await hands.press("m", "right")
         assert "100.00 GMAC/s, 20.00 GB/s" in hands.dialog()
         await hands.press("enter")
-        assert hands.main.machine == Machine("cpu", 1e11, 2e10, str(config))
+        assert hands.main.store.machine == Machine("cpu", 1e11, 2e10, str(config))
         assert "cpu: 100.00 GMAC/s" in words(hands, "roofline")
         # a rate that was changed is no longer that machine's
         await hands.press("m", "down")
         hands.pilot.app.screen.query_one("#peak", Input).value = "9T"
         await hands.press("enter")
-        assert hands.main.machine == Machine("", 9e12, 2e10, "screen")
+        assert hands.main.store.machine == Machine("", 9e12, 2e10, "screen")
 
 
 async def test_the_only_machine_of_the_configuration_file_needs_no_asking(config: Path) -> None:
@@ -277,7 +277,7 @@ async def test_a_layer_without_weights_says_so_and_none_is_read() -> None:
 
 
 async def test_a_group_shows_its_children_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("explorer.tui.main_screen.examining._MOST", 3)
+    monkeypatch.setattr("explorer.tui.commands.look.values.MOST", 3)
     async with screen(size=(120, 40)) as hands:
         await hands.press("n")
         ((args, _),) = asked(hands, "weights")
@@ -292,7 +292,7 @@ async def test_the_model_is_run_for_the_activations_of_a_layer() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("2", "tab", "down", "down", "f")
         assert asked(hands, "activations") == [((["features.relu0"],), {})]
-        assert hands.main.tab == "layer"
+        assert hands.main.store.tab == "layer"
         text = words(hands, "layer")
         assert "Values of the activations" in text
         assert "input float32 (1, 3, 224, 224): random, seed 0" in text
@@ -379,7 +379,7 @@ async def test_no_size_of_terminal_breaks_the_plots(size: tuple[int, int]) -> No
         await hands.press("5", "right", "pagedown", "6")
         await type_machine(hands, "4T", "100G")
         await hands.press("enter", "right", "z", "left", "n", "1")
-        assert hands.main.tab == "layer"
+        assert hands.main.store.tab == "layer"
         await hands.pilot.resize_terminal(80, 24)
         await hands.press("5", "6")
         assert plot(hands).size.height > 10

@@ -11,10 +11,10 @@ from explorer.facts import TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.tui.pages.training import layer_training_lines, model_training_lines
+from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, step_at, step_of
 from explorer.tui.tabs.roofline import Ranked, point_at, points_of, ranked, roofline_page
-from explorer.tui.tabs.training import layer_training_lines, model_training_lines
-from explorer.tui.tabs.values import activation_lines, weight_lines
 from explorer.tui.text.lines import Line, flow, line_text, line_width
 from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay, spark
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training

@@ -11,8 +11,8 @@ from textual.widgets import Input
 from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
 from explorer.tui.dialogs.history import AskName, DiffScreen, HistoryScreen
-from explorer.tui.main_screen.main import MainScreen
 from explorer.tui.pages.history import state_head, state_lines, state_row
+from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView

@@ -7,19 +7,28 @@ from msgspec.structs import replace
 
 from explorer.base import units
 from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
-from explorer.tui.actions.commands import COMMANDS, TABS, key_table
-from explorer.tui.pages.help import help_lines
+from explorer.tui.commands import COMMANDS
+from explorer.tui.commands.help import KEYS, help_lines, key_table
+from explorer.tui.dialogs.blame import BLAME_KEYS
+from explorer.tui.dialogs.history import HISTORY_KEYS
+from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
+from explorer.tui.dialogs.tile_view import TILE_KEYS
+from explorer.tui.pages.header import header_lines
+from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
+from explorer.tui.tabs import TABS
 from explorer.tui.tabs.diff import diff_entries, diff_headline
-from explorer.tui.tabs.heads import job_line, tab_at, tab_head
+from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tabs.layer import layer_page
-from explorer.tui.tabs.model import header_lines, model_page
+from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.operators import operator_entries, range_text
-from explorer.tui.tabs.plan import plan_lines
 from explorer.tui.text.lines import bar, count_figure, fit, line_text, line_width, middle, text, wrap
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.sites import sites_of
 from explorer.tui.tree.widget import tree_line
+from explorer.tui.widgets.line_view import LIST_KEYS
+from explorer.tui.widgets.plot_view import PLOT_KEYS
+from explorer.tui.widgets.status_line import job_line
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, plan, proof
 
 WIDTHS = (30, 37, 60, 100)
@@ -335,19 +344,19 @@ def test_text_is_cut_to_its_cells() -> None:
 
 
 def test_every_key_is_told_once_and_means_one_thing() -> None:
-    for scope in ("screen", "list", "plot", "tiles", "history"):
-        keys = [key for c in COMMANDS if c.scope == scope for key in c.keys]
+    for table in (COMMANDS, LIST_KEYS, PLOT_KEYS, TILE_KEYS, HISTORY_KEYS, SWEEP_KEYS, BLAME_KEYS):
+        keys = [key for c in table for key in c.keys]
         assert len(keys) == len(set(keys))
     assert len({c.id for c in COMMANDS}) == len(COMMANDS)
-    assert len(key_table()) == len(COMMANDS)
+    assert len(key_table()) == len(KEYS)
     text = said(help_lines(100))
-    assert all(c.title in text and c.shown in text for c in COMMANDS)
+    assert all(c.title in text and c.shown in text for c in KEYS)
 
 
 def test_no_key_is_one_that_terminals_take() -> None:
     taken = {f"ctrl+{k}" for k in "abshijmcz"} | {f"f{i}" for i in range(1, 13)}
-    assert not taken & {key for c in COMMANDS for key in c.keys}
-    assert not [key for c in COMMANDS for key in c.keys if key.startswith("alt+")]
+    assert not taken & {key for c in KEYS for key in c.keys}
+    assert not [key for c in KEYS for key in c.keys if key.startswith("alt+")]
 
 
 @pytest.mark.parametrize("width", [29, 39, 46, 59, 100])

@@ -34,7 +34,8 @@ class Notebook:
 def shown(hands: Hands) -> tuple[Any, ...]:
     main = hands.main
     return (
-        hands.tree(), hands.at(), main.tab, main.exact, main.query_text, hands.strip(PaneHead, "#tree-head"),
+        hands.tree(), hands.at(), main.store.tab, main.store.exact, main.store.query,
+        hands.strip(PaneHead, "#tree-head"),
         main.query_one("#panes").classes, main.app.current_theme.dark,
     )  # fmt: skip
 
@@ -88,8 +89,8 @@ async def test_a_view_of_another_version_or_maker_does_no_harm(view: View) -> No
     async with screen(view=view) as hands:
         assert "714.19 M" in hands.strip(Header)
         assert hands.dialog() == ""
-        assert hands.main.tab == "layer"
-        assert hands.main.query_text != "macs>", "a query that cannot be read is dropped"
+        assert hands.main.store.tab == "layer"
+        assert hands.main.store.query != "macs>", "a query that cannot be read is dropped"
         await hands.press("down", "escape")
         assert hands.at()
 
@@ -109,7 +110,7 @@ async def test_a_state_that_cannot_be_read_any_more_gives_way_to_the_one_before(
         assert len(engine.states.entries) == 2
     engine.states = type(engine.states)(engine.states.entries, 1)
     async with screen(engine, view=View(tab="model")) as hands:
-        assert hands.main.tab == "model"
+        assert hands.main.store.tab == "model"
         assert engine.states.current == 0
         assert "resumed; 1-alexnet.onnx: is cut off" in hands.strip(Status)
 

@@ -19,6 +19,7 @@ from explorer.tui.app import is_remote
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.status_line import StatusLine
 from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
@@ -243,7 +244,7 @@ async def test_tiling_shows_its_counts_before_and_a_verdict_and_the_diff_after()
         assert "Equal: every tile" in hands.dialog()
         await hands.press("enter")
         assert hands.dialog() == ""
-        assert hands.main.tab == "diff"
+        assert hands.main.store.tab == "diff"
         assert "9,216 products" in hands.text("#diff")
         assert "explorer tile alexnet.onnx" in hands.strip(Status)
         assert "tile 64x64x64 · not saved" in hands.strip(Header)
@@ -329,14 +330,14 @@ async def test_a_model_as_it_was_opened_needs_no_proof() -> None:
 
 async def test_the_job_bar_ticks_only_while_a_job_runs() -> None:
     async with screen() as hands:
-        assert hands.main._job_timer is None
+        assert not hands.main.query_one(StatusLine).ticking
         await hands.tile()
         hands.engine.hold.add("verify")
         await hands.press("v")
-        assert hands.main._job_timer is not None
+        assert hands.main.query_one(StatusLine).ticking
         hands.engine.release()
         await hands.rest()
-        assert hands.main._job_timer is None
+        assert not hands.main.query_one(StatusLine).ticking
 
 
 async def test_an_engine_that_dies_is_an_error_and_the_program_lives() -> None:
@@ -459,7 +460,7 @@ async def test_copying_sends_the_command_or_the_layers_path() -> None:
 async def test_the_palette_runs_a_command_by_name() -> None:
     async with screen() as hands:
         await hands.press("colon", *"operators", "enter")
-        assert hands.main.tab == "operators"
+        assert hands.main.store.tab == "operators"
         await hands.press("ctrl+p", "escape")
         assert hands.dialog() == ""
 
@@ -522,7 +523,7 @@ async def test_the_mouse_does_what_the_keys_do() -> None:
         await hands.pilot.click("#tree", offset=(8, 3))
         assert hands.at() == "features.3"
         await hands.pilot.click("#tabs", offset=(12, 0))
-        assert hands.main.tab == "model"
+        assert hands.main.store.tab == "model"
         await hands.pilot.click("KeyBar", offset=(13, 0))
         await hands.rest()
         assert hands.main.query_one("#filter-row").has_class("open")

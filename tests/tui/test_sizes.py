@@ -9,7 +9,7 @@ from textual.widgets import Input
 from explorer.base.errors import Misuse
 from explorer.facts import TensorInfo
 from explorer.tui.dialogs.sizes import SizesDialog
-from explorer.tui.main_screen.main import MainScreen
+from explorer.tui.screen.main import MainScreen
 from explorer.tui.widgets.strips import Header, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from explorer.facts import LeftOver, SitePlan, Tiled, TileSpec
-from explorer.tui.actions.commands import in_scope
-from explorer.tui.dialogs.tile_view import TileView
+from explorer.tui.dialogs.tile_view import TILE_KEYS, TileView
 from explorer.tui.pages.blocks import (
     BESIDE,
     block_at,
@@ -208,7 +207,7 @@ async def test_every_key_of_the_view_moves_within_the_site() -> None:
         assert view.site.name == "classifier.6"
         await hands.press("y")
         assert hands.pilot.app.clipboard.startswith("classifier.6.out[0:1, 0:64] += A[0:1, 0:64]")
-        for command in in_scope("tiles"):
+        for command in TILE_KEYS:
             await hands.pilot.press(command.keys[0])
         assert hands.pilot.app.screen is view
 
@@ -244,7 +243,7 @@ async def test_the_dialog_the_verdict_and_the_diff_lead_to_the_tiles() -> None:
         assert view.site.tile == (64, 64, 32)
         await hands.press("escape")
         await hands.press("enter", "down")
-        assert hands.main.tab == "diff"
+        assert hands.main.store.tab == "diff"
         await hands.press("i")
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)

@@ -9,9 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from explorer.report.text.blame import how
-from explorer.tui.actions.commands import in_scope
 from explorer.tui.dialogs.dialogs import Page
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import fit, safe, wrap
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Header, Status
@@ -19,9 +19,25 @@ from explorer.tui.widgets.strips import Header, Status
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
 
-__all__ = ["BlameScreen"]
+__all__ = ["BLAME_KEYS", "BlameScreen"]
 
 _KEYS = " ←→ value · n p at fault · w worst · Enter layer · i how · Esc back"
+
+
+BLAME_KEYS = key_group(
+    "In the error growth",
+    (
+        "blame_next(1)",
+        ("n",),
+        "n",
+        "Next that adds error",
+        "Of the layers that introduce more than rounding",
+    ),
+    ("blame_next(-1)", ("p",), "p", "The one before", "Of the layers that introduce more than rounding"),
+    ("blame_worst", ("w",), "w", "Worst", "To the largest error"),
+    ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
+    ("blame_copy", ("y",), "y", "Copy", "Send the verdict to the terminal"),
+)
 
 
 class BlameScreen(Screen[str]):
@@ -32,9 +48,9 @@ class BlameScreen(Screen[str]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("blame")),
+        *bindings(BLAME_KEYS),
         Binding("escape,q", "leave", show=False),
-        Binding("question_mark", "help", show=False),
+        Binding("question_mark", "app.help", show=False),
     ]
     AUTO_FOCUS = "#growth"
 
@@ -116,9 +132,3 @@ class BlameScreen(Screen[str]):
     def action_leave(self) -> None:
         """Back."""
         self.dismiss(None)
-
-    def action_help(self) -> None:
-        """All keys."""
-        from explorer.tui.pages.help import help_lines
-
-        self.app.push_screen(Page("Keys", help_lines))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from msgspec import Struct
@@ -16,72 +16,11 @@ from textual.widgets import Input
 
 from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.text_input import text_input
 
-__all__ = ["AskPath", "Choice", "Confirm", "Dialog", "Entry", "Message", "Page", "Pick", "text_input"]
+__all__ = ["AskPath", "Choice", "Confirm", "Dialog", "Message", "Page", "Pick"]
 
 T = TypeVar("T")
-
-
-_EDITS: Mapping[str, Callable[[Input], None]] = {
-    "backspace": Input.action_delete_left,
-    "delete": Input.action_delete_right,
-    "ctrl+w": Input.action_delete_left_word,
-    "ctrl+u": Input.action_delete_left_all,
-    "left": Input.action_cursor_left,
-    "right": Input.action_cursor_right,
-    "home": Input.action_home,
-    "end": Input.action_end,
-}
-
-
-class Entry(Input):
-    """A one-line entry whose keys take effect in the order in which they are typed.
-
-    Textual's own hands what is no letter up to the screen first: of keys that come together, as over a slow
-    line, the letters are then in before the backspace that was typed ahead of them.
-    """
-
-    def insert_text_at_cursor(self, text: str) -> None:
-        """Insert what there is room for."""
-        room = len(text) if not self.max_length else max(0, self.max_length - len(self.value))
-        if room < len(text):
-            self.restricted()
-        if room:
-            super().insert_text_at_cursor(text[:room])
-
-    def on_key(self, event: events.Key) -> None:
-        """Edits at once."""
-        edit = _EDITS.get(event.key)
-        if edit is not None:
-            event.stop()
-            event.prevent_default()
-            edit(self)
-
-
-_LONGEST = 4_097
-"""Characters of an entry: one more than a path may have, so that what was cut names no file. An entry costs a
-key as much as it is long."""
-
-
-def text_input(
-    value: str = "",
-    *,
-    placeholder: str = "",
-    blink: bool = False,
-    id: str | None = None,
-    longest: int = _LONGEST,
-) -> Input:
-    """A one-line entry; its cursor blinks only where that costs nothing."""
-    entry = Entry(
-        value=value,
-        placeholder=placeholder,
-        compact=True,
-        id=id,
-        select_on_focus=False,
-        max_length=longest,
-    )
-    entry.cursor_blink = blink
-    return entry
 
 
 class Dialog(ModalScreen[T], Generic[T]):
@@ -89,7 +28,7 @@ class Dialog(ModalScreen[T], Generic[T]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", show=False),
-        Binding("o", "reopen", show=False),
+        Binding("o", "app.reopen", show=False),
     ]
     TITLE_TEXT = ""
     HINT = "Esc close"
@@ -108,13 +47,6 @@ class Dialog(ModalScreen[T], Generic[T]):
     def action_close(self) -> None:
         """Close without an answer."""
         self.dismiss(None)
-
-    async def action_reopen(self) -> None:
-        """Open a model that is not open, whatever this dialog said of it."""
-        main = self.app.screen_stack[0]
-        if getattr(main, "analysis", self) is None:
-            self.dismiss(None)
-            self.app.call_later(main.run_action, "reopen")
 
 
 class Page(Dialog[bool]):

@@ -12,21 +12,45 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input
 
-from explorer.tui.actions.commands import in_scope
-from explorer.tui.dialogs.dialogs import Dialog, Page, text_input
+from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.pages.history import state_head, state_lines, state_name, state_row
 from explorer.tui.tabs.diff import diff_entries
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import Header, PaneHead, Status
+from explorer.tui.widgets.text_input import text_input
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History
 
-__all__ = ["AskName", "DiffScreen", "HistoryScreen", "Wish"]
+__all__ = ["HISTORY_KEYS", "AskName", "DiffScreen", "HistoryScreen", "Wish"]
 
 _KEYS = " Enter go · c compare · v prove · n name · s script · Esc"
+
+
+HISTORY_KEYS = key_group(
+    "In the history",
+    ("go", ("enter",), "Enter", "Go there", "The state becomes the current model"),
+    (
+        "mark",
+        ("c",),
+        "c",
+        "Compare",
+        "Marks a state; on a second one, shows what changed between the two",
+    ),
+    (
+        "prove",
+        ("v",),
+        "v",
+        "Prove",
+        "That it computes what the marked one does, or the model as it was opened",
+    ),
+    ("rename", ("n",), "n", "Name", "What to call the state"),
+    ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
+    ("copy_command", ("y",), "y", "Copy", "Send the command that made the state to the terminal"),
+)
 
 
 class Wish(Struct, frozen=True):
@@ -101,9 +125,9 @@ class HistoryScreen(Screen[Wish]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("history")),
+        *bindings(HISTORY_KEYS),
         Binding("escape,q", "leave", show=False),
-        Binding("question_mark", "help", show=False),
+        Binding("question_mark", "app.help", show=False),
     ]
     AUTO_FOCUS = "#states"
 
@@ -238,12 +262,6 @@ class HistoryScreen(Screen[Wish]):
         """Back."""
         self.dismiss(None)
 
-    def action_help(self) -> None:
-        """All keys."""
-        from explorer.tui.pages.help import help_lines
-
-        self.app.push_screen(Page("Keys", help_lines))
-
 
 class DiffScreen(Screen[None]):
     """What changed between any two states.
@@ -275,13 +293,7 @@ class DiffScreen(Screen[None]):
         changes.set_entries(diff_entries(self._changes, self._exact))
         keys = " ↑↓ Enter open a row · Esc back to the history"
         self.query_one(Status).show(lambda width: (((fit(keys, width), "dim"),),))
-        self.call_after_refresh(self._to_first)
-
-    def _to_first(self) -> None:
-        """Put the cursor on the first row that opens, unless that would scroll the summary away."""
-        changes = self.query_one(FoldList)
-        first = changes.first_foldable()
-        changes.move_to(first if first < changes.size.height else 0)
+        self.call_after_refresh(changes.to_first_foldable)
 
     def action_leave(self) -> None:
         """Back."""

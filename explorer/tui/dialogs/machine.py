@@ -15,10 +15,11 @@ from explorer.base import units
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.facts.roofline import Machine
 from explorer.settings import machines
-from explorer.tui.dialogs.dialogs import Dialog, text_input
+from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import Line, safe, wrap
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.text_input import text_input
 
 __all__ = ["MachineDialog"]
 

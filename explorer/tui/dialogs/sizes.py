@@ -13,9 +13,10 @@ from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
 from explorer.settings.parse import parse_count
-from explorer.tui.dialogs.dialogs import Dialog, text_input
+from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import middle, safe, wrap
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.text_input import text_input
 
 __all__ = ["SizesDialog"]
 

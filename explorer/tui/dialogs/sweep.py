@@ -18,10 +18,11 @@ from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepSpec, combinations, tiles_of
 from explorer.settings import machines
 from explorer.settings.parse import parse_sizes, parse_tiles
-from explorer.tui.dialogs.dialogs import Dialog, text_input
+from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import safe, wrap
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.text_input import text_input
 
 __all__ = ["Asked", "SweepDialog"]
 

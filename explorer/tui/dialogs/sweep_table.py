@@ -27,17 +27,18 @@ from explorer.facts.sweep import (
     ordered,
     with_front,
 )
-from explorer.tui.actions.commands import in_scope
-from explorer.tui.actions.jobs import Door, Jobs
-from explorer.tui.dialogs.dialogs import AskPath, Confirm, Message, Page
+from explorer.report.table_file import write_sweep
+from explorer.tui.dialogs.dialogs import AskPath, Confirm, Message
 from explorer.tui.dialogs.sweep import Asked, SweepDialog
 from explorer.tui.pages.sweep import Chart, Field, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
-from explorer.tui.tabs.heads import job_line
+from explorer.tui.state.jobs import EngineProtocol, Jobs
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.status_line import job_line
 from explorer.tui.widgets.strips import Header, PaneHead, Status
 
-__all__ = ["Found", "SweepScreen"]
+__all__ = ["SWEEP_KEYS", "Found", "SweepScreen"]
 
 BESIDE = 112
 """Columns from which on table and plot stand beside each other."""
@@ -48,6 +49,20 @@ _AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
 _TICK, _TICK_REMOTE = 0.5, 2.0
 _KEYS = " Enter tiles  s sort  f front  x axes  p plot  n more  w write  Esc stop, back  ? keys"
 _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
+
+
+SWEEP_KEYS = key_group(
+    "In the sweep",
+    ("sweep_apply", ("enter",), "Enter", "Tile so", "The tiling under the cursor, proved as always"),
+    ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, products, ..."),
+    ("sweep_sort(-1)", ("S",), "S", "Sort by the figure before", "The same, the other way round"),
+    ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),
+    ("sweep_front", ("f",), "f", "Only the front", "Tilings that nothing else beats, or all"),
+    ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),
+    ("sweep_plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
+    ("more", ("n",), "n", "More…", "Other tiles, another machine, proofs"),
+    ("sweep_write", ("w",), "w", "Write…", "The tilings as CSV or JSON"),
+)
 
 
 class Found(Struct):
@@ -108,7 +123,7 @@ class SweepScreen(Screen[TileSpec]):
 
     Args:
         source: The model's name.
-        door: The engine.
+        engine: Answers.
         found: What was shown before; what is found is written into it.
         base: Sites and rules that all tilings have in common.
         hardware: The machine that was chosen or typed last, wherever that was.
@@ -116,10 +131,10 @@ class SweepScreen(Screen[TileSpec]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("sweep")),
+        *bindings(SWEEP_KEYS),
         Binding("escape", "stop", show=False),
         Binding("q", "leave", show=False),
-        Binding("question_mark", "help", show=False),
+        Binding("question_mark", "app.help", show=False),
     ]
     AUTO_FOCUS = "#sweep-rows"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
@@ -130,7 +145,7 @@ class SweepScreen(Screen[TileSpec]):
     def __init__(
         self,
         source: str,
-        door: Door,
+        engine: EngineProtocol,
         found: Found,
         base: TileSpec,
         *,
@@ -140,7 +155,7 @@ class SweepScreen(Screen[TileSpec]):
         super().__init__()
         self._source, self._found, self._base, self._remote = source, found, base, remote
         self._hardware = hardware
-        self._jobs = Jobs(door, self._show_status)
+        self._jobs = Jobs(engine, self._show_status)
         self._open: list[tuple[int, int, int]] = []
         self._said = ""
         self._plotted = False
@@ -415,8 +430,6 @@ class SweepScreen(Screen[TileSpec]):
             go(True)
 
     async def _do_write(self, path: str) -> None:
-        from explorer.tui.actions.export import write_sweep
-
         asked = self._found.asked
         hardware = (asked.hardware if asked is not None else None) or Hardware()
         rows = ordered(self._found.rows, self._found.by, reverse=self._found.reverse)
@@ -426,12 +439,6 @@ class SweepScreen(Screen[TileSpec]):
             self.app.push_screen(Message("Write", str(error)), lambda _: self._ask_path(path))
             return
         self._say(f"{len(rows):,} tilings written to {path}")
-
-    def action_help(self) -> None:
-        """All keys."""
-        from explorer.tui.pages.help import help_lines
-
-        self.app.push_screen(Page("Keys", help_lines))
 
 
 def _mark(row: SweepRow) -> tuple[Any, str]:

@@ -19,12 +19,13 @@ from explorer.facts.cost import Hardware, PlanCost, SiteCost
 from explorer.facts.roofline import Machine
 from explorer.settings import machines
 from explorer.settings.parse import parse_tile
-from explorer.tui.dialogs.dialogs import Dialog, Entry, Page
+from explorer.tui.dialogs.dialogs import Dialog, Page
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.text_input import TextInput
 
 __all__ = ["AskCost", "AskPlan", "Figures", "Made", "TileDialog"]
 
@@ -40,7 +41,7 @@ _PAUSE = 0.15
 """Seconds without a key before the plan is asked for again."""
 
 
-class _TileEntry(Entry):
+class _TileEntry(TextInput):
     """Takes what a tile is written with; any other letter is a key of the dialog."""
 
     def __init__(self, tile: Sequence[int]) -> None:

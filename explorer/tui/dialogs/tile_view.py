@@ -12,7 +12,6 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.screen import Screen
 
-from explorer.tui.actions.commands import in_scope
 from explorer.tui.pages.blocks import (
     BESIDE,
     block_at,
@@ -23,6 +22,7 @@ from explorer.tui.pages.blocks import (
     site_lines,
 )
 from explorer.tui.pages.tile_blocks import Blocks, Place
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Header, Status
@@ -30,7 +30,67 @@ from explorer.tui.widgets.strips import Header, Status
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
 
-__all__ = ["TileView"]
+__all__ = ["TILE_KEYS", "TileView"]
+
+
+TILE_KEYS = key_group(
+    "In the tile view",
+    ("tile_step('col', -1)", ("left", "h"), "← h", "Block to the left", "One column of blocks back"),
+    ("tile_step('col', 1)", ("right", "l"), "→ l", "Block to the right", "One column of blocks on"),
+    ("tile_step('row', -1)", ("up", "k"), "↑ k", "Block above", "One row of blocks up"),
+    ("tile_step('row', 1)", ("down", "j"), "↓ j", "Block below", "One row of blocks down"),
+    ("tile_page(-1)", ("pageup",), "PgUp", "A tenth back", "Of the rows, or of the columns of one row"),
+    (
+        "tile_page(1)",
+        ("pagedown", "space"),
+        "PgDn",
+        "A tenth on",
+        "Of the rows, or of the columns of one row",
+    ),
+    ("tile_edge('col', 0)", ("home",), "Home", "First block of the row", "To the left edge"),
+    ("tile_edge('col', 1)", ("end",), "End", "Last block of the row", "To the right edge"),
+    ("tile_edge('row col', 0)", ("g",), "g", "First block", "To the upper left"),
+    ("tile_edge('row col', 1)", ("G",), "G", "Last block", "To the lower right, where edges meet"),
+    (
+        "tile_step('depth', -1)",
+        ("left_square_bracket",),
+        "[",
+        "Slice before",
+        "One product of the block back",
+    ),
+    (
+        "tile_step('depth', 1)",
+        ("right_square_bracket",),
+        "]",
+        "Next slice",
+        "One product of the block on",
+    ),
+    (
+        "tile_jump('depth', -1)",
+        ("left_curly_bracket",),
+        "{",
+        "A tenth less deep",
+        "Of the block's products",
+    ),
+    ("tile_jump('depth', 1)", ("right_curly_bracket",), "}", "A tenth deeper", "Of the block's products"),
+    (
+        "tile_step('batch', -1)",
+        ("comma",),
+        ",",
+        "Product before",
+        "Of a site with several: heads, groups",
+    ),
+    (
+        "tile_step('batch', 1)",
+        ("full_stop",),
+        ".",
+        "Next product",
+        "Of a site with several: heads, groups",
+    ),
+    ("tile_site(1)", ("n",), "n", "Next site", "Of those that are tiled together"),
+    ("tile_site(-1)", ("p",), "p", "Site before", "Of those that are tiled together"),
+    ("tile_copy", ("y",), "y", "Copy", "Send the chosen product, in words, to the terminal"),
+)
 
 
 class _Pane(LineView):
@@ -71,9 +131,9 @@ class TileView(Screen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("tiles")),
+        *bindings(TILE_KEYS),
         Binding("escape,q", "leave", show=False),
-        Binding("question_mark", "help", show=False),
+        Binding("question_mark", "app.help", show=False),
     ]
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
@@ -167,13 +227,6 @@ class TileView(Screen[None]):
     def action_leave(self) -> None:
         """Back to where it was opened."""
         self.dismiss(None)
-
-    def action_help(self) -> None:
-        """All keys."""
-        from explorer.tui.dialogs.dialogs import Page
-        from explorer.tui.pages.help import help_lines
-
-        self.app.push_screen(Page("Keys", help_lines))
 
     def on__pane_clicked(self, event: _Pane.Clicked) -> None:
         """A click on a block chooses it."""

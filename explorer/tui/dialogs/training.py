@@ -11,14 +11,15 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from explorer.facts.training import OPTIMIZERS, Optimizer
-from explorer.tui.dialogs.dialogs import Dialog, text_input
+from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import Line, wrap
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.text_input import text_input
 
-__all__ = ["TrainingDialog", "parse_batch"]
+__all__ = ["TrainingDialog", "TrainingRequest", "parse_batch"]
 
-Asked = tuple[str, int | None, Optimizer]
+TrainingRequest = tuple[str, int | None, Optimizer]
 
 
 def parse_batch(text: str) -> int | None:
@@ -35,7 +36,7 @@ def parse_batch(text: str) -> int | None:
     return batch
 
 
-class TrainingDialog(Dialog[Asked]):
+class TrainingDialog(Dialog[TrainingRequest]):
     """Asks for a training step; answers with the batch as typed, as a number, and the optimizer.
 
     Args:
@@ -76,7 +77,7 @@ class TrainingDialog(Dialog[Asked]):
     def _tell(self) -> None:
         """What the optimizer keeps, or what is wrong with the batch."""
         view = self.query_one("#said", LineView)
-        if self._asked() is None:
+        if self._request() is None:
             view.show(lambda width: _said("The batch is a number above 0, or nothing.", width, "bad"))
             return
         kept = OPTIMIZERS[self._chosen()]
@@ -88,7 +89,7 @@ class TrainingDialog(Dialog[Asked]):
     def _chosen(self) -> Optimizer:
         return list(OPTIMIZERS)[self.query_one(Options).index]
 
-    def _asked(self) -> Asked | None:
+    def _request(self) -> TrainingRequest | None:
         text = self.query_one("#batch", Input).value
         try:
             return text, parse_batch(text), self._chosen()
@@ -97,9 +98,9 @@ class TrainingDialog(Dialog[Asked]):
 
     def action_apply(self) -> None:
         """Count it."""
-        asked = self._asked()
-        if asked is not None:
-            self.dismiss(asked)
+        request = self._request()
+        if request is not None:
+            self.dismiss(request)
 
 
 def _said(text: str, width: int, role: str) -> list[Line]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.lines import (
     BLANK,
     Line,
@@ -18,12 +19,12 @@ from explorer.tui.text.lines import (
     signed,
     wrap,
 )
-from explorer.tui.widgets.fold_list import Entry
+from explorer.tui.widgets.fold_list import FoldEntry, FoldList
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, NodeDiff, OpDiff, Totals
 
-__all__ = ["diff_entries", "diff_headline"]
+__all__ = ["DiffTab", "diff_entries", "diff_headline"]
 
 _MARKS = {
     "added": ("+", "good"),
@@ -33,6 +34,40 @@ _MARKS = {
     "tiled": ("▦", "accent"),
     "merged": ("▣", "accent"),
 }
+
+
+class DiffTab(Tab[FoldList]):
+    """What changed against the model as it was opened."""
+
+    def paint(self) -> None:
+        """The changes, or why there are none."""
+        store = self.store
+        if store.changes is not None:
+            self.view.set_entries(diff_entries(store.changes, store.exact), keep=True)
+        else:
+            opened = ("This is the model as it was opened.", "Press t to tile it.")
+            said = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
+            self.view.set_entries([FoldEntry(partial(_dim, word)) for word in said])
+
+    def opened(self) -> None:
+        """Compare, if there is something to compare with."""
+        if self.store.changes is None and self.store.can_compare:
+            self.ask("diff")
+
+    @property
+    def node(self) -> str:
+        """The node of the row under the cursor, if that is where the user is."""
+        view, changes = self.view, self.store.changes
+        if not view.has_focus or changes is None:
+            return ""
+        # the nodes are the last of its entries
+        at = view.current_entry - (view.entry_count - len(changes.nodes))
+        node = changes.nodes[at] if at >= 0 else None
+        return "" if node is None else node.before or node.after or ""
+
+
+def _dim(word: str, width: int) -> Line:
+    return ((fit(word, width), "dim"),)
 
 
 def diff_headline(diff: Diff) -> str:
@@ -50,16 +85,16 @@ def diff_headline(diff: Diff) -> str:
     )
 
 
-def diff_entries(diff: Diff, exact: bool) -> list[Entry]:
+def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:
     """Summary by operator, cost before and after, then a row a difference."""
     entries = [_plain(((diff_headline(diff), "strong"),)), _plain(BLANK)]
     if diff.summary:
-        entries.append(Entry(_summary_head))
-        entries.extend(Entry(partial(_summary_row, row)) for row in diff.summary)
+        entries.append(FoldEntry(_summary_head))
+        entries.extend(FoldEntry(partial(_summary_row, row)) for row in diff.summary)
         entries.append(_plain(BLANK))
-    entries.append(Entry(_cost_head))
+    entries.append(FoldEntry(_cost_head))
     entries.extend(
-        Entry(partial(_cost_row, *row, _signs(diff, row[0]), exact))
+        FoldEntry(partial(_cost_row, *row, _signs(diff, row[0]), exact))
         for row in _costs(diff.totals_before, diff.totals_after)
     )
     said = {"": "", ">= ": "not all is known: sums are lower bounds"}
@@ -68,12 +103,12 @@ def diff_entries(diff: Diff, exact: bool) -> list[Entry]:
             entries.append(_plain(((text, "warn"),)))
     if diff.nodes:
         entries += [_plain(BLANK), _plain(head("Nodes"))]
-        entries.extend(Entry(partial(_node_row, node), partial(_node_body, node)) for node in diff.nodes)
+        entries.extend(FoldEntry(partial(_node_row, node), partial(_node_body, node)) for node in diff.nodes)
     return entries
 
 
-def _plain(line: Line) -> Entry:
-    return Entry(lambda width: line)
+def _plain(line: Line) -> FoldEntry:
+    return FoldEntry(lambda width: line)
 
 
 def _name_width(width: int, columns: int, each: int) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from explorer.base import units
+from explorer.tui.pages.outline import outline_page, range_page, run_lines
+from explorer.tui.pages.tensors import attribute_lines, tensor_lines
+from explorer.tui.pages.training import layer_training_lines
+from explorer.tui.tabs.tab import Tab, note_page
 from explorer.tui.text.lines import (
     BLANK,
     Line,
@@ -14,19 +18,75 @@ from explorer.tui.text.lines import (
     count_figure,
     doubt,
     field,
-    fit,
     head,
-    middle,
     safe,
     wrap,
 )
+from explorer.tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer, TensorInfo, Totals
+    from explorer.facts import Layer, Totals
 
-__all__ = ["attribute_lines", "layer_page", "tensor_lines", "value_text"]
+__all__ = [
+    "LayerTab",
+    "layer_page",
+]
 
-_MAX_TENSORS = 200
+
+class LayerTab(Tab[LineView]):
+    """What is known of the layer under the cursor."""
+
+    _path = ""
+
+    def paint_outline(self) -> None:
+        """The row under the cursor, as the header has it."""
+        model, row, exact = self.tree.model, self.tree.current_row, self.store.exact
+        if row is not None:
+            self.view.show(lambda width: outline_page(model, row, width, exact))
+
+    def paint(self) -> None:
+        """The layer, the first block of a run, or a range."""
+        assert self.store.analysis is not None
+        totals, exact = self.store.analysis.info.totals, self.store.exact
+        chosen, model, row = self.tree.chosen, self.tree.model, self.tree.current_row
+        if not chosen or row is None:
+            self.view.show(note_page("No layer matches the filter"))
+            return
+        if model.is_range(row):
+            self._path = ""
+            self.view.show(lambda width: range_page(model, row, width, exact), top=True)
+            return
+        more = self._examined(chosen[0].path)
+        if len(chosen) > 1:
+            more.insert(0, lambda width: run_lines(model, row, width, exact))
+        another, self._path = chosen[0].path != self._path, chosen[0].path
+        self.view.show(lambda width: layer_page(chosen, totals, width, exact, more), top=another)
+
+    def _examined(self, path: str) -> list[Callable[[int], list[Line]]]:
+        """What was computed on demand of a layer, as parts of its page."""
+        seen, exact = self.store.examined, self.store.exact
+        # over SSH histograms are sent once, when they are asked for
+        brief = self.store.remote and path != self.store.asked_path
+        parts: list[Callable[[int], list[Line]]] = []
+        if not (seen.weights or seen.activations or seen.training):
+            return parts
+        from explorer.tui.pages.values import (  # with plots, when they are asked for
+            activation_lines,
+            weight_lines,
+        )
+
+        if (weights := seen.weights.get(path)) is not None:
+            parts.append(lambda width: weight_lines(*weights, width, exact, brief=brief))
+        if (activations := seen.activations.get(path)) is not None:
+            parts.append(lambda width: activation_lines(*activations, width, exact, brief=brief))
+        if (training := seen.training) is not None:
+            span = self.tree.span
+            parts.append(lambda width: layer_training_lines(training, *span, width, exact))
+        return parts
+
+    def follow(self) -> None:
+        """Another layer is another page."""
+        (self.paint_outline if self.store.analysis is None else self.paint)()
 
 
 def layer_page(
@@ -131,49 +191,3 @@ def _figure(said: str, value: int | None, least: bool = False) -> Span:
     if least and value is not None:
         return (f"≥ {said}", "warn")
     return (said, "warn" if value is None else "number" if value else "dim")
-
-
-def tensor_lines(tensors: Sequence[TensorInfo], width: int) -> list[Line]:
-    """A tensor a line: name, dtype, shape; two lines where they do not fit beside each other."""
-    lines: list[Line] = []
-    shown = tensors[:_MAX_TENSORS]
-    longest = max((len(safe(t.name)) for t in shown), default=0)
-    name_width = min(longest, max(8, width - 2 - 32))
-    for tensor in shown:
-        name, shape = safe(tensor.name) or "(unnamed)", units.shape_text(tensor.shape)
-        kind = tensor.dtype or "?"
-        shape += " at most" if tensor.origin == "bound" else ""
-        if len(name) <= name_width and 2 + name_width + 2 + len(kind) + 1 + len(shape) <= width:
-            spans = ((f" {fit(name, name_width)}  ", "text"), (kind + " ", "dim"), (shape, "number"))
-            lines.append(spans)
-        else:
-            lines.append(((f" {middle(name, width - 1)}", "text"),))
-            lines.extend(wrap((("   ", "text"), (kind + " ", "dim"), (shape, "number")), width, 3))
-        if tensor.conflict:
-            lines.extend(wrap((("   ", "text"), (f"conflict: {safe(tensor.conflict)}", "warn")), width, 3))
-    if len(tensors) > len(shown):
-        lines.append(((f" {len(shown):,} of {len(tensors):,} shown", "dim"),))
-    return lines
-
-
-def attribute_lines(attributes: Mapping[str, Any], width: int) -> list[Line]:
-    """An attribute a line."""
-    label_width = min(max((len(safe(name)) for name in attributes), default=0) + 3, 20)
-    lines: list[Line] = []
-    for name, value in attributes.items():
-        label = fit(" " + safe(name), label_width - 1) + " "
-        lines.extend(field(label, ((value_text(value), "number"),), width, label_width=label_width))
-    return lines
-
-
-def value_text(value: Any) -> str:
-    """An attribute's value in words, long ones cut."""
-    if isinstance(value, float):
-        said = f"{value:g}"
-    elif isinstance(value, (list, tuple)):
-        said = "[" + ", ".join(value_text(v) for v in value[:16]) + (", …]" if len(value) > 16 else "]")
-    elif isinstance(value, bytes):
-        said = value[:200].decode("utf-8", "backslashreplace")
-    else:
-        said = str(value)
-    return safe(said[:400] + ("…" if len(said) > 400 else ""))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base import units
 from explorer.report.text.costs import live_at
+from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.lines import (
     BLANK,
     Line,
@@ -26,9 +27,44 @@ from explorer.tui.text.plot import area, columns_of, framed
 if TYPE_CHECKING:
     from explorer.facts.memory import Lifetime, Memory
 
-__all__ = ["memory_page", "step_at", "step_of"]
+__all__ = ["MemoryTab", "memory_page", "step_at", "step_of"]
 
 _MOST = 200
+
+
+class MemoryTab(PlotTab):
+    """Memory over the steps of the model."""
+
+    id = "memory"
+    work = "following the tensors"
+
+    def paint(self) -> None:
+        """The timeline, with its cursor at the peak at first."""
+        memory, exact, view = self.answer, self.store.exact, self.view
+        if memory is None:
+            self.show_wait()
+            return
+        fresh = view.count != len(memory.steps)
+        view.show_plot(
+            lambda at, width, height: memory_page(memory, at, width, height, exact),
+            len(memory.steps),
+            memory.peak_step if fresh else view.cursor,
+            lambda x, y, width, height: step_at(memory, (x, y), width, height, exact),
+        )
+
+    def step_of(self, first: int, last: int) -> int | None:
+        """The first step that runs one of the layers."""
+        return step_of(self.answer, first, last)
+
+    def chosen(self, at: int) -> int | None:
+        """The layer that a step runs."""
+        layer: int | None = self.answer.steps[at].layer if self.answer is not None else None
+        return layer
+
+    def to_peak(self) -> None:
+        """Put the cursor at the peak."""
+        if self.answer is not None:
+            self.view.move_to(self.answer.peak_step)
 
 
 def step_of(memory: Memory, first: int, last: int) -> int | None:

@@ -1,12 +1,17 @@
-"""The Model tab and the header: the whole model in figures, and what was assumed to get them."""
+"""The Model tab: the whole model in figures, and what was assumed to get them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.tui.tabs.layer import tensor_lines, value_text
+from explorer.tui.pages.header import sizes_of
+from explorer.tui.pages.outline import header_page
+from explorer.tui.pages.tensors import tensor_lines, value_text
+from explorer.tui.pages.training import model_training_lines
+from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.lines import (
     BLANK,
     Line,
@@ -16,82 +21,45 @@ from explorer.tui.text.lines import (
     field,
     fit,
     head,
-    line_width,
     safe,
     signed,
     wrap,
 )
-from explorer.tui.text.lines import middle as cut_middle
+from explorer.tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
-    from explorer.facts import History, Info, Tiled, Totals
+    from explorer.facts import History, Info, ModelInfo, Tiled, Totals
 
-__all__ = ["header_lines", "model_page", "short_name", "sizes_of"]
+__all__ = ["ModelTab", "model_page"]
 
 
 _MOST_LEFT = 50
 """Kinds of operators left beside the tiles that are listed."""
 
 
-def short_name(source: str) -> str:
-    """What a model is called in the header: the file's name without its folder."""
-    return safe(source.rstrip("/").rsplit("/", 1)[-1]) or safe(source)
+class ModelTab(Tab[LineView]):
+    """The whole model in figures."""
 
+    def paint_outline(self) -> None:
+        """What the header says."""
+        outlined = self.store.outlined
+        assert outlined is not None
+        self.view.show(lambda width: header_page(outlined.header, width))
 
-def header_lines(name: str, info: Info | None, note: str, exact: bool, width: int) -> tuple[Line, Line]:
-    """Two lines: what is open, and its totals."""
-    title: list[Span] = [(" ", "text")]
-    if info is None:
-        return ((*title, (cut_middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
-    about = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
-    about += [f"{name}={'?' if size is None else size}" for name, size in sizes_of(info).items()]
-    right = note
-    room = width - len(right) - 4
-    title.append((cut_middle(name, max(12, room - 12)), "strong"))
-    title.append((fit("  " + safe(" · ".join(about)), max(0, room - line_width(title))), "dim"))
-    gap = max(1, width - line_width(title) - len(right) - 1)
-    title += [(" " * gap, "text"), (right, "accent")]
-    return tuple(title), _totals(info.totals, exact, width)
-
-
-def _dims(info: Info) -> Mapping[str, object]:
-    dims = info.assumptions.get("dims", {})
-    return dims if isinstance(dims, Mapping) else {}
-
-
-def sizes_of(info: Info) -> dict[str, int | None]:
-    """Dimensions that have a name, and their sizes; None for what nobody bound: what needs it is unknown."""
-    named = dict.fromkeys(d for t in info.model.inputs for d in t.shape or () if isinstance(d, str))
-    bound = {str(name): size for name, size in _dims(info).items() if isinstance(size, int)}
-    return {**named, **bound}
-
-
-def _totals(totals: Totals, exact: bool, width: int) -> Line:
-    covered = totals.coverage
-    role = "warn" if totals.sign else "number"
-    items = [
-        ("MACs", signed(totals.sign, count_figure(totals.macs, exact), totals.macs), role),
-        ("params", count_figure(totals.params, exact), "number"),
-        ("weights", bytes_figure(totals.weight_bytes, exact), "number"),
-        (
-            "peak",
-            signed(
-                totals.sign, bytes_figure(totals.activation_bytes_peak, exact), totals.activation_bytes_peak
-            ),
-            role,
-        ),
-        ("known", units.reached_text(covered), "number" if covered >= 1 else "warn"),
-    ]
-    if covered < 1:  # what qualifies the figures must not be what a narrow terminal cuts off
-        items.insert(1, items.pop())
-    spans: list[Span] = [(" ", "text")]
-    gap = "   " if sum(len(a) + len(b) + 1 for a, b, _ in items) + 13 < width else "  "
-    for i, (label, value, role) in enumerate(items):
-        item = ((label + " ", "dim"), (value, role))
-        if i and line_width((*spans, *item)) + len(gap) > width:
-            break
-        spans += [(gap if i else "", "text"), *item]
-    return tuple(spans)
+    def paint(self) -> None:
+        """The totals, and what a training step costs if that was asked for."""
+        store = self.store
+        assert store.analysis is not None
+        info, history, exact, training = (
+            store.analysis.info,
+            store.history,
+            store.exact,
+            store.examined.training,
+        )
+        more = None if training is None else partial(model_training_lines, training, exact=exact)
+        self.view.show(
+            lambda width: model_page(info, history, width, exact, more and (lambda room: more(width=room)))
+        )
 
 
 def model_page(
@@ -107,51 +75,9 @@ def model_page(
     """
     width = width - 1
     model, totals = info.model, info.totals
-    lines: list[Line] = []
-    lines.extend(wrap(((" ", "text"), (safe(model.source), "strong")), width, 1))
-    about = [model.format] + ([f"opset {model.opset}"] if model.opset else [])
-    about += [f"{units.bytes_text(model.file_bytes)} on disk"] if model.file_bytes is not None else []
-    about += [safe(model.producer)] if model.producer else []
-    lines.extend(wrap(((" ", "text"), (" · ".join(about), "accent")), width, 1))
-    lines.append(BLANK)
-    counts = (
-        ("MACs", totals.macs),
-        ("FLOPs", totals.flops),
-        ("elementwise", totals.elementwise_ops),
-        ("params", totals.params),
-        ("trainable", totals.trainable_params),
-    )
-    sizes = (
-        ("weights", totals.weight_bytes),
-        ("activ. peak", totals.activation_bytes_peak),
-        ("activ. sum", totals.activation_bytes_sum),
-        ("reads", totals.bytes_read),
-        ("writes", totals.bytes_written),
-    )
-    whole = ("params", "trainable", "weights")
-    for label, value in counts:
-        if label != "trainable" or value is not None:
-            said = signed("" if label in whole else totals.sign, count_figure(value, exact), value)
-            lines.extend(_figure(label, said, value, width))
-        if label == "MACs" and info.tiled is not None:
-            lines.extend(field("", _tiled_share(info.tiled), width))
-    for label, value in sizes:
-        said = signed("" if label in whole else totals.sign, bytes_figure(value, exact), value)
-        lines.extend(_figure(label, said, value, width))
-        if label == "reads" and totals.weight_bytes_read is not None and value is not None:
-            weights = bytes_figure(totals.weight_bytes_read, exact)
-            others = bytes_figure(value - totals.weight_bytes_read, exact)
-            lines.extend(field("", ((f"{weights} weights, {others} activations", "dim"),), width))
-    if totals.kv_cache_bytes is not None:
-        said = bytes_figure(totals.kv_cache_bytes, exact)
-        lines.extend(_figure("KV cache", said, totals.kv_cache_bytes, width))
-    if totals.activation_bytes_functional:
-        said = bytes_figure(totals.activation_bytes_functional, exact)
-        lines.extend(
-            field(
-                " functional", ((said, "number"), (" of functional operators, not in the sum", "dim")), width
-            )
-        )
+    lines = _about(model, width)
+    lines += _counts(info, width, exact)
+    lines += _bytes(totals, width, exact)
     lines.extend(field(" operators", ((f"{totals.nodes:,}", "number"),), width))
     known: Span = (units.reached_text(totals.coverage), "number" if totals.coverage >= 1 else "warn")
     lines.extend(field(" coverage", (known, (_COVERED[totals.status], "dim")), width))
@@ -174,12 +100,72 @@ def model_page(
     if model.sha256:
         lines += [BLANK, *wrap(((" sha256 ", "dim"), (model.sha256, "dim")), width, 8)]
     if history is not None and len(history.entries) > 1:
-        lines += [BLANK, head(" History")]
-        for i, entry in enumerate(history.entries):
-            mark = "●" if i == history.current else "○"
-            saved = f"  saved as {safe(entry.saved)}" if entry.saved else ""
-            role = "text" if i <= history.current else "dim"
-            lines.extend(wrap(((f" {mark} ", "accent"), (safe(entry.label), role), (saved, "dim")), width, 3))
+        lines += [BLANK, head(" History"), *_states(history, width)]
+    return lines
+
+
+def _about(model: ModelInfo, width: int) -> list[Line]:
+    lines = wrap(((" ", "text"), (safe(model.source), "strong")), width, 1)
+    about = [model.format] + ([f"opset {model.opset}"] if model.opset else [])
+    about += [f"{units.bytes_text(model.file_bytes)} on disk"] if model.file_bytes is not None else []
+    about += [safe(model.producer)] if model.producer else []
+    return [*lines, *wrap(((" ", "text"), (" · ".join(about), "accent")), width, 1), BLANK]
+
+
+_STORED = ("params", "trainable", "weights")
+"""Figures that are exact whatever is not known of the operators."""
+
+
+def _counts(info: Info, width: int, exact: bool) -> list[Line]:
+    totals = info.totals
+    lines: list[Line] = []
+    for label, value in (
+        ("MACs", totals.macs),
+        ("FLOPs", totals.flops),
+        ("elementwise", totals.elementwise_ops),
+        ("params", totals.params),
+        ("trainable", totals.trainable_params),
+    ):
+        if label != "trainable" or value is not None:
+            said = signed("" if label in _STORED else totals.sign, count_figure(value, exact), value)
+            lines.extend(_figure(label, said, value, width))
+        if label == "MACs" and info.tiled is not None:
+            lines.extend(field("", _tiled_share(info.tiled), width))
+    return lines
+
+
+def _bytes(totals: Totals, width: int, exact: bool) -> list[Line]:
+    lines: list[Line] = []
+    for label, value in (
+        ("weights", totals.weight_bytes),
+        ("activ. peak", totals.activation_bytes_peak),
+        ("activ. sum", totals.activation_bytes_sum),
+        ("reads", totals.bytes_read),
+        ("writes", totals.bytes_written),
+    ):
+        said = signed("" if label in _STORED else totals.sign, bytes_figure(value, exact), value)
+        lines.extend(_figure(label, said, value, width))
+        if label == "reads" and totals.weight_bytes_read is not None and value is not None:
+            weights = bytes_figure(totals.weight_bytes_read, exact)
+            others = bytes_figure(value - totals.weight_bytes_read, exact)
+            lines.extend(field("", ((f"{weights} weights, {others} activations", "dim"),), width))
+    if totals.kv_cache_bytes is not None:
+        said = bytes_figure(totals.kv_cache_bytes, exact)
+        lines.extend(_figure("KV cache", said, totals.kv_cache_bytes, width))
+    if totals.activation_bytes_functional:
+        said = bytes_figure(totals.activation_bytes_functional, exact)
+        about = ((said, "number"), (" of functional operators, not in the sum", "dim"))
+        lines.extend(field(" functional", about, width))
+    return lines
+
+
+def _states(history: History, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for i, entry in enumerate(history.entries):
+        mark = "●" if i == history.current else "○"
+        saved = f"  saved as {safe(entry.saved)}" if entry.saved else ""
+        role = "text" if i <= history.current else "dim"
+        lines.extend(wrap(((f" {mark} ", "accent"), (safe(entry.label), role), (saved, "dim")), width, 3))
     return lines
 
 

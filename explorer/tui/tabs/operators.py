@@ -3,32 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.tui.tabs.layer import value_text
+from explorer.base.errors import ExplorerError
+from explorer.tui.pages.tensors import value_text
+from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.lines import Line, Span, bar, count_figure, field, fit, safe
-from explorer.tui.widgets.fold_list import Entry
+from explorer.tui.widgets.fold_list import FoldEntry, FoldList
 
 if TYPE_CHECKING:
-    from explorer.facts import OpStat, Range
+    from explorer.facts import Analysis, OpStat, Range
 
-__all__ = ["operator_entries", "range_text"]
+__all__ = ["OperatorsTab", "operator_entries", "range_text"]
 
 
 _VALUES = 8
 """Values of an attribute that are shown with their counts."""
 
 
-def operator_entries(stats: Sequence[OpStat], macs: int | None, exact: bool) -> list[Entry]:
+class OperatorsTab(Tab[FoldList]):
+    """Every operator type."""
+
+    def paint(self) -> None:
+        """The operators, as soon as they are known."""
+        store = self.store
+        assert store.analysis is not None
+        if store.ops is None:
+            work = self._fetch(store.analysis)
+            self.view.screen.run_worker(work, group="operators", exclusive=True)
+        else:
+            entries = operator_entries(store.ops, store.analysis.info.totals.macs, store.exact)
+            self.view.set_entries(entries, keep=True)
+
+    async def _fetch(self, analysis: Analysis) -> None:
+        """What the engine was not asked for when the model was opened."""
+        with suppress(ExplorerError):
+            ops = await self.store.jobs.ask("ops")
+            if self.store.analysis is analysis:
+                self.store.ops = ops
+                self.store.notify("found")
+
+
+def operator_entries(stats: Sequence[OpStat], macs: int | None, exact: bool) -> list[FoldEntry]:
     """A row a type, costliest first as the engine lists them; bars show counts and MACs beside each other."""
     most = max((s.count for s in stats), default=0)
     rows = [
-        Entry(partial(_row, s, most, macs, exact), partial(_ranges, s) if s.attributes else None)
+        FoldEntry(partial(_row, s, most, macs, exact), partial(_ranges, s) if s.attributes else None)
         for s in stats
     ]
-    return [Entry(partial(_head, exact)), *rows]
+    return [FoldEntry(partial(_head, exact)), *rows]
 
 
 _COUNT = 6

@@ -8,24 +8,89 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base import units
+from explorer.base.errors import ExplorerError
 from explorer.report.text.costs import machine_text
+from explorer.settings import machines
+from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.lines import BLANK, Line, Span, bar, ending, fit, flow, safe, wrap
 from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
 
 if TYPE_CHECKING:
     from plotille import Canvas
 
-    from explorer.facts.roofline import Roofline, RooflinePoint
+    from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 
-__all__ = ["Ranked", "no_machine_page", "point_at", "points_of", "ranked", "roofline_page"]
+__all__ = ["RooflineTab", "Ranked", "no_machine_page", "point_at", "points_of", "ranked", "roofline_page"]
 
 _LIMITS = {"compute": "good", "memory": "bar", "unknown": "warn"}
+
+
+class RooflineTab(PlotTab):
+    """The layers under the roof of a machine."""
+
+    id = "roofline"
+    work = "placing the layers"
+
+    def request(self) -> tuple[Any, ...] | None:
+        """The machine, if one is known."""
+        self.store.machine = self.store.machine or _only_machine()
+        return None if self.store.machine is None else (self.store.machine,)
+
+    def taken(self, answer: Any) -> Any:
+        """The points, the most expensive first."""
+        return ranked(answer)
+
+    def paint(self) -> None:
+        """The roof, and the layers below it."""
+        shown, view = self.answer, self.view
+        if shown is None:
+            self.show_wait()
+            if self.store.machine is None:
+                view.show_page(lambda width: no_machine_page("m", width))
+            return
+        fresh = view.count != len(shown.points)
+        view.show_plot(
+            lambda at, width, height: roofline_page(shown, at, self._lit(at), width, height),
+            len(shown.points),
+            0 if fresh else view.cursor,
+            lambda x, y, width, height: point_at(
+                shown, view.cursor, self._lit(view.cursor), y, width, height
+            ),
+        )
+        if fresh:
+            self.follow()
+
+    def _lit(self, at: int) -> list[int]:
+        """All points of the group under the tree's cursor while the plot's cursor is on its first."""
+        found = self._points(*self.tree.span) if self.tree.chosen and self.answer is not None else []
+        return found if found and found[0] == at else [at]
+
+    def _points(self, first: int, last: int) -> list[int]:
+        return points_of(self.answer.points, first, last)
+
+    def step_of(self, first: int, last: int) -> int | None:
+        """The first point of one of the layers."""
+        return next(iter(self._points(first, last)), None)
+
+    def chosen(self, at: int) -> int | None:
+        """The layer of a point."""
+        layer: int | None = self.answer.points[at].layer if self.answer is not None else None
+        return layer
+
+
+def _only_machine() -> Machine | None:
+    """The machine of the configuration file, if it has one and no other; the dialog tells what is wrong."""
+    try:
+        known = list(machines.profiles().values())
+    except ExplorerError:
+        return None
+    return known[0] if len(known) == 1 else None
 
 
 class Ranked(Struct, frozen=True):

@@ -7,13 +7,15 @@ does a dozen times on its way from the terminal to the screen.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from textual.app import App
+    from textual.message_pump import MessagePump
 
-__all__ = ["Slices"]
+__all__ = ["Slices", "after_paint"]
 
 _SLICE, _REST = 0.006, 0.002
 _AFTER_KEY = 0.06
@@ -41,3 +43,11 @@ class Slices:
         while (left := getattr(self._app, "last_key", 0.0) + _AFTER_KEY - time.monotonic()) > 0:
             await asyncio.sleep(left)
         self._until = time.monotonic() + _SLICE
+
+
+async def after_paint(pump: MessagePump) -> None:
+    """Let out what is to be painted."""
+    painted = asyncio.Event()
+    pump.call_after_refresh(painted.set)
+    with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
+        await asyncio.wait_for(painted.wait(), 0.5)

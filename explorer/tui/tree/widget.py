@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import BLANK, Line, bar, bytes_figure, count_figure, fit, middle, safe
+from explorer.tui.text.lines import (
+    BLANK,
+    Line,
+    Span,
+    bar,
+    bytes_figure,
+    count_figure,
+    fit,
+    line_width,
+    middle,
+    safe,
+)
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.widgets.line_view import LineList
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
 
-__all__ = ["LayerTree", "row_name", "tree_line"]
+__all__ = ["LayerTree", "row_name", "tree_head", "tree_line"]
 
 _NUMBER, _EXACT_NUMBER = 11, 17
 _TILED = " ▦"
@@ -69,6 +80,37 @@ class LayerTree(LineList):
         row = self.current_row
         return () if row is None else _Some(self.model.layers, self.model.members(row))
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last id of what is chosen and of what lies in it; something is."""
+        chosen = self.chosen
+        return chosen[0].id, self.model.end[chosen[-1].id] - 1
+
+    @property
+    def chosen_span(self) -> tuple[int, int]:
+        """The first layer under the cursor, and the one behind the last inside it; (0, 0) for none."""
+        row = self.current_row
+        if row is None:
+            return 0, 0
+        members = self.model.members(row)
+        return members[0], self.model.end[members[-1]]
+
+    def to_layer(self, layer: int) -> None:
+        """Put the cursor on a layer, whatever it lies in."""
+        row = self.model.reveal(layer)
+        self.rows_changed()
+        self.move_to(row)
+
+    def rearrange(self, change: Callable[[TreeModel], None]) -> None:
+        """Change the rows and stay on the layer where the cursor was."""
+        row = self.model.rows[self.cursor] if self.row_count else None
+        change(self.model)
+        if row is not None:
+            while row is not None and row not in self.model.rows:
+                row = self.model.above(row)
+            self.cursor = self.model.rows.index(row) if row is not None else 0
+        self.rows_changed()
+
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
         """Open or close a row."""
         row = self.model.rows[index]
@@ -106,6 +148,22 @@ class _Some(Sequence["Layer"]):
         if isinstance(at, slice):
             return _Some(self._layers, self._ids[at])
         return self._layers[self._ids[at]]
+
+
+def tree_head(model: TreeModel, query: str, width: int, *, focused: bool, growing: bool = False) -> Line:
+    """How many layers (`growing`: so far), which filter chose them, and the column on show."""
+    title: list[Span] = [(" Layers", "head" if focused else "dim")]
+    if model.matches is not None:
+        of = f"{len(model.matches):,} of " if model.found > len(model.matches) else ""
+        title.append((f"  {of}{model.found:,}/{model.count:,}{'+' if growing else ''}", "accent"))
+    elif model.count:
+        title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
+    column = f"{'▾ ' if model.by_cost else ''}{model.metric.title} "
+    room = width - line_width(title) - len(column) - 3
+    if query and model.matches is not None and room >= 5:
+        title.append((f"  {middle(safe(query), room)}", "dim"))
+    gap = max(1, width - line_width(title) - len(column))
+    return (*title, (" " * gap, "text"), (column, "accent" if model.by_cost else "dim"))
 
 
 def row_name(layers: Sequence[Layer], room: int) -> str:

@@ -9,16 +9,14 @@ from msgspec import Struct
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList
 
-__all__ = ["Entry", "FoldList"]
-
-Page = Callable[[int], Sequence[Line]]
+__all__ = ["FoldEntry", "FoldList"]
 
 
-class Entry(Struct, frozen=True):
+class FoldEntry(Struct, frozen=True):
     """A row, and what lies under it; both made for a width when they are needed."""
 
     head: Callable[[int], Line]
-    body: Page | None = None
+    body: Callable[[int], Sequence[Line]] | None = None
 
 
 class FoldList(LineList):
@@ -26,12 +24,12 @@ class FoldList(LineList):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._entries: Sequence[Entry] = ()
+        self._entries: Sequence[FoldEntry] = ()
         self._opened: set[int] = set()
         self._rows: list[tuple[int, int]] = []  # (entry, -1 or line of its body)
         self._bodies: dict[tuple[int, int], Sequence[Line]] = {}
 
-    def set_entries(self, entries: Sequence[Entry], *, keep: bool = False) -> None:
+    def set_entries(self, entries: Sequence[FoldEntry], *, keep: bool = False) -> None:
         """Show other entries; `keep` leaves those open that were."""
         self._entries = entries
         self._bodies.clear()
@@ -84,10 +82,11 @@ class FoldList(LineList):
         """The entry under the cursor, or in whose lines it is; -1 without one."""
         return self._rows[self.cursor][0] if self._rows else -1
 
-    def first_foldable(self) -> int:
-        """The first row that opens."""
+    def to_first_foldable(self) -> None:
+        """Put the cursor on the first row that opens, unless that would scroll what stands above it away."""
         folds = (i for i, (entry, line) in enumerate(self._rows) if line < 0 and self._entries[entry].body)
-        return next(folds, 0)
+        first = next(folds, 0)
+        self.move_to(first if first < self.size.height else 0)
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
         """Open or close a row."""

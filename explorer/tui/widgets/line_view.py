@@ -20,10 +20,30 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from explorer.tui.actions.commands import in_scope
+from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line
 
-__all__ = ["LineList", "LineView", "RoleLines"]
+__all__ = ["LIST_KEYS", "LineList", "LineView", "RoleLines"]
+
+
+LIST_KEYS = (
+    Key("up", ("up", "k"), "↑ k", "One row up", "Move the cursor up", MOVE),
+    Key("down", ("down", "j"), "↓ j", "One row down", "Move the cursor down", MOVE),
+    Key("page_up", ("pageup",), "PgUp", "One page up", "Move the cursor up by a page", MOVE),
+    Key("page_down", ("pagedown",), "PgDn", "One page down", "Move the cursor down by a page", MOVE),
+    Key("first", ("home", "g"), "Home g", "To the first row", "Move the cursor to the top", MOVE),
+    Key("last", ("end", "G"), "End G", "To the last row", "Move the cursor to the end", MOVE),
+    Key("unfold", ("right", "l"), "→ l", "Open the row", "Open a group, or step into it", MOVE),
+    Key("fold", ("left", "h"), "← h", "Close the row", "Close a group, or step out of it", MOVE),
+    Key(
+        "switch",
+        ("enter", "space"),
+        "Enter Space",
+        "Open or close the row",
+        "Open or close a group",
+        MOVE,
+    ),
+)
 
 
 class RoleLines(Widget):
@@ -183,9 +203,7 @@ class LineView(_Scrolled, can_focus=True):
 class LineList(_Scrolled, can_focus=True):
     """Rows with a cursor. Subclasses give `row_count` and `row_line`; rows are drawn when seen."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("list")
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings(LIST_KEYS)
 
     class Moved(Message):
         """The cursor is on another row."""

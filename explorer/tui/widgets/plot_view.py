@@ -9,11 +9,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from explorer.tui.actions.commands import in_scope
+from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineView
 
-__all__ = ["PlotView"]
+__all__ = ["PLOT_KEYS", "PlotView"]
 
 Draw = Callable[[int, int, int], Sequence[Line]]
 Pick = Callable[[int, int, int, int], "int | None"]
@@ -22,11 +22,23 @@ _BELOW = 2
 """Lines under the name of what the cursor is on that belong to it: a long name goes on, figures follow."""
 
 
+PLOT_KEYS = (
+    Key(
+        "choose",
+        ("enter",),
+        "Enter",
+        "To the layer",
+        "From a plot's cursor to its layer in the tree",
+        MOVE,
+    ),
+)
+
+
 class PlotView(LineView):
     """A page made for a width, a height and a cursor; what the cursor is on is named in role `strong`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(",".join(c.keys), c.id, c.title, show=False, tooltip=c.tip) for c in in_scope("plot")),
+        *bindings(PLOT_KEYS),
         Binding("left,h,up,k", "step(-1)", show=False),
         Binding("right,l,down,j", "step(1)", show=False),
         Binding("pageup", "page(-1)", show=False),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from textual import events
 from textual.message import Message
 
-from explorer.tui.actions.commands import COMMANDS, Command
 from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.widgets.line_view import RoleLines
 
-__all__ = ["Header", "KeyBar", "PaneHead", "Status"]
+__all__ = ["FooterKey", "Header", "KeyBar", "PaneHead", "Status"]
 
 
 class _Lines(RoleLines):
@@ -61,42 +61,51 @@ class PaneHead(_Lines):
         self.post_message(self.Clicked(self, event.x))
 
 
+class FooterKey(NamedTuple):
+    """A key as a user reads it, its label, and the action of the screen that it runs."""
+
+    shown: str
+    label: str
+    action: str
+
+
 class KeyBar(_Lines):
-    """The keys used most, from `commands`; a click does what the key does."""
+    """The keys used most; a click does what the key does.
 
-    class Pressed(Message):
-        """A key's label was clicked."""
+    Args:
+        keys: They; the last two stay when there is no room for all.
+    """
 
-        def __init__(self, action: str) -> None:
-            super().__init__()
-            self.action = action
+    def __init__(self, keys: Sequence[FooterKey]) -> None:
+        super().__init__()
+        self._keys = keys
 
     def on_mount(self) -> None:
         """Show the keys."""
         self.show(lambda width: (self._line(width),))
 
-    def _shown(self, width: int) -> list[Command]:
-        """The commands that fit; help and quit, the last two, stay when others go."""
-        shown = [command for command in COMMANDS if command.footer]
-        while len(shown) > 2 and 1 + sum(_cells(command) for command in shown) > width:
+    def _shown(self, width: int) -> list[FooterKey]:
+        """The keys that fit."""
+        shown = list(self._keys)
+        while len(shown) > 2 and 1 + sum(_cells(key) for key in shown) > width:
             del shown[-3]
         return shown
 
     def _line(self, width: int) -> Line:
         spans: list[tuple[str, str]] = [(" ", "text")]
-        for command in self._shown(width):
-            spans += [(command.shown, "key"), (f" {command.footer}  ", "dim")]
+        for key in self._shown(width):
+            spans += [(key.shown, "key"), (f" {key.label}  ", "dim")]
         return tuple(spans)
 
     async def _on_click(self, event: events.Click) -> None:
         x = 1
-        for command in self._shown(self.size.width):
-            if x <= event.x < x + _cells(command) - 1:
-                self.post_message(self.Pressed(command.id))
+        for key in self._shown(self.size.width):
+            if x <= event.x < x + _cells(key) - 1:
+                await self.screen.run_action(key.action)
                 return
-            x += _cells(command)
+            x += _cells(key)
 
 
-def _cells(command: Command) -> int:
+def _cells(key: FooterKey) -> int:
     """Cells of a key, its label and the gap behind it."""
-    return len(command.shown) + len(command.footer) + 3
+    return len(key.shown) + len(key.label) + 3

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from textual.containers import Horizontal
+
 from explorer.base.errors import ExplorerError
-from explorer.tui.main_screen.changing import Changing
 from explorer.tui.terminal.slices import Slices
-from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.strips import Status
 
 if TYPE_CHECKING:
     from textual.worker import Worker
 
-    from explorer.tui.actions.jobs import Door
+    from explorer.facts import Layer
+    from explorer.tui.state.store import Store
     from explorer.tui.tree.model import TreeModel
+    from explorer.tui.tree.widget import LayerTree
 
-__all__ = ["Filtering"]
+__all__ = ["FilterLine"]
 
 _LONGEST = 1_001
 """Characters that the line takes: one more than a filter may have, and so it says what is wrong."""
@@ -27,63 +29,61 @@ _TYPING = 0.12
 """Seconds without a key before the tree follows."""
 
 
-class Filtering(Changing):
-    """The part of the main screen that finds layers.
+class FilterLine(Horizontal):
+    """Finds layers.
 
     Args:
-        source: What the user asked for.
-        door: The engine.
-        remote: Over SSH.
+        store: Keeps the query.
+        tree: Shows what is found.
     """
 
-    def __init__(self, source: str, door: Door, *, remote: bool = False) -> None:
-        super().__init__(source, door, remote=remote)
-        self.query_text = ""
-        self.complaint = ""
+    def __init__(self, store: Store, tree: LayerTree) -> None:
+        super().__init__(id="filter-row")
+        self._store, self._tree = store, tree
+        self._complaint = ""
         self._typed, self._typed_at = "", 0.0
         self._finding: Worker[None] | None = None
 
-    def show_layer(self) -> None:
-        """Draw the layer under the cursor."""
-        raise NotImplementedError
+    @property
+    def is_open(self) -> bool:
+        """Whether the line is there to be written in."""
+        return self.has_class("open")
 
-    async def action_filter(self) -> None:
-        """Open the filter's line."""
+    async def open(self) -> None:
+        """Show the line and go there."""
         from textual.widgets import Static
 
-        from explorer.tui.dialogs.dialogs import text_input
+        from explorer.tui.widgets.text_input import text_input  # Textual's Input, not before the first paint
 
-        row = self.query_one("#filter-row")
-        if not row.children:
+        if not self.children:
             entry = text_input(
                 placeholder="words, op:Conv, macs>1e6, -term",
-                blink=not self.remote,
+                blink=not self._store.remote,
                 id="filter",
                 longest=_LONGEST,
             )
             said = Static("", id="filter-said", markup=False)
-            await row.mount(Static(" / ", id="filter-mark", markup=False), entry, said)
-        row.add_class("open")
-        self.query_one(Status).display = False
+            await self.mount(Static(" / ", id="filter-mark", markup=False), entry, said)
+        self.add_class("open")
+        self.screen.query_one(Status).display = False
         self.query_one("#filter").focus()
 
-    def close_filter(self, *, clear: bool) -> bool:
-        """Leave the filter's line, and with `clear` the filter. Returns whether there was one."""
-        row = self.query_one("#filter-row")
-        was = row.has_class("open") or bool(self.query_text)
-        row.remove_class("open")
-        self.query_one(Status).display = True
+    def close(self, *, clear: bool) -> bool:
+        """Leave the line, and with `clear` the filter. Returns whether there was one."""
+        was = self.is_open or bool(self._store.query)
+        self.remove_class("open")
+        self.screen.query_one(Status).display = True
         if clear and was:
             from textual.widgets import Input
 
             self._stop_finding()
-            for entry in row.query(Input):
+            for entry in self.query(Input):
                 entry.value = ""
             self._complain("")
-            self.query_text = ""
+            self._store.query = ""
             self._show_all()
         if was:
-            self.query_one(LayerTree).focus()
+            self._tree.focus()
         return was
 
     async def on_input_changed(self, event: object) -> None:
@@ -96,13 +96,13 @@ class Filtering(Changing):
     async def on_input_submitted(self, event: object) -> None:
         """Enter keeps the filter and goes back to the tree; what cannot be read stays to be mended."""
         text: str = event.value.strip()  # type: ignore[attr-defined]
-        if text != self.query_text:
+        if text != self._store.query:
             self._stop_finding()
             self.run_worker(self._filter_by(text), group="filter", exit_on_error=False)
         if self._fault(text):
             self.app.bell()
         else:
-            self.close_filter(clear=not text)
+            self.close(clear=not text)
 
     def _stop_finding(self) -> None:
         self.workers.cancel_group(self, "filter")
@@ -121,35 +121,31 @@ class Filtering(Changing):
         fault = self._fault(text)
         self._complain(fault)
         # half a query is no error: the tree stays as it is while the line is being written
-        if not fault and text != self.query_text:
+        if not fault and text != self._store.query:
             await self._narrow_by(text)
 
     def _fault(self, text: str) -> str:
         """Why a query cannot be read; empty if it can."""
-        from explorer.settings import filter as query  # with its parser, only when somebody searches
-
         try:
-            query.matcher(text)
+            _matcher(text)
         except ExplorerError as error:
             return ": ".join(filter(None, (error.what, error.hint)))
         return ""
 
     async def filter_again(self) -> None:
         """Another model is on show: what was looked for is looked for in it."""
-        text, self.query_text = self.query_text, ""
+        text, self._store.query = self._store.query, ""
         if text:
             self._stop_finding()
             await self._narrow_by(text)
 
     async def _narrow_by(self, text: str) -> None:
         """Show what a query finds, as it is found; the keys come first."""
-        from explorer.settings import filter as query
-
-        self.query_text = text
+        self._store.query = text
         if not text:
             self._show_all()
             return
-        model, wanted, pause = self.query_one(LayerTree).model, query.matcher(text), Slices(self.app)
+        model, wanted, pause = self._tree.model, _matcher(text), Slices(self.app)
         found: list[int] = []
         shown, typed = False, self._typed
         for layer in model.layers:
@@ -160,40 +156,44 @@ class Filtering(Changing):
                     self._show_found(model, found, more=shown)
                     found, shown = [], True
                 await pause.rest()
-                if self.query_one(LayerTree).model is not model or self.query_text != text:
+                if self._tree.model is not model or self._store.query != text:
                     return
                 if self._typed != typed and not self._fault(self._typed):
                     return  # what is typed now is looked for next
         self._show_found(model, found, more=shown)
 
     def _complain(self, said: str) -> None:
-        if said == self.complaint:
+        if said == self._complaint:
             return
         from textual.widgets import Static
 
-        self.complaint = said
+        self._complaint = said
         for place in self.query("#filter-said").results(Static):
             place.update(f" {said} " if said else "")
 
     def _show_all(self) -> None:
-        tree = self.query_one(LayerTree)
-        layer, model = tree.current_layer, tree.model
+        layer, model = self._tree.current_layer, self._tree.model
         model.set_filter(None)
-        tree.cursor = model.reveal(layer.id) if layer is not None else 0
-        self._shown()
+        self._tree.cursor = model.reveal(layer.id) if layer is not None else 0
+        self._draw_tree()
 
     def _show_found(self, model: TreeModel, found: Sequence[int], *, more: bool) -> None:
         """Show what was found, or (`more`) what was found beyond what is on show."""
-        tree = self.query_one(LayerTree)
+        tree = self._tree
         if not more:
             model.set_filter(found)
         elif found:
             model.add_matches(found)
         if model.matches and (not more or tree.cursor == 0):
             tree.cursor = next((i for i, row in enumerate(model.rows) if row in model.matches), 0)
-        self._shown()
+        self._draw_tree()
 
-    def _shown(self) -> None:
-        self.query_one(LayerTree).rows_changed()
-        self.show_layer()
-        self.show_heads()
+    def _draw_tree(self) -> None:
+        self._tree.rows_changed()
+        self._store.notify("layer", "query")
+
+
+def _matcher(text: str) -> Callable[[Layer], bool]:
+    from explorer.settings import filter as query  # with its parser, only when somebody searches
+
+    return query.matcher(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.tui.tabs.layer import tensor_lines
+from explorer.tui.pages.tensors import tensor_lines
 from explorer.tui.text.lines import BLANK, Line, bytes_figure, count_figure, field, head, safe, wrap
 from explorer.tui.tree.model import METRICS, TreeModel
 

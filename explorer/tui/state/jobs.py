@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from explorer.base.errors import Cancelled
+from explorer.process.rows import Rows
 
 if TYPE_CHECKING:
-    from explorer.facts import Progress
+    from explorer.facts import Layer, Progress
     from explorer.process.client import Outlined
 
-__all__ = ["Door", "Jobs", "Running"]
+__all__ = ["EngineProtocol", "Jobs", "RunningJob"]
 
 
 class _Job(Protocol):
@@ -33,7 +34,7 @@ class _Job(Protocol):
     def progress(self) -> Progress | None: ...
 
 
-class Door(Protocol):
+class EngineProtocol(Protocol):
     """What the screen needs of `worker.Engine`; the pilot tests have their own."""
 
     def start(self) -> None:
@@ -49,7 +50,7 @@ class Door(Protocol):
         """End the engine."""
 
 
-class Running(Struct):
+class RunningJob(Struct):
     """The job in the foreground."""
 
     title: str
@@ -66,18 +67,18 @@ class Jobs:
     """Awaits the engine.
 
     Args:
-        door: The engine.
+        engine: Answers.
         on_change: Called when a foreground job begins or ends.
     """
 
-    def __init__(self, door: Door, on_change: Callable[[], None]) -> None:
-        self.door = door
-        self.current: Running | None = None
+    def __init__(self, engine: EngineProtocol, on_change: Callable[[], None]) -> None:
+        self.engine = engine
+        self.current: RunningJob | None = None
         self._on_change = on_change
 
     async def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """The answer of a session's method, without a word on the screen."""
-        return await _answer(self.door.submit(method, *args, **kwargs).future)
+        return await _answer(self.engine.submit(method, *args, **kwargs).future)
 
     async def run(self, title: str, method: str, *args: Any, job: Any = None, **kwargs: Any) -> Any:
         """The same as the job that the job bar shows and Esc stops; `job` was submitted before.
@@ -85,7 +86,7 @@ class Jobs:
         Raises:
             ExplorerError: What the job failed with; `Cancelled` if it was stopped.
         """
-        mine = Running(title, job or self.door.submit(method, *args, **kwargs), time.monotonic())
+        mine = RunningJob(title, job or self.engine.submit(method, *args, **kwargs), time.monotonic())
         self.current = mine
         self._on_change()
         try:
@@ -97,14 +98,21 @@ class Jobs:
 
     async def outlined(self, at: int) -> Outlined | None:
         """The header's rows as they are read (see `worker.Engine.outlined`); None if no more come."""
-        outlined = getattr(self.door, "outlined", None)
+        outlined = getattr(self.engine, "outlined", None)
         return None if outlined is None else await _answer(outlined(at))
+
+    async def locate(self, layers: Sequence[Layer], paths: Sequence[str]) -> Mapping[str, int]:
+        """Where in the current model's `layers` some paths are."""
+        if not isinstance(layers, Rows):
+            wanted = set(paths)
+            return {layer.path: layer.id for layer in layers if layer.path in wanted}
+        return await self.ask("locate", paths) if paths else {}
 
     def stop(self) -> bool:
         """Stop the job in the foreground. Returns whether there was one."""
         if self.current is None:
             return False
-        self.door.stop(self.current.job)
+        self.engine.stop(self.current.job)
         return True
 
 

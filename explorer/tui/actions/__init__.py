@@ -1,1 +1,0 @@
-"""What the screen can be asked: commands, jobs, files to write."""

@@ -1,0 +1,375 @@
+"""Commands: every key of the main screen, once, with the class that does it.
+
+A command is a file with a class and a line here. Its module is imported when it runs first: dialogs and what
+they need come after the first paint.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from inspect import isawaitable
+from typing import TYPE_CHECKING
+
+from explorer.tui.tabs import TABS
+from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
+
+if TYPE_CHECKING:
+    from explorer.tui.commands.context import CommandContext
+
+__all__ = ["COMMANDS", "CommandKey", "run_command"]
+
+
+class CommandKey(Key, frozen=True):
+    """A command of the main screen.
+
+    Attributes:
+        id: What it is called; behind a colon stands what it is handed.
+        runs: Its module in this package and its class; 'app' for what the program does itself.
+        footer: Label in the footer, empty if it is not there.
+        menu: Whether the action menu offers it.
+    """
+
+    runs: str
+    footer: str = ""
+    menu: bool = False
+
+    @property
+    def action(self) -> str:
+        """What Textual is asked to run."""
+        return f"app.{self.id}" if self.runs == "app" else f"command('{self.id}')"
+
+
+COMMANDS: tuple[CommandKey, ...] = (
+    CommandKey(
+        "fold_all",
+        ("minus",),
+        "-",
+        "Close all groups",
+        "Close every group of the tree",
+        MOVE,
+        "look.view.FoldAll",
+    ),
+    CommandKey(
+        "next_pane",
+        ("tab", "shift+tab"),
+        "Tab",
+        "Other pane",
+        "Move between the tree and the tabs",
+        MOVE,
+        "look.view.NextPane",
+        footer="pane",
+    ),
+    *(
+        CommandKey(f"tab:{t.id}", (t.key,), t.key, f"Tab: {t.title}", t.tip, LOOK, "look.view.ShowTab")
+        for t in TABS
+    ),
+    CommandKey(
+        "filter",
+        ("slash",),
+        "/",
+        "Filter the layers",
+        "By words, op:Conv, macs>1e6, params>=1k, -term",
+        LOOK,
+        "look.view.Filter",
+        footer="filter",
+    ),
+    CommandKey(
+        "column",
+        ("c",),
+        "c",
+        "Next column",
+        "MACs, params, weight bytes, activation bytes",
+        LOOK,
+        "look.view.NextColumn",
+        footer="column",
+    ),
+    CommandKey(
+        "column_back",
+        ("C",),
+        "C",
+        "Previous column",
+        "The same, the other way round",
+        LOOK,
+        "look.view.PreviousColumn",
+    ),
+    CommandKey(
+        "sort",
+        ("s",),
+        "s",
+        "Sort by cost or order",
+        "By the column shown, or as executed",
+        LOOK,
+        "look.view.Sort",
+        footer="sort",
+    ),
+    CommandKey(
+        "weights",
+        ("n",),
+        "n",
+        "Numbers in the weights",
+        "Range, mean, spread, zeros, quantiles and histogram of the chosen layer's weights",
+        LOOK,
+        "look.values.WeightValues",
+        menu=True,
+    ),
+    CommandKey(
+        "activations",
+        ("f",),
+        "f",
+        "Forward: activations",
+        "Run the model and tell the same of what the chosen layer puts out",
+        LOOK,
+        "look.values.ActivationValues",
+        menu=True,
+    ),
+    CommandKey(
+        "training",
+        ("b",),
+        "b",
+        "Training…",
+        "Backward, gradients and optimizer for a batch size, of the layer and of the model",
+        LOOK,
+        "look.training.TrainingStep",
+        menu=True,
+    ),
+    CommandKey(
+        "machine",
+        ("m",),
+        "m",
+        "Machine…",
+        "Peak MACs/s and bandwidth for the Roofline tab",
+        LOOK,
+        "look.machine.ChooseMachine",
+        menu=True,
+    ),
+    CommandKey(
+        "sizes",
+        ("D",),
+        "D",
+        "Open sizes…",
+        "What the model leaves open (batch, sequence), bound to a size or left open",
+        LOOK,
+        "look.sizes.BindSizes",
+        menu=True,
+    ),
+    CommandKey(
+        "blocks",
+        ("i",),
+        "i",
+        "Into the tiles",
+        "The chosen product as a grid of blocks, and which tile products make each",
+        LOOK,
+        "look.blocks.ShowTiles",
+        menu=True,
+    ),
+    CommandKey(
+        "peak",
+        ("p",),
+        "p",
+        "Peak of the memory",
+        "Show the step at which most is alive",
+        LOOK,
+        "look.view.ShowPeak",
+    ),
+    CommandKey(
+        "exact",
+        ("e",),
+        "e",
+        "Exact or rounded numbers",
+        "714.19 M or 714,188,480",
+        LOOK,
+        "look.view.ExactNumbers",
+    ),
+    CommandKey(
+        "zoom",
+        ("z",),
+        "z",
+        "Zoom the pane",
+        "Give the focused pane the whole width, or take it back",
+        LOOK,
+        "look.view.Zoom",
+        footer="zoom",
+    ),
+    CommandKey(
+        "actions",
+        ("a",),
+        "a",
+        "Actions…",
+        "Menu of what can be done to the model",
+        CHANGE,
+        "program.ActionMenu",
+        footer="actions",
+    ),
+    CommandKey(
+        "tile",
+        ("t",),
+        "t",
+        "Tile…",
+        "Split matrix products into hardware-sized tiles",
+        CHANGE,
+        "change.tile.TileModel",
+        menu=True,
+    ),
+    CommandKey(
+        "sweep",
+        ("S",),
+        "S",
+        "Sweep…",
+        "Many tilings side by side: cycles, traffic, buffer, and which of them nothing else beats",
+        CHANGE,
+        "change.sweep.SweepTilings",
+        menu=True,
+    ),
+    CommandKey(
+        "verify",
+        ("v",),
+        "v",
+        "Verify",
+        "Prove that the model still computes what it did when opened",
+        CHANGE,
+        "change.compare.Verify",
+        menu=True,
+    ),
+    CommandKey(
+        "blame",
+        ("B",),
+        "B",
+        "Blame",
+        "Which layer departs from the model as opened, and how the error grows from there",
+        CHANGE,
+        "change.blame.BlameLayer",
+        menu=True,
+    ),
+    CommandKey(
+        "diff",
+        ("d",),
+        "d",
+        "Diff",
+        "Compare with the model as opened",
+        CHANGE,
+        "change.compare.ShowDiff",
+        menu=True,
+    ),
+    CommandKey(
+        "undo",
+        ("u",),
+        "u",
+        "Undo",
+        "Back to the model before the last change",
+        CHANGE,
+        "change.undo.Undo",
+        menu=True,
+    ),
+    CommandKey("redo", ("r",), "r", "Redo", "Forward again", CHANGE, "change.undo.Redo", menu=True),
+    CommandKey(
+        "history",
+        ("H",),
+        "H",
+        "History…",
+        "Every state: go to it, compare any two, name it, keep all as a script",
+        CHANGE,
+        "change.history.ShowHistory",
+        menu=True,
+    ),
+    CommandKey(
+        "keep_choices",
+        ("K",),
+        "K",
+        "Keep the tilings…",
+        "Write how each product was tiled as a TOML file for --config",
+        CHANGE,
+        "change.save.KeepTilings",
+        menu=True,
+    ),
+    CommandKey(
+        "save",
+        ("w",),
+        "w",
+        "Save…",
+        "Write the current model as ONNX",
+        CHANGE,
+        "change.save.SaveModel",
+        menu=True,
+    ),
+    CommandKey(
+        "convert",
+        ("W",),
+        "W",
+        "Convert…",
+        "Write the opened model as another kind of file, and show that it is the same",
+        CHANGE,
+        "change.convert.ConvertModel",
+        menu=True,
+    ),
+    CommandKey(
+        "export",
+        ("x",),
+        "x",
+        "Export…",
+        "Write the layer table as CSV or JSON",
+        CHANGE,
+        "change.save.ExportLayers",
+        menu=True,
+    ),
+    CommandKey(
+        "copy",
+        ("y",),
+        "y",
+        "Copy",
+        "Send the last command, or the layer's path, to the terminal",
+        PROGRAM,
+        "program.Copy",
+    ),
+    CommandKey(
+        "escape",
+        ("escape",),
+        "Esc",
+        "Stop, clear, close",
+        "Stop the job, clear the filter, close the dialog",
+        PROGRAM,
+        "program.Escape",
+    ),
+    CommandKey(
+        "reopen",
+        ("o",),
+        "o",
+        "Open again",
+        "After the opening was stopped, or failed",
+        PROGRAM,
+        "program.Reopen",
+    ),
+    CommandKey(
+        "palette",
+        ("colon", "ctrl+p"),
+        ": Ctrl+P",
+        "Palette",
+        "Every command by name",
+        PROGRAM,
+        "program.Palette",
+    ),
+    CommandKey(
+        "theme", ("T",), "T", "Light or dark", "For a terminal with a light background", PROGRAM, "app"
+    ),
+    CommandKey("help", ("question_mark",), "?", "Help", "All keys", PROGRAM, "app", footer="help"),
+    CommandKey(
+        "quit",
+        ("q",),
+        "q",
+        "Quit",
+        "Leave; asks if a changed model is not saved",
+        PROGRAM,
+        "program.Quit",
+        footer="quit",
+    ),
+)
+
+_RUNS = {command.id: command.runs for command in COMMANDS}
+
+
+async def run_command(id: str, context: CommandContext) -> None:
+    """Run the command `id`: of 'tab:model' the class of that line, handed 'model'."""
+    module, _, name = _RUNS[id].rpartition(".")
+    command = getattr(import_module(f"{__name__}.{module}"), name)(context)
+    done = command.run(*id.split(":")[1:])
+    if isawaitable(done):
+        await done

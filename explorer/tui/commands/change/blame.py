@@ -1,0 +1,39 @@
+"""From a proof that failed, or from any two states, to the layer that departs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from explorer.tui.commands.context import Command
+from explorer.tui.dialogs.blame import BlameScreen
+
+if TYPE_CHECKING:
+    from explorer.facts.blame import Blame
+
+__all__ = ["BlameLayer"]
+
+
+class BlameLayer(Command):
+    """Where one model departs from another."""
+
+    def run(self) -> None:
+        """The current model from the one opened."""
+        if not self.context.ready():
+            return
+        if not self.store.can_compare:
+            self.store.say("nothing to compare with: this is the model as it was opened")
+        else:
+            self.begin()
+
+    def begin(self, **how: Any) -> None:
+        """The current model, two states (`before`, `after`), or a tiling that was refused (`spec`)."""
+        self.context.start("Blame", self._blame(**how))
+
+    async def _blame(self, **how: Any) -> None:
+        fact: Blame = await self.jobs.run("looking for the layer that departs", "blame", **how)
+        self.context.ask(BlameScreen(fact), self._to_layer)
+
+    def _to_layer(self, layer: str | None) -> None:
+        """Put the tree's cursor on a layer, if the current model has it."""
+        if layer is not None:
+            self.context.screen.run_worker(self.context.go_to_layer(layer), exit_on_error=False)

@@ -1,0 +1,55 @@
+"""Converting: the opened model as another kind of file, with the proof that it is the same."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from explorer.base.errors import ExplorerError
+from explorer.base.verdicts import VERDICTS
+from explorer.tui.commands.context import Command
+from explorer.tui.dialogs.dialogs import Page
+from explorer.tui.pages.conversion import conversion_lines
+from explorer.tui.pages.verdict import TONES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from explorer.facts.conversion import Conversion
+
+__all__ = ["ConvertModel"]
+
+
+class ConvertModel(Command):
+    """Writes the opened model as another kind of file."""
+
+    def run(self) -> None:
+        """Ask what it is to become, then do it."""
+        if not self.context.ready():
+            return
+        if self.store.can_compare:
+            self.store.say("the current model was tiled: it is ONNX already, w saves it")
+            return
+        self.context.start("Convert", self._ask())
+
+    async def _ask(self) -> None:
+        kinds: Sequence[tuple[str, tuple[str, ...]]] = await self.jobs.ask("conversions")
+        source = self.store.source
+        if not kinds:
+            raise ExplorerError("a model of this format cannot be converted", where=source)
+        stem = os.path.splitext(os.path.basename(source.rstrip(os.sep)))[0].replace(":", "_")
+        said = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
+        named = [stem + ending for _, endings in kinds for ending in endings]
+        # never the model itself, which Enter would offer to replace
+        path = next((name for name in named if name != os.path.basename(source)), named[0])
+        about = f"The ending says what it becomes: {said}. Written to"
+        self.context.ask_path("Convert", path, about, self._convert)
+
+    async def _convert(self, path: str, overwrite: bool) -> None:
+        fact: Conversion = await self.jobs.run("converting", "convert", output=path, overwrite=overwrite)
+        self.store.last_command = fact.command
+        refused = VERDICTS[fact.verdict_kind].capitalize()
+        title = f"Converted to {os.path.basename(fact.output)}" if fact.output else refused
+        tone = TONES[fact.verdict_kind]
+        page = Page(title, lambda width: conversion_lines(fact, width), tone=tone, copy=fact.command)
+        self.context.app.push_screen(page)

@@ -1,0 +1,86 @@
+"""The history: going to any state, comparing any two, proving one, keeping all as a script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.tui.commands.change.blame import BlameLayer
+from explorer.tui.commands.change.compare import proof_dialog
+from explorer.tui.commands.change.save import write_file
+from explorer.tui.commands.context import Command
+from explorer.tui.dialogs.history import DiffScreen, HistoryScreen, Wish
+from explorer.tui.pages.history import state_name
+
+if TYPE_CHECKING:
+    from explorer.facts import Diff, History, Verification
+
+__all__ = ["ShowHistory"]
+
+
+class ShowHistory(Command):
+    """Every state of the session."""
+
+    def run(self, at: int | None = None) -> None:
+        """Show them."""
+        if self.context.ready():
+            self.context.screen.run_worker(self._show(at), exit_on_error=False)
+
+    async def _show(self, at: int | None) -> None:
+        await self.context.take_history()
+        assert self.store.history is not None
+        blink = not self.store.remote
+        screen = HistoryScreen(self.store.history, self._rename, at=at, blink=blink)
+        self.context.ask(screen, self._answered)
+
+    async def _rename(self, at: int, name: str) -> History:
+        history: History = await self.jobs.ask("name", at, name)
+        self.store.history = history
+        self.store.notify("history")
+        return history
+
+    def _answered(self, wish: Wish | None) -> None:
+        if wish is None:
+            return
+        if wish.what == "script":
+            said = f"The commands that make {self._name(wish.at)} again, as a shell script, written to"
+            path = f"{self.store.stem}.sh"
+            write_file(self.context, "Save as a script", path, said, "script", index=wish.at)
+            return
+        title, work = {
+            "go": ("Go there", self._go),
+            "compare": ("Compare", self._compare),
+            "prove": ("Prove", self._prove),
+        }[wish.what]
+        self.context.start(title, work(wish))
+
+    def _name(self, at: int) -> str:
+        assert self.store.history is not None
+        return f"{at} {state_name(self.store.history.entries[at], at)}"
+
+    async def _go(self, wish: Wish) -> None:
+        assert self.store.history is not None
+        before = self.store.history.current
+        if wish.at == before:
+            return
+        self.store.history = await self.jobs.run("going back", "go", wish.at)
+        await self.context.show_current("go", before)
+        self.store.say(f"this is {self._name(wish.at)}")
+        if self.store.tab == "diff":
+            self.panes.tabs.open("diff", focus=False)
+
+    async def _compare(self, wish: Wish) -> None:
+        changes: Diff = await self.jobs.run("comparing", "diff", wish.other, wish.at)
+        names = self._name(wish.other), self._name(wish.at)
+        self.context.ask(DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(wish.at))
+
+    async def _prove(self, wish: Wish) -> None:
+        proof: Verification = await self.jobs.run("verifying", "verify", wish.other, wish.at)
+
+        def answered(more: bool | None) -> None:
+            if more and not proof.passed:
+                BlameLayer(self.context).begin(before=wish.other, after=wish.at)
+            else:
+                self.run(wish.at)
+
+        title = f": {self._name(wish.other)} and {self._name(wish.at)}"
+        self.context.ask(proof_dialog(proof, title), answered)

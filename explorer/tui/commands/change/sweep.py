@@ -1,0 +1,34 @@
+"""A sweep over tilings, and from it back to one of them."""
+
+from __future__ import annotations
+
+from explorer.facts import TileSpec
+from explorer.tui.commands.change.tile import TileModel
+from explorer.tui.commands.context import Command
+from explorer.tui.dialogs.sweep_table import Found, SweepScreen
+
+__all__ = ["SweepTilings"]
+
+
+class SweepTilings(Command):
+    """Many tilings of the current model beside each other."""
+
+    def run(self) -> None:
+        """Show those that were weighed, or ask which are to be."""
+        if not self.context.ready():
+            return
+        store = self.store
+        found: Found = store.examined.answers.setdefault("sweep", Found())
+        hardware = store.hardware_in_use
+
+        def answered(spec: TileSpec | None) -> None:
+            asked = found.asked
+            if asked is not None and asked.hardware is not None:
+                store.use_hardware(asked.hardware)
+            if spec is not None:
+                TileModel(self.context).begin(spec)
+
+        screen = SweepScreen(
+            store.source, self.jobs.engine, found, TileSpec(), hardware=hardware, remote=store.remote
+        )
+        self.context.ask(screen, answered)

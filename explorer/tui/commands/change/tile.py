@@ -1,0 +1,114 @@
+"""Tiling: how it is to be done, the proof that follows, and what is lost by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.facts import TileSpec, states_text
+from explorer.tui.commands.change.blame import BlameLayer
+from explorer.tui.commands.context import AT_ONCE, Command
+from explorer.tui.dialogs.dialogs import Confirm, Page
+from explorer.tui.dialogs.tile import Made, TileDialog
+from explorer.tui.pages.plan import plan_lines
+from explorer.tui.pages.verdict import TO_BLAME, TONES, verdict_lines, verdict_title
+from explorer.tui.terminal.slices import after_paint
+from explorer.tui.text.lines import BLANK, Line, safe, wrap
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer, Plan, TileResult
+    from explorer.facts.cost import Hardware, PlanCost
+
+__all__ = ["TileModel"]
+
+
+class TileModel(Command):
+    """Splits matrix products into tiles."""
+
+    def run(self) -> None:
+        """Ask how, then do it."""
+        if self.context.ready():
+            self.context.with_layers(*self.tree.chosen_span, lambda layer: True, self._ask)
+
+    def _ask(self, chosen: list[Layer]) -> None:
+        store = self.store
+        assert store.analysis is not None
+        layers = store.analysis.layers
+        dialog = TileDialog(
+            self._plan,
+            self._cost,
+            chosen,
+            by_value=store.by_value,
+            blink=not store.remote,
+            layers=layers if len(layers) <= AT_ONCE else chosen,
+            spec=store.tile_spec,
+            hardware=store.hardware_in_use,
+        )
+
+        def answered(spec: TileSpec | None) -> None:
+            store.use_hardware(dialog.hardware)
+            self.begin(spec)
+
+        self.context.ask(dialog, answered)
+
+    async def _plan(self, spec: TileSpec) -> Plan:
+        plan: Plan = await self.jobs.run("planning", "plan", spec)
+        return plan
+
+    async def _cost(self, spec: TileSpec, hardware: Hardware | None, formulas: bool | None) -> PlanCost:
+        cost: PlanCost = await self.jobs.run("costing", "cost", spec, hardware, formulas=formulas)
+        return cost
+
+    def begin(self, spec: TileSpec | None) -> None:
+        """Tile; ask first if something that was undone would be lost. None stops what was planned."""
+        if self.jobs.current is not None:
+            self.jobs.stop()
+        if spec is None:
+            return
+        self.store.tile_spec = spec
+        lost = self.store.history.at_stake if self.store.history is not None else ()
+
+        def go(yes: bool | None) -> None:
+            if yes:
+                self.context.start_next("Tile", self._tile(spec))
+
+        if lost:
+            said = f"{states_text(lost)} was undone and not saved, and this takes its place. Tile without it?"
+            self.context.ask(Confirm("Drop what was undone?", said), go)
+        else:
+            go(True)
+
+    async def _tile(self, spec: TileSpec) -> None:
+        result: TileResult = await self.jobs.run("tiling", "tile", spec, discard=True)
+        await self.context.take_history()
+        proof = result.verification
+
+        def page(width: int) -> list[Line]:
+            lines: list[Line] = []
+            if proof is not None:
+                lines += verdict_lines(proof, width)
+            lines += [BLANK, *wrap((("$ ", "accent"), (safe(result.command), "text")), width - 1, 2)]
+            return [*lines, BLANK, *plan_lines(result.plan, width)]
+
+        if not result.output:
+            kind = proof.verdict_kind if proof is not None else "different"
+            why = "the result differs" if kind == "different" else "the result could not be proved"
+            refused = Page(f"Tiling refused: {why}", page, hint=TO_BLAME, tone=TONES[kind])
+            blame = BlameLayer(self.context)
+            self.context.ask(refused, lambda more: blame.begin(spec=spec) if more else None)
+            return
+        await self.context.show_current("undo")
+        self.store.say("", result.command)
+        await after_paint(self.context.screen)  # two paints of the whole screen in one go would hold keys up
+        dialog = Made(
+            "Tiled, not verified" if proof is None else verdict_title(proof),
+            page,
+            result.plan,
+            hint="Enter diff · i tiles · y copy command · Esc close",
+            tone="good" if proof is None or proof.passed else "bad",
+            copy=result.command,
+        )
+        self.context.ask(dialog, self._after_verdict)
+
+    def _after_verdict(self, more: bool | None) -> None:
+        if more is not None:
+            self.panes.tabs.open("diff")

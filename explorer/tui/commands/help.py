@@ -1,0 +1,52 @@
+"""The `?` help and the manual's key table, made from the tables of keys."""
+
+from __future__ import annotations
+
+from explorer.tui.commands import COMMANDS
+from explorer.tui.dialogs.blame import BLAME_KEYS
+from explorer.tui.dialogs.history import HISTORY_KEYS
+from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
+from explorer.tui.dialogs.tile_view import TILE_KEYS
+from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
+from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
+from explorer.tui.widgets.line_view import LIST_KEYS
+from explorer.tui.widgets.plot_view import PLOT_KEYS
+
+__all__ = ["KEYS", "help_lines", "key_table"]
+
+KEYS: tuple[Key, ...] = (
+    *LIST_KEYS,
+    *PLOT_KEYS,
+    *COMMANDS,
+    *TILE_KEYS,
+    *HISTORY_KEYS,
+    *SWEEP_KEYS,
+    *BLAME_KEYS,
+)
+"""All keys, those of the lists first."""
+
+
+def key_table() -> list[tuple[str, str]]:
+    """Keys and what they do, for the manual; the program's own last."""
+    groups = [LOOK, CHANGE, MOVE, *dict.fromkeys(k.group for k in KEYS)]
+    ordered = sorted(KEYS, key=lambda k: len(groups) if k.group == PROGRAM else groups.index(k.group))
+    return [(k.shown, f"{k.title}: {k.tip}") for k in ordered]
+
+
+def help_lines(width: int) -> list[Line]:
+    """Every key under its group's heading."""
+    lines: list[Line] = []
+    for group in dict.fromkeys(k.group for k in sorted(KEYS, key=lambda k: k.group != LOOK)):
+        lines += [BLANK, head(group)] if lines else [head(group)]
+        for key in KEYS:
+            if key.group == group:
+                said = ((fit("  " + key.shown, 16), "key"), (key.title, "text"), ("  " + key.tip, "dim"))
+                lines.extend(wrap(said, width - 1, 16))
+    lines += [BLANK, head("Filter")]
+    for example, meaning in (
+        ("conv 3", "words, anywhere in the path or the kind; * and ? match as in file names"),
+        ("op:Conv", "by operator; -op:Relu is everything else"),
+        ("macs>1e6 bytes<1MiB", "by figures; also params, status:unknown"),
+    ):
+        lines.extend(wrap(((fit("  " + example, 22), "key"), (meaning, "dim")), width - 1, 22))
+    return lines

@@ -1,0 +1,72 @@
+"""Into the tiles: how the chosen product is cut, from the tree and from the diff."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.facts import TileSpec
+from explorer.tui.commands.context import AT_ONCE, Command
+from explorer.tui.dialogs.tile_view import TileView
+from explorer.tui.tree.sites import operands_of, sites_of, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from explorer.facts import Layer, Plan, SitePlan, SkippedSite
+
+__all__ = ["ShowTiles"]
+
+_MOST = 1 << 48
+"""No product has more rows, columns or depth than this."""
+
+
+class ShowTiles(Command):
+    """The tiles of the chosen layer, or of the row of the diff."""
+
+    def run(self) -> None:
+        """Show them."""
+        if not self.context.ready():
+            return
+        named = self.panes.tabs.tab().node if self.store.tab == "diff" else ""
+        if named:
+            self.context.start("Tiles", self._show((), named))
+        else:
+            self.context.with_layers(*self.tree.chosen_span, lambda layer: True, self._show_of)
+
+    def _show_of(self, chosen: Sequence[Layer]) -> None:
+        if self.context.ready():
+            self.context.start("Tiles", self._show(chosen, ""))
+
+    async def _show(self, chosen: Sequence[Layer], named: str) -> None:
+        sites, skipped = await self._tiled_sites()
+        found = (
+            [site for site in sites if named in (site.name, site.output) or within(site, named)]
+            if named
+            else sites_of(chosen, sites, by_value=self.store.by_value)
+        )
+        if found:
+            # where that takes no time the operands of all sites get their names, for who goes on to others
+            layers = self.tree.model.layers
+            given = operands_of(layers if len(layers) <= AT_ONCE else chosen)
+            self.context.app.push_screen(TileView(sites, sites.index(found[0]), given=given))
+            return
+        names = {named} if named else {layer.path for layer in chosen}
+        why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
+        self.store.say(why or "no matrix product here that can be tiled; t, then i shows all that can")
+
+    async def _tiled_sites(self) -> tuple[list[SitePlan], Sequence[SkippedSite]]:
+        """The sites as they are tiled; those of a model that is not, as they would become."""
+        assert self.store.analysis is not None
+        if self.store.analysis.info.tiled is not None:
+            said: Plan | None = await self.jobs.run("reading the plan", "tiling")
+            # a file that was tiled before says how; its numbers are whatever somebody wrote into it
+            made = [site for site in said.sites if _sane(site)] if said is not None else []
+            if made:
+                return made, ()
+        plan: Plan = await self.jobs.run("planning", "plan", self.store.tile_spec or TileSpec())
+        return list(plan.sites), plan.skipped
+
+
+def _sane(site: SitePlan) -> bool:
+    """Whether a site that a file describes can be one."""
+    return all(0 < size < _MOST for size in (site.M, site.K, site.N, site.batch, *site.tile))

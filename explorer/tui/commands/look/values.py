@@ -1,0 +1,124 @@
+"""The values in tensors: of a layer's weights, and of what it puts out when the model runs."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from explorer.tui.commands.context import Command
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer
+    from explorer.facts.values import Activations, Weights
+
+__all__ = ["ActivationValues", "WeightValues"]
+
+MOST = 12
+"""Tensors or layers of a group whose values are read at a time."""
+_WITH_BODIES = frozenset({"If", "Loop", "Scan"})
+"""Operators that are groups, and yet put something out."""
+
+
+class _Values(Command):
+    """Shows values on the layer's page."""
+
+    title: str
+
+    @property
+    def path(self) -> str:
+        """The layer under the cursor."""
+        layer = self.tree.current_layer
+        return layer.path if layer is not None else ""
+
+    def inside(self) -> tuple[int, int]:
+        """The chosen layer and what is behind the last in it; of identical blocks the first."""
+        first, stop = self.tree.chosen_span
+        return (first, self.tree.model.end[first]) if stop else (0, 0)
+
+    def show(self, path: str) -> None:
+        """Show what was found, unless the user has gone to another layer meanwhile."""
+        if path != self.path:
+            self.store.say(f"{self.title} of {path} are on its page")
+            return
+        self.store.asked_path = path
+        if self.store.tab != "layer":
+            self.panes.tabs.open("layer", focus=False)
+        self.store.notify("found")
+        self.panes.tabs.reveal(self.title)
+
+
+class WeightValues(_Values):
+    """Statistics of the chosen layer's weights."""
+
+    title = "Values of the weights"
+
+    def run(self) -> None:
+        """Read them, unless they were read."""
+        if not self.context.ready():
+            return
+        path = self.path
+        if path in self.store.examined.weights:
+            self.show(path)
+            return
+
+        def go(having: list[Layer]) -> None:
+            if having:
+                self.context.start("Weights", self._read(path, having))
+            else:
+                self.store.say("no weights in this layer")
+
+        self.context.with_layers(*self.inside(), lambda layer: layer.weights, go)
+
+    async def _read(self, path: str, having: Sequence[Layer]) -> None:
+        seen = self.store.examined
+        if self.store.by_value:
+            # an initializer has one name, however many layers use it
+            names = list(dict.fromkeys(weight.name for layer in having for weight in layer.weights))
+            total, names = len(names), _globs(names)
+        else:
+            total, names = sum(len(layer.weights) for layer in having), _globs(x.path for x in having)
+        found: Weights = await self.jobs.run("reading weights", "weights", names)
+        seen.weights[path] = (found, total)
+        self.show(path)
+
+
+class ActivationValues(_Values):
+    """Runs the model and tells what the chosen layer puts out."""
+
+    title = "Values of the activations"
+
+    def run(self) -> None:
+        """Run the model, unless it was run for this layer."""
+        if not self.context.ready():
+            return
+        path = self.path
+        if path in self.store.examined.activations:
+            self.show(path)
+            return
+
+        def go(leaves: list[Layer]) -> None:
+            if leaves:
+                self.context.start("Activations", self._read(path, leaves))
+            else:
+                self.store.say("nothing runs in this layer")
+
+        # a constant is stored, not computed
+        self.context.with_layers(
+            *self.inside(), lambda layer: not layer.group and layer.kind != "Constant", go
+        )
+
+    async def _read(self, path: str, leaves: Sequence[Layer]) -> None:
+        seen, chosen = self.store.examined, self.tree.current_layer
+        # what the bodies put out stays inside; what the operator around them does is a value like any other
+        own = [path] if chosen is not None and chosen.path == path and chosen.kind in _WITH_BODIES else []
+        paths = [*own, *(layer.path for layer in leaves)]
+        found: Activations = await self.jobs.run("running the model", "activations", _globs(paths))
+        seen.activations[path] = (found, len(paths))
+        self.show(path)
+
+
+def _globs(names: Iterable[str]) -> list[str]:
+    """The first names, as patterns that match no others."""
+    return [glob.escape(name) for name in islice(names, MOST)]

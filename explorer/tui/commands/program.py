@@ -1,0 +1,96 @@
+"""Commands of the program: menus, copying, Esc, opening again, leaving."""
+
+from __future__ import annotations
+
+from explorer.facts import states_text
+from explorer.tui.commands import COMMANDS
+from explorer.tui.commands.context import Command
+from explorer.tui.dialogs.dialogs import Choice, Confirm, Pick
+
+__all__ = ["ActionMenu", "Copy", "Escape", "Palette", "Quit", "Reopen"]
+
+
+class _Menu(Command):
+    """A list of commands."""
+
+    def picked(self, id: str | None) -> None:
+        """Run the command that was chosen."""
+        screen = self.context.screen
+        for action in (c.action for c in COMMANDS if c.id == id):
+            screen.run_worker(screen.run_action(action), exit_on_error=False)
+
+
+class Palette(_Menu):
+    """Every command by name."""
+
+    def run(self) -> None:
+        """Show them."""
+        choices = [Choice(c.id, c.shown, c.title, c.tip) for c in COMMANDS if c.id != "palette"]
+        pick = Pick("Commands", choices, typed=True, blink=not self.store.remote)
+        self.context.ask(pick, self.picked)
+
+
+class ActionMenu(_Menu):
+    """What can be done to the model."""
+
+    def run(self) -> None:
+        """Show it."""
+        choices = [Choice(c.id, c.keys[0], c.title, c.tip) for c in COMMANDS if c.menu]
+        self.context.ask(Pick("Actions", choices), self.picked)
+
+
+class Copy(Command):
+    """The command on show, or the path of the layer."""
+
+    def run(self) -> None:
+        """Send it to the terminal."""
+        store, layer = self.store, self.tree.current_layer
+        text = store.last_command or (layer.path if layer else "")
+        if text:
+            self.context.app.copy_to_clipboard(text)
+            store.say("sent to terminal: " + text)
+
+
+class Escape(Command):
+    """Closes the filter's line; else stops the job, clears the filter, the status line, the zoom."""
+
+    def run(self) -> None:
+        """Do the first of these that is to be done."""
+        filter_line, store = self.context.filter_line, self.store
+        if filter_line.is_open:
+            filter_line.close(clear=True)  # its line covers the job's: Esc means what is seen
+        elif self.jobs.stop() or filter_line.close(clear=True):
+            return
+        elif store.last_command or store.said:
+            store.say("")
+        else:
+            self.panes.zoom = ""
+
+
+class Reopen(Command):
+    """Opens the model after all: its opening was stopped, or failed for a reason that is gone."""
+
+    def run(self) -> None:
+        """Open it."""
+        if self.store.analysis is not None:
+            self.store.say("the model is open")
+        elif self.jobs.current is None:
+            self.context.reopen()
+
+
+class Quit(Command):
+    """Leaves; asks if something would be lost."""
+
+    def run(self) -> None:
+        """Leave."""
+        running, history = self.jobs.current, self.store.history
+        if running is not None and self.store.analysis is not None:
+            self._ask(f"{running.title} is not done. Stop it and quit?")
+        elif history is not None and (lost := history.unsaved):
+            self._ask(f"{states_text(lost)} not saved. Quit without?")
+        else:
+            self.context.app.exit(0)
+
+    def _ask(self, question: str) -> None:
+        app = self.context.app
+        self.context.ask(Confirm("Quit?", question), lambda yes: app.exit(0) if yes else None)

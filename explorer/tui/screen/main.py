@@ -1,0 +1,165 @@
+"""The main screen: the layer tree on the left, what is known on the right, one line of status below.
+
+It composes. What it shows lies in the store, which the tabs and lines watch; what it does are commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from explorer.base.errors import Cancelled, ExplorerError
+from explorer.tui.commands import COMMANDS, run_command
+from explorer.tui.pages.header import header_lines, short_name
+from explorer.tui.screen.model_loader import ModelLoader
+from explorer.tui.screen.saved_view import SavedView, ViewKeeper
+from explorer.tui.state.jobs import EngineProtocol
+from explorer.tui.state.store import Store
+from explorer.tui.tabs.panes import Panes
+from explorer.tui.terminal.slices import after_paint
+from explorer.tui.text.keys import bindings
+from explorer.tui.tree.filter_line import FilterLine
+from explorer.tui.widgets.status_line import StatusLine
+from explorer.tui.widgets.strips import FooterKey, Header, KeyBar
+
+if TYPE_CHECKING:
+    from explorer.process.saved_sessions import View
+    from explorer.tui.commands.context import CommandContext
+
+__all__ = ["MainScreen"]
+
+STACKED_BELOW = 72
+"""Columns under which the panes stand one above the other."""
+_LATER = (
+    "commands.change.tile",
+    "tabs.model",
+    "tabs.operators",
+    "tabs.diff",
+)
+"""What is imported while the engine opens the model."""
+
+
+class MainScreen(Screen[None]):
+    """Shows one model.
+
+    Args:
+        source: What the user asked for.
+        engine: Answers.
+        opening: The job that opens the model, if it was asked for already.
+        remote: Over SSH.
+        keeper: Told what is on show, whenever that has changed.
+        resumed: What a session showed that is resumed.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(COMMANDS)
+    AUTO_FOCUS = "#tree"
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
+        (0, "-stacked"),
+        (STACKED_BELOW, "-beside"),
+    ]
+
+    def __init__(
+        self,
+        source: str,
+        engine: EngineProtocol,
+        *,
+        opening: Any = None,
+        remote: bool = False,
+        keeper: ViewKeeper | None = None,
+        resumed: View | None = None,
+    ) -> None:
+        super().__init__()
+        self._opening = opening
+        self.store = Store(source, engine, remote=remote)
+        self.panes = Panes(self.store, lambda id: self.call_later(self.action_command, id))
+        self._filter = FilterLine(self.store, self.panes.layer_tree)
+        self._loader = ModelLoader(self.store, self.panes, self._filter)
+        self._saved = SavedView(self, self.store, self.panes, self._filter, self._loader, keeper, resumed)
+        self._lent: CommandContext | None = None
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield Header()
+        yield self.panes
+        yield self._filter
+        yield StatusLine(self.store)
+        yield KeyBar([FooterKey(c.shown, c.footer, c.action) for c in COMMANDS if c.footer])
+
+    def on_mount(self) -> None:
+        """Paint the name at once; the engine's answer comes when it comes."""
+        self.store.watch(self._draw_header, "model", "history", "numbers", "focus")
+        self._draw_header()
+        self.run_worker(self._open(self._opening), group="model", exit_on_error=False)
+        self.run_worker(self._loader.preview(), group="preview", exit_on_error=False)
+        self.call_after_refresh(self._warm)
+
+    def _warm(self) -> None:
+        """Import what the dialogs need, once the first paint is out and while the engine opens the model."""
+        self.run_worker(self._settle(), exit_on_error=False)
+
+    async def _settle(self) -> None:
+        await asyncio.to_thread(lambda: [import_module(f"explorer.tui.{name}") for name in _LATER])
+        if not gc.get_freeze_count():
+            # what was imported stays: every look for garbage through it would hold a key up for 20 ms
+            gc.freeze()
+
+    async def _open(self, job: Any = None) -> None:
+        store = self.store
+        await after_paint(self)
+        try:
+            await store.jobs.run("opening", "open", job=job)
+            await self._saved.take_up()
+        except Cancelled:
+            store.note = "stopped · o opens it again"
+        except ExplorerError as error:
+            store.note = "could not be opened · o tries again"
+            self.command_context.fail(
+                "Cannot open this model", error, hint="o tries again · y copy · Esc close"
+            )
+        store.notify("model")
+
+    def _reopen(self) -> None:
+        self.store.note = "opening…"
+        self.store.notify("model")
+        self.run_worker(self._open(), group="model", exit_on_error=False)
+
+    def view(self) -> View | None:
+        """What is on show, to be resumed; None while nothing is."""
+        return self._saved.view()
+
+    def _draw_header(self) -> None:
+        store = self.store
+        name, note = short_name(store.source), store.note or store.state_note
+        info, exact = store.analysis.info if store.analysis else None, store.exact
+        self.query_one(Header).show(lambda width: header_lines(name, info, note, exact, width))
+
+    def on_resize(self) -> None:
+        """Headings depend on the width."""
+        self.store.notify("focus")
+
+    def on_descendant_focus(self) -> None:
+        """The heading of the pane in use is lit."""
+        self.store.notify("focus")
+
+    @property
+    def command_context(self) -> CommandContext:
+        """What commands work with."""
+        if self._lent is None:
+            from explorer.tui.commands.context import (
+                CommandContext,  # with the dialogs, after the first paint
+            )
+
+            self._lent = CommandContext(
+                self, self.store, self.panes, self._filter, self._loader.reload, self._reopen
+            )
+        return self._lent
+
+    async def action_command(self, id: str) -> None:
+        """Run a command."""
+        await run_command(id, self.command_context)

@@ -1,0 +1,106 @@
+"""Loading: what the header says as it is read, then what is known of the current model."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from explorer.tui.pages.outline import preview_totals
+from explorer.tui.state.store import Examined
+from explorer.tui.terminal.slices import after_paint
+from explorer.tui.tree.model import TreeModel
+
+if TYPE_CHECKING:
+    from explorer.facts import Analysis, Info, OpStat
+    from explorer.tui.state.store import Store
+    from explorer.tui.tabs.panes import Panes
+    from explorer.tui.tree.filter_line import FilterLine
+
+__all__ = ["ModelLoader"]
+
+
+class ModelLoader:
+    """Puts a model on show.
+
+    Args:
+        store: Where it is kept.
+        panes: Whose tree shows it.
+        filter_line: What is looked for in it.
+    """
+
+    def __init__(self, store: Store, panes: Panes, filter_line: FilterLine) -> None:
+        self._store, self._panes, self._filter = store, panes, filter_line
+
+    async def preview(self) -> None:
+        """Show what the header says, as it is read, until the analysis is there."""
+        store, tree = self._store, self._panes.layer_tree
+        await after_paint(self._panes)
+        for at in count():
+            seen = await store.jobs.outlined(at)
+            if seen is None or store.analysis is not None:
+                break
+            store.outlined = seen
+            before, model = tree.model, TreeModel(seen.rows)
+            model.growing = not seen.whole
+            if before.count:
+                model.grow_from(before)
+            tree.set_model(model, preview_totals(model), keep_cursor=True)
+            store.notify("model")
+            await self._filter.filter_again()
+
+    async def _from_header(self) -> Analysis | None:
+        """What is known of a file of tensors if its header was read: the engine would only say it again.
+
+        Where names share a tensor the header does not tell, and what it adds up to is not what there is.
+        """
+        store, jobs = self._store, self._store.jobs
+        if store.can_compare or store.analysis is not None or not await jobs.outlined(0):
+            return None
+        info: Info = await jobs.ask("info")
+        totals = info.totals
+        if totals.nodes or totals.macs is not None:
+            return None
+        seen, at = None, 0
+        while (more := await jobs.outlined(at)) is not None:
+            seen, at = more, at + 1
+        if seen is None or not seen.plain:
+            return None
+        known = preview_totals(TreeModel(seen.rows))
+        if (known.params, known.weight_bytes) != (totals.params, totals.weight_bytes):
+            return None
+        from explorer.facts import Analysis  # 5 ms, not before the first paint
+
+        rows: Any = seen.rows.amended(next(iter(info.model.notes), ""))
+        return Analysis(info, rows)
+
+    async def reload(self) -> None:
+        """Ask for everything that is known of the current model, and show it.
+
+        Raises:
+            ExplorerError: It cannot be had; what was on show stays.
+        """
+        store, tree = self._store, self._panes.layer_tree
+        ops: tuple[OpStat, ...] | None = None
+        analysis: Analysis | None = await self._from_header()
+        if analysis is None:
+            analysis, ops = await asyncio.gather(store.jobs.ask("analysis"), store.jobs.ask("ops"))
+        assert analysis is not None
+        model = TreeModel(analysis.layers)
+        same = ops is None and tree.model.count > 0  # rows that are on show already, or more of them
+        ids = {} if same else await store.jobs.locate(analysis.layers, tree.paths)
+        # what was pressed meanwhile is kept, too: nothing is waited for from here on
+        before, at, row = tree.current_layer, tree.cursor, tree.current_row
+        shape = tree.model.shape
+        if same:
+            model.grow_from(tree.model)
+        elif shape.opened or not tree.model.count:
+            model.take_shape(shape, ids)
+        store.analysis, store.ops, store.changes, store.examined = analysis, ops, None, Examined()
+        store.outlined = None
+        tree.set_model(model, analysis.info.totals, keep_cursor=same)
+        await self._filter.filter_again()
+        if before is not None and row is not None and not same:
+            tree.move_to(model.index_of(ids.get(before.path), at, run=row < 0))
+        store.note = ""
+        store.notify("model")

@@ -1,0 +1,160 @@
+"""The saved view: what the main screen shows, as a record that outlives it, and taken up again from one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from explorer.base.errors import Cancelled, ExplorerError
+from explorer.tui.tabs import TABS
+from explorer.tui.tree.model import Shape
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+    from textual.timer import Timer
+
+    from explorer.process.saved_sessions import View
+    from explorer.tui.screen.model_loader import ModelLoader
+    from explorer.tui.state.store import Store
+    from explorer.tui.tabs.panes import Panes
+    from explorer.tui.tree.filter_line import FilterLine
+
+__all__ = ["SavedView", "ViewKeeper"]
+
+_AFTER = 0.5
+"""Seconds after a change when it is written down; a burst of keys is written once."""
+
+
+class ViewKeeper(Protocol):
+    """What the screen needs of `lifeline.Lifeline`."""
+
+    def keep(self, view: View | None) -> None:
+        """Write down where the user is; any thread may."""
+
+    def cut_off(self) -> bool:
+        """Whether another session of this model waits to be resumed; reads files."""
+
+
+class SavedView:
+    """What a dropped line does not lose.
+
+    Args:
+        screen: Whose timer and theme.
+        store: What is on show.
+        panes: Where it is shown.
+        filter_line: What is looked for.
+        loader: Shows the current model.
+        keeper: Told what is on show, whenever that has changed.
+        resumed: What a session showed that is resumed.
+    """
+
+    def __init__(
+        self,
+        screen: Screen[None],
+        store: Store,
+        panes: Panes,
+        filter_line: FilterLine,
+        loader: ModelLoader,
+        keeper: ViewKeeper | None = None,
+        resumed: View | None = None,
+    ) -> None:
+        self._screen, self._store, self._panes, self._filter = screen, store, panes, filter_line
+        self._loader, self._keeper, self._resumed = loader, keeper, resumed
+        self._soon: Timer | None = None
+        if keeper is not None:
+            store.watch(
+                self._remember, "model", "history", "numbers", "layer", "query", "tab", "focus", "jobs"
+            )
+
+    # writing down
+
+    def view(self) -> View | None:
+        """What is on show, or is about to be shown again; None while the model is not open."""
+        store, tree = self._store, self._panes.layer_tree
+        if store.analysis is None or self._resumed is not None:
+            return self._resumed
+        from explorer.process.saved_sessions import View  # with its files, not before the first paint
+
+        shape, layer = tree.model.shape, tree.current_layer
+        return View(
+            tab=store.tab,
+            exact=store.exact,
+            metric=shape.metric,
+            by_cost=shape.by_cost,
+            query=store.query,
+            cursor=layer.path if layer is not None else "",
+            opened=tuple(shape.opened),
+            zoom=self._panes.zoom,
+            light=not self._screen.app.current_theme.dark,
+            machine=store.machine,
+        )
+
+    def _remember(self) -> None:
+        """Something has changed: write it down soon."""
+        if self._soon is None and self._store.analysis is not None:
+            self._soon = self._screen.set_timer(_AFTER, self._write_down)
+
+    async def _write_down(self) -> None:
+        self._soon = None
+        view = self.view()
+        if self._keeper is not None and view is not None:
+            await asyncio.to_thread(self._keeper.keep, view)
+
+    # taking up
+
+    async def take_up(self) -> None:
+        """Show the current model, and if a session is resumed, all that it showed.
+
+        Raises:
+            ExplorerError: The model as it was opened cannot be had.
+        """
+        store, resumed = self._store, self._resumed
+        if resumed is None:
+            await self._loader.reload()
+            if self._keeper is not None and await asyncio.to_thread(self._keeper.cut_off):
+                store.say("a session of this model was cut off: explorer --resume goes on with it")
+            return
+        store.history = await store.jobs.ask("history")
+        lost = await self._show_what_is_left()
+        try:
+            await self._show_again(resumed)
+        finally:
+            self._resumed = None
+        store.say(f"resumed; {lost}" if lost else "resumed")
+
+    async def _show_what_is_left(self) -> str:
+        """Show the newest model that can be read; says if that is not the one that was on show."""
+        said = ""
+        while True:
+            try:
+                await self._loader.reload()
+                return said
+            except Cancelled:
+                raise
+            except ExplorerError as error:
+                if not self._store.can_compare:
+                    raise
+                said = str(error)
+                self._store.history = await self._store.jobs.ask("undo")
+
+    async def _show_again(self, view: View) -> None:
+        store, panes, tree = self._store, self._panes, self._panes.layer_tree
+        if view.light == self._screen.app.current_theme.dark:
+            await self._screen.app.run_action("theme")
+        store.machine = view.machine or store.machine
+        store.exact = view.exact
+        tree.model.take_shape(Shape(view.metric, view.by_cost, frozenset(view.opened)))
+        store.query = view.query
+        try:
+            await self._filter.filter_again()
+        except ExplorerError:  # a query that this program cannot read
+            store.query = ""
+        rows, layers = tree.model.rows, tree.model.layers
+        at = next((i for i, r in enumerate(rows) if layers[tree.model.first(r)].path == view.cursor), 0)
+        tree.rows_changed()
+        tree.move_to(at)
+        if view.zoom:
+            panes.zoom = view.zoom
+        if view.tab in {tab.id for tab in TABS}:
+            panes.tabs.open(view.tab, focus=False)
+        store.notify("model", "numbers")

@@ -1,0 +1,158 @@
+"""The store: all state of the main screen, which commands set and widgets watch.
+
+A widget draws from it and never from another widget's fields; who sets a field says so, and those that
+watch draw again. No terminal is needed to read or to set it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
+
+from explorer.tui.state.jobs import EngineProtocol, Jobs, RunningJob
+from explorer.tui.text.lines import safe
+
+if TYPE_CHECKING:
+    from explorer.facts import Analysis, Diff, History, OpStat, TileSpec
+    from explorer.facts.cost import Hardware
+    from explorer.facts.roofline import Machine
+    from explorer.facts.training import Optimizer, Training
+    from explorer.facts.values import Activations, Weights
+    from explorer.process.client import Outlined
+
+__all__ = ["Examined", "Store", "Topic"]
+
+Topic = Literal["model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said"]
+"""What can change: the model on show, the history, what was computed on demand, the form of the numbers,
+the layer under the cursor or the tree's rows, the filter, the tab, the focus or the size, the job, a word."""
+
+
+class Examined(Struct):
+    """What was computed on demand for the model on show; another model has another one.
+
+    Attributes:
+        answers: What tabs and screens asked the engine for, by their ids.
+        refused: Tab to the reason why it shows nothing; asked for again when its key is pressed.
+        asking: Tabs whose answer is on its way.
+        training: A training step.
+        weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
+            there are in all.
+    """
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    asking: set[str] = field(default_factory=set)
+    training: Training | None = None
+    weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
+    activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
+
+
+class Store:
+    """What is known and what is on show.
+
+    Args:
+        source: What the user asked for.
+        engine: Answers.
+        remote: Over SSH.
+
+    Attributes:
+        note: Why there is no model on show.
+        asked_path: The layer whose values were asked for last, until the cursor moves.
+        said, last_command: A word about what was done last, or the command that does it again.
+        refused_job: The job that ran when another was asked for.
+        batch, optimizer: Of the training step that was asked for last, as typed.
+    """
+
+    def __init__(self, source: str, engine: EngineProtocol, *, remote: bool = False) -> None:
+        self.source, self.remote = source, remote
+        self.jobs = Jobs(engine, lambda: self.notify("jobs"))
+        self.analysis: Analysis | None = None
+        self.outlined: Outlined | None = None
+        self.ops: tuple[OpStat, ...] | None = None
+        self.changes: Diff | None = None
+        self.history: History | None = None
+        self.examined = Examined()
+        self.machine: Machine | None = None
+        self.hardware: Hardware | None = None
+        self.tile_spec: TileSpec | None = None
+        self.batch = ""
+        self.optimizer: Optimizer = "sgd"
+        self.tab = "layer"
+        self.exact = False
+        self.query = ""
+        self.asked_path = ""
+        self.note = "opening…"
+        self.said = self.last_command = ""
+        self.refused_job: RunningJob | None = None
+        self._watchers: dict[Topic, list[Callable[[], object]]] = {}
+
+    def watch(self, call: Callable[[], object], *topics: Topic) -> None:
+        """Call `call` whenever one of `topics` has changed."""
+        for topic in topics:
+            self._watchers.setdefault(topic, []).append(call)
+
+    def notify(self, *topics: Topic) -> None:
+        """Tell those who watch `topics`, each once, in the order in which they began to watch."""
+        for call in dict.fromkeys(call for topic in topics for call in self._watchers.get(topic, ())):
+            call()
+
+    def say(self, said: str, command: str = "") -> None:
+        """A word in the status line, or the command that does again what was done."""
+        self.said, self.last_command = said, command
+        self.notify("said")
+
+    # the model
+
+    @property
+    def can_compare(self) -> bool:
+        """Whether the current model is another one than was opened."""
+        return self.history is not None and self.history.current > 0
+
+    @property
+    def by_value(self) -> bool:
+        """Whether tensors have names of their own, by which products are found."""
+        return self.analysis is not None and self.analysis.info.model.format == "onnx"
+
+    @property
+    def state_note(self) -> str:
+        """Which state of the history is shown, and whether it is saved."""
+        if self.history is None or self.history.current == 0:
+            return ""
+        entry = self.history.entries[self.history.current]
+        saved = f"saved as {os.path.basename(entry.saved)}" if entry.saved else "not saved"
+        return f"{safe(entry.label)} · {safe(saved)}"
+
+    @property
+    def stem(self) -> str:
+        """What files made of the model are called."""
+        return os.path.basename(self.source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
+
+    # the machine
+
+    @property
+    def hardware_in_use(self) -> Hardware | None:
+        """The machine that was chosen or typed last."""
+        from explorer.settings import machines  # with its facts, not before the first paint
+
+        known = self.hardware
+        return machines.as_hardware(self.machine) if known is None and self.machine is not None else known
+
+    def use_hardware(self, hardware: Hardware | None) -> None:
+        """A machine that was chosen or typed in one place holds in all; of one without rates the tilings."""
+        from explorer.facts.roofline import Machine
+
+        self.hardware = hardware
+        if hardware is None or hardware.peak_macs is None or hardware.bandwidth is None:
+            return
+        machine = Machine(hardware.name, hardware.peak_macs, hardware.bandwidth, hardware.origin)
+        if machine != self.machine:
+            self.use_machine(machine)
+
+    def use_machine(self, machine: Machine) -> None:
+        """What was found for another machine holds no more."""
+        self.machine = machine
+        self.examined.answers.pop("roofline", None)
+        self.examined.refused.pop("roofline", None)

@@ -1,0 +1,229 @@
+"""The two panes: the layer tree, and the tab on show.
+
+Only the tab on show is drawn; another is drawn when it is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+
+from explorer.tui.state.store import Store
+from explorer.tui.tabs import TABS, tab_class
+from explorer.tui.tabs.head import tab_at, tab_head
+from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.widget import LayerTree, tree_head
+from explorer.tui.widgets.fold_list import FoldList
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.strips import PaneHead
+
+__all__ = ["Panes", "TabPane"]
+
+_KEYS = {tab.id: tab for tab in TABS}
+Zoom = Literal["", "zoom-left", "zoom-right"]
+_ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")
+
+
+class TabPane(Vertical):
+    """The right pane: which tab is on show, and what it shows of the layer and the model.
+
+    Args:
+        store: What is shown.
+        panes: Of which it is one.
+        ask: Runs a command, by its id.
+    """
+
+    def __init__(self, store: Store, panes: Panes, ask: Callable[[str], object]) -> None:
+        super().__init__(id="right")
+        self._store, self._panes, self._ask = store, panes, ask
+        self._tabs: dict[str, Any] = {}
+
+    def compose(self) -> ComposeResult:
+        """The heading, and the tabs that are there from the start; plots come when they are opened first."""
+        yield PaneHead(id="tabs")
+        for tab in TABS:
+            if tab.kind != "plot":
+                widget = (LineView if tab.kind == "lines" else FoldList)(id=tab.id)
+                widget.display = tab.id == self._store.tab  # before the first layout, which then happens once
+                yield widget
+
+    def on_mount(self) -> None:
+        """Watch what is shown."""
+        self._store.watch(self.paint, "model", "numbers", "found")
+        self._store.watch(self._follow, "layer")
+        self._store.watch(self.draw_head, "tab", "focus")
+        # a tab may have waited for the end of a job
+        self._store.watch(lambda: self.call_later(self._demand), "jobs")
+        self.draw_head()
+
+    def widget(self, tab: str) -> Widget:
+        """The widget of a tab."""
+        found = self.query(f"#{tab}")
+        if found:
+            return found.first()
+        from explorer.tui.widgets.plot_view import PlotView  # not before the first paint
+
+        made = PlotView(id=tab)
+        self.mount(made)
+        return made
+
+    def tab(self, id: str = "") -> Any:
+        """A tab, or the one on show."""
+        key = _KEYS[id or self._store.tab]
+        if key.id not in self._tabs:
+            of = (self._store, self._panes.layer_tree, self.widget(key.id), key.key, self._ask)
+            self._tabs[key.id] = tab_class(key)(*of)
+        return self._tabs[key.id]
+
+    def open(self, tab: str, *, focus: bool = True) -> None:
+        """Show a tab, and with `focus` go there."""
+        self._store.tab = tab
+        self._store.examined.refused.pop(tab, None)  # who asks again wants it tried again
+        shown = self.widget(tab)
+        for other in TABS:
+            for widget in self.query(f"#{other.id}"):
+                widget.display = widget is shown
+        self.paint()
+        if focus:
+            self._panes.go_to(shown)
+        self._store.notify("tab")
+        self.tab().opened()
+
+    def paint(self) -> None:
+        """Draw the tab on show."""
+        if self._store.analysis is not None:
+            self.tab().paint()
+        elif self._store.outlined is not None:
+            self.tab().paint_outline()
+
+    def reveal(self, title: str) -> None:
+        """Bring the part of a page with this heading into view, if it is not there already."""
+        view = self.widget(self._store.tab)
+        if isinstance(view, LineView):
+            view.reveal(title)
+
+    def _follow(self) -> None:
+        self._store.asked_path = ""
+        if self._store.analysis is not None or self._store.outlined is not None:
+            self.tab().follow()
+
+    def _demand(self) -> None:
+        if self._store.analysis is not None:
+            self.tab().demand()
+
+    def draw_head(self) -> None:
+        """Draw the tabs' words; those of the tab in use are lit."""
+        tab, focused = self._store.tab, self.screen.focused
+        lit = focused is not None and focused.id in _KEYS
+        self.query_one(PaneHead).show(lambda width: (tab_head(TABS, tab, width, focused=lit),))
+
+    @on(PaneHead.Clicked)
+    def _head_clicked(self, event: PaneHead.Clicked) -> None:
+        tab = tab_at(TABS, self._store.tab, event.x, event.source.size.width)
+        if tab is not None:
+            self.open(tab)
+
+
+class Panes(Horizontal):
+    """The tree and the tabs beside each other, one above the other, or one alone.
+
+    Args:
+        store: What is shown.
+        ask: Runs a command, by its id.
+    """
+
+    def __init__(self, store: Store, ask: Callable[[str], object]) -> None:
+        super().__init__(id="panes")
+        self._store = store
+        self.layer_tree = LayerTree(id="tree")
+        self.tabs = TabPane(store, self, ask)
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        with Vertical(id="left"):
+            yield PaneHead(id="tree-head")
+            yield self.layer_tree
+        yield self.tabs
+
+    def on_mount(self) -> None:
+        """Watch what is shown."""
+        self._store.watch(self._draw_tree, "numbers", "model")
+        self._store.watch(self._draw_head, "model", "layer", "query", "focus", "tab")
+        self._draw_head()
+
+    def _draw_tree(self) -> None:
+        self.layer_tree.exact = self._store.exact
+        self.layer_tree.refresh()
+
+    def _draw_head(self) -> None:
+        tree, outlined = self.layer_tree, self._store.outlined
+        model, query, lit = tree.model, self._store.query, tree.has_focus
+        growing = outlined is not None and not outlined.whole
+        self.query_one("#tree-head", PaneHead).show(
+            lambda width: (tree_head(model, query, width, focused=lit, growing=growing),)
+        )
+
+    # where the user is
+
+    @property
+    def zoom(self) -> Zoom:
+        """The class that gives one pane the whole width; empty without one."""
+        return next((zoom for zoom in _ZOOMS if self.has_class(zoom)), "")
+
+    @zoom.setter
+    def zoom(self, zoom: Zoom) -> None:
+        self.remove_class(*_ZOOMS)
+        if zoom:
+            self.add_class(zoom)
+
+    def go_to(self, target: Widget) -> None:
+        """Focus the tree or a tab; a pane that has the whole width hands it over."""
+        if self.zoom:
+            self.zoom = _ZOOMS[target is not self.layer_tree]
+        target.focus()
+
+    def to_layer(self, layer: int) -> None:
+        """Put the tree's cursor on a layer, and go there."""
+        self.layer_tree.to_layer(layer)
+        self.go_to(self.layer_tree)
+        self._store.notify("focus")
+
+    def next_column(self, step: int = 1) -> None:
+        """Another figure beside the layers."""
+        index = METRICS.index(self.layer_tree.model.metric)
+        self.rearrange(lambda model: model.set_metric(METRICS[(index + step) % len(METRICS)]))
+
+    def rearrange(self, change: Callable[[TreeModel], None]) -> None:
+        """Change the rows of the tree and stay on the layer where the cursor was."""
+        self.layer_tree.rearrange(change)
+        self._store.notify("layer")
+
+    # the mouse, and the cursor
+
+    @on(PaneHead.Clicked)
+    def _head_clicked(self, event: PaneHead.Clicked) -> None:
+        if event.source.id == "tree-head":
+            self.next_column()
+
+    @on(LineList.Moved)
+    def _moved(self, event: LineList.Moved) -> None:
+        if event.source is self.layer_tree:
+            self._store.notify("layer")
+
+    @on(LineList.Chosen)
+    def _chosen(self, event: LineList.Chosen) -> None:
+        if event.source is self.layer_tree:
+            self.tabs.open("layer")
+
+    def on_plot_view_chosen(self, event: Any) -> None:
+        """Show the layer of the plot's cursor in the tree."""
+        layer = self.tabs.tab(event.source.id).chosen(event.source.cursor)
+        if layer is None:
+            self._store.say("this step has no layer of its own")
+        else:
+            self.to_layer(layer)

@@ -1,0 +1,130 @@
+"""A tab: what it needs, what it shows, and how it follows the cursor of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from explorer.base.errors import Cancelled, ExplorerError
+from explorer.tui.state.store import Examined, Store
+from explorer.tui.text.lines import BLANK, Line, safe, wrap
+from explorer.tui.widgets.plot_view import PlotView
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+
+    from explorer.tui.tree.widget import LayerTree
+
+__all__ = ["PlotTab", "Tab", "note_page"]
+
+View = TypeVar("View", bound="Widget")
+
+
+class Tab(Generic[View]):
+    """Shows one thing of the model in a widget.
+
+    Args:
+        store: What it shows.
+        tree: Whose cursor it follows.
+        view: Where it is shown.
+        key: Its key.
+        ask: Runs a command, by its id.
+    """
+
+    def __init__(
+        self, store: Store, tree: LayerTree, view: View, key: str, ask: Callable[[str], object]
+    ) -> None:
+        self.store, self.tree, self.view, self.key, self.ask = store, tree, view, key, ask
+
+    def paint(self) -> None:
+        """Draw it; the model is open."""
+        raise NotImplementedError
+
+    def paint_outline(self) -> None:
+        """Draw what the header says; the model is not open yet."""
+
+    def opened(self) -> None:
+        """The user has come to it."""
+
+    def follow(self) -> None:
+        """The cursor of the tree is on another layer."""
+
+    def demand(self) -> None:
+        """Ask the engine for what is lacking, if nothing else runs."""
+
+    def chosen(self, at: int) -> int | None:
+        """The layer that stands at the cursor `at` of its widget."""
+        return None
+
+
+class PlotTab(Tab[PlotView]):
+    """Shows an answer of the engine as a plot; asks for it when it is shown.
+
+    Each is a job that Esc stops. If another job runs, it waits its turn and comes when that one ends.
+    """
+
+    id: str
+    work: str
+    """What the job bar says."""
+
+    @property
+    def answer(self) -> Any:
+        """What the engine answered; None if it was not asked."""
+        return self.store.examined.answers.get(self.id)
+
+    def request(self) -> tuple[Any, ...] | None:
+        """What the engine's method is called with; None if that is not known yet."""
+        return ()
+
+    def taken(self, answer: Any) -> Any:
+        """What is kept of an answer."""
+        return answer
+
+    def step_of(self, first: int, last: int) -> int | None:
+        """Where layers stand in the plot."""
+        raise NotImplementedError
+
+    def demand(self) -> None:
+        """Ask for what is lacking, if it was not refused and nothing else runs."""
+        store, seen = self.store, self.store.examined
+        if self.answer is not None or self.id in seen.refused or self.id in seen.asking:
+            return
+        if store.analysis is None or store.jobs.current is not None:
+            return
+        request = self.request()
+        if request is not None:
+            seen.asking.add(self.id)
+            self.view.screen.run_worker(self._fetch(seen, request), group="job", exit_on_error=False)
+
+    async def _fetch(self, seen: Examined, request: tuple[Any, ...]) -> None:
+        try:
+            seen.answers[self.id] = self.taken(await self.store.jobs.run(self.work, self.id, *request))
+        except Cancelled:
+            seen.refused[self.id] = "stopped"
+        except ExplorerError as error:
+            seen.refused[self.id] = str(error)
+        finally:
+            seen.asking.discard(self.id)
+        self.store.notify("found")
+
+    def show_wait(self) -> None:
+        """Ask for what is lacking, and say why there is nothing yet."""
+        self.demand()
+        refused = self.store.examined.refused.get(self.id)
+        if refused is not None:
+            self.view.show_page(note_page(f"{refused}. Press {self.key} to try again.", "warn"))
+        else:
+            busy = self.store.jobs.current is not None
+            self.view.show_page(note_page("Waiting for the job that runs." if busy else "Computing…"))
+
+    def follow(self) -> None:
+        """The plot's cursor goes to the layer under the tree's."""
+        if self.tree.chosen and self.view.count and self.answer is not None:
+            at = self.step_of(*self.tree.span)
+            if at is not None:
+                self.view.move_to(at)
+
+
+def note_page(said: str, role: str = "dim") -> Callable[[int], Sequence[Line]]:
+    """A page of one sentence."""
+    return lambda width: [BLANK, *wrap(((" " + safe(said), role),), width)]

@@ -1,0 +1,54 @@
+"""Keys: what each does, in words.
+
+Every screen and widget has a table of its keys. Its bindings, the footer, the `?` help, the palette, the
+action menu and the manual's key table are all made from these tables, so that none of them can tell a user
+something else. Plain letters and arrows only: Ctrl+A, B, H, I, J, M, S and Alt are taken by terminals and
+multiplexers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from textual.binding import Binding, BindingType
+
+__all__ = ["CHANGE", "LOOK", "MOVE", "PROGRAM", "Key", "bindings", "key_group"]
+
+LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
+"""Headings in the help."""
+
+
+class Key(Struct, frozen=True):
+    """Something that a user can do.
+
+    Attributes:
+        id: The action as Textual spells it.
+        keys: Names of keys as Textual spells them.
+        shown: The keys as a user reads them.
+        title: What the palette and the help call it.
+        tip: One sentence more.
+        group: Heading in the help.
+    """
+
+    id: str
+    keys: tuple[str, ...]
+    shown: str
+    title: str
+    tip: str
+    group: str
+
+    @property
+    def action(self) -> str:
+        """What Textual is asked to run."""
+        return self.id
+
+
+def key_group(group: str, *keys: tuple[str, tuple[str, ...], str, str, str]) -> tuple[Key, ...]:
+    """Keys of one heading."""
+    return tuple(Key(*words, group) for words in keys)
+
+
+def bindings(keys: Iterable[Key]) -> list[BindingType]:
+    """The keys as Textual wants them."""
+    return [Binding(",".join(k.keys), k.action, k.title, show=False, tooltip=k.tip) for k in keys]

@@ -1,0 +1,98 @@
+"""The status line: what runs, or what was done last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.base import units
+from explorer.tui.text.lines import Line, Span, bar, fit, line_width, middle, safe
+from explorer.tui.widgets.strips import Status
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from explorer.facts import Progress
+    from explorer.tui.state.store import Store
+
+__all__ = ["StatusLine", "done_line", "elapsed_text", "job_line"]
+
+_COUNTABLE = 100_000
+"""Beyond this a job counts bytes, of which a user wants the share."""
+_TICK, _TICK_REMOTE = 0.5, 2.0
+
+
+class StatusLine(Status):
+    """The job that runs, or else what was done last; it ticks while a job runs.
+
+    Args:
+        store: Whose jobs.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._timer: Timer | None = None
+
+    @property
+    def ticking(self) -> bool:
+        """Whether it looks at a job now and then."""
+        return self._timer is not None
+
+    def on_mount(self) -> None:
+        """Watch the jobs, and what is said."""
+        self._store.watch(self.draw_status, "jobs", "said")
+        self.draw_status()
+
+    def draw_status(self) -> None:
+        """Draw what has changed."""
+        running = self._store.jobs.current
+        self.set_class(running is not None, "busy")
+        self.show(lambda width: (self._status(width),))
+        if running is not None and self._timer is None:
+            self._timer = self.set_interval(_TICK_REMOTE if self._store.remote else _TICK, self.draw_status)
+        elif running is None and self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def _status(self, width: int) -> Line:
+        store, running = self._store, self._store.jobs.current
+        if running is None:
+            return done_line(store.last_command, store.said, width)
+        refused = store.refused_job is running
+        return job_line(running.title, running.job.progress, running.elapsed, width, refused=refused)
+
+
+def elapsed_text(seconds: float) -> str:
+    """A running time in whole seconds: a figure that is still growing needs no fraction."""
+    whole = int(seconds)
+    return f"{whole} s" if whole < 60 else units.seconds_text(whole)
+
+
+def job_line(title: str, progress: Progress | None, seconds: float, width: int, *, refused: bool) -> Line:
+    """What runs, how far it is, and how to stop it; `refused` says that another job was asked for."""
+    spans: list[Span] = [(f" {title}", "accent")]
+    if progress is not None:
+        if progress.phase != title:
+            spans.append((f" · {safe(progress.phase)}", "text"))
+        if progress.total:
+            share = progress.done / progress.total
+            said = f"{progress.done:,}/{progress.total:,}" if progress.total <= _COUNTABLE else f"{share:.0%}"
+            filled, track = bar(share, 10)
+            spans += [("  ", "text"), filled, track, (f" {said}", "number")]
+    tail: tuple[Span, ...] = ((elapsed_text(seconds), "dim"), ("  Esc stops ", "dim"))
+    if refused:
+        tail = (("one job at a time", "warn"), ("  Esc stops ", "dim"))
+    gap = width - line_width(spans) - line_width(tail)
+    if gap < 1:
+        room = max(1, width - line_width(tail) - 1)
+        spans, gap = [(fit("".join(piece for piece, _ in spans), room), "text")], 1
+    return (*spans, (" " * gap, "text"), *tail)
+
+
+def done_line(command: str, said: str, width: int) -> Line:
+    """The command that would do again what was done last, or else a word about it."""
+    if not command:
+        return ((fit(f" {safe(said)}", width), "dim"),)
+    hint = "  y copies "
+    room = width - 4 - len(hint)
+    return ((" $ ", "accent"), (fit(middle(safe(command), room), room), "text"), (hint, "dim"))
