@@ -24,20 +24,16 @@ __all__ = ["BLAME_KEYS", "BlameScreen"]
 _KEYS = " ←→ value · n p at fault · w worst · Enter layer · i how · Esc back"
 
 
+# fmt: off
 BLAME_KEYS = key_group(
     "In the error growth",
-    (
-        "blame_next(1)",
-        ("n",),
-        "n",
-        "Next that adds error",
-        "Of the layers that introduce more than rounding",
-    ),
+    ("blame_next(1)", ("n",), "n", "Next that adds error", "Of the layers that introduce more than rounding"),
     ("blame_next(-1)", ("p",), "p", "The one before", "Of the layers that introduce more than rounding"),
     ("blame_worst", ("w",), "w", "Worst", "To the largest error"),
     ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
     ("blame_copy", ("y",), "y", "Copy", "Send the verdict to the terminal"),
 )
+# fmt: on
 
 
 class BlameScreen(Screen[str]):

@@ -30,27 +30,18 @@ __all__ = ["HISTORY_KEYS", "AskName", "DiffScreen", "HistoryScreen", "Wish"]
 _KEYS = " Enter go · c compare · v prove · n name · s script · Esc"
 
 
+# fmt: off
 HISTORY_KEYS = key_group(
     "In the history",
     ("go", ("enter",), "Enter", "Go there", "The state becomes the current model"),
-    (
-        "mark",
-        ("c",),
-        "c",
-        "Compare",
-        "Marks a state; on a second one, shows what changed between the two",
-    ),
-    (
-        "prove",
-        ("v",),
-        "v",
-        "Prove",
-        "That it computes what the marked one does, or the model as it was opened",
-    ),
+    ("mark", ("c",), "c", "Compare", "Marks a state; on a second one, shows what changed between the two"),
+    ("prove", ("v",), "v", "Prove",
+        "That it computes what the marked one does, or the model as it was opened"),
     ("rename", ("n",), "n", "Name", "What to call the state"),
     ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
     ("copy_command", ("y",), "y", "Copy", "Send the command that made the state to the terminal"),
 )
+# fmt: on
 
 
 class Wish(Struct, frozen=True):

@@ -51,6 +51,7 @@ _KEYS = " Enter tiles  s sort  f front  x axes  p plot  n more  w write  Esc sto
 _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
 
 
+# fmt: off
 SWEEP_KEYS = key_group(
     "In the sweep",
     ("sweep_apply", ("enter",), "Enter", "Tile so", "The tiling under the cursor, proved as always"),
@@ -63,6 +64,7 @@ SWEEP_KEYS = key_group(
     ("more", ("n",), "n", "More…", "Other tiles, another machine, proofs"),
     ("sweep_write", ("w",), "w", "Write…", "The tilings as CSV or JSON"),
 )
+# fmt: on
 
 
 class Found(Struct):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["TILE_KEYS", "TileView"]
 
 
+# fmt: off
 TILE_KEYS = key_group(
     "In the tile view",
     ("tile_step('col', -1)", ("left", "h"), "← h", "Block to the left", "One column of blocks back"),
@@ -40,57 +41,24 @@ TILE_KEYS = key_group(
     ("tile_step('row', -1)", ("up", "k"), "↑ k", "Block above", "One row of blocks up"),
     ("tile_step('row', 1)", ("down", "j"), "↓ j", "Block below", "One row of blocks down"),
     ("tile_page(-1)", ("pageup",), "PgUp", "A tenth back", "Of the rows, or of the columns of one row"),
-    (
-        "tile_page(1)",
-        ("pagedown", "space"),
-        "PgDn",
-        "A tenth on",
-        "Of the rows, or of the columns of one row",
-    ),
+    ("tile_page(1)", ("pagedown", "space"), "PgDn", "A tenth on",
+        "Of the rows, or of the columns of one row"),
     ("tile_edge('col', 0)", ("home",), "Home", "First block of the row", "To the left edge"),
     ("tile_edge('col', 1)", ("end",), "End", "Last block of the row", "To the right edge"),
     ("tile_edge('row col', 0)", ("g",), "g", "First block", "To the upper left"),
     ("tile_edge('row col', 1)", ("G",), "G", "Last block", "To the lower right, where edges meet"),
-    (
-        "tile_step('depth', -1)",
-        ("left_square_bracket",),
-        "[",
-        "Slice before",
-        "One product of the block back",
-    ),
-    (
-        "tile_step('depth', 1)",
-        ("right_square_bracket",),
-        "]",
-        "Next slice",
-        "One product of the block on",
-    ),
-    (
-        "tile_jump('depth', -1)",
-        ("left_curly_bracket",),
-        "{",
-        "A tenth less deep",
-        "Of the block's products",
-    ),
+    ("tile_step('depth', -1)", ("left_square_bracket",), "[", "Slice before",
+        "One product of the block back"),
+    ("tile_step('depth', 1)", ("right_square_bracket",), "]", "Next slice", "One product of the block on"),
+    ("tile_jump('depth', -1)", ("left_curly_bracket",), "{", "A tenth less deep", "Of the block's products"),
     ("tile_jump('depth', 1)", ("right_curly_bracket",), "}", "A tenth deeper", "Of the block's products"),
-    (
-        "tile_step('batch', -1)",
-        ("comma",),
-        ",",
-        "Product before",
-        "Of a site with several: heads, groups",
-    ),
-    (
-        "tile_step('batch', 1)",
-        ("full_stop",),
-        ".",
-        "Next product",
-        "Of a site with several: heads, groups",
-    ),
+    ("tile_step('batch', -1)", ("comma",), ",", "Product before", "Of a site with several: heads, groups"),
+    ("tile_step('batch', 1)", ("full_stop",), ".", "Next product", "Of a site with several: heads, groups"),
     ("tile_site(1)", ("n",), "n", "Next site", "Of those that are tiled together"),
     ("tile_site(-1)", ("p",), "p", "Site before", "Of those that are tiled together"),
     ("tile_copy", ("y",), "y", "Copy", "Send the chosen product, in words, to the terminal"),
 )
+# fmt: on
 
 
 class _Pane(LineView):

@@ -34,38 +34,20 @@ class TabKey(Struct, frozen=True):
     shows: str
 
 
+# fmt: off
 TABS: tuple[TabKey, ...] = (
     TabKey("layer", "1", "Layer", "Lay", "What is known of the chosen layer", "lines", "layer.LayerTab"),
     TabKey("model", "2", "Model", "Mod", "Totals, inputs, outputs, assumptions", "lines", "model.ModelTab"),
-    TabKey(
-        "operators",
-        "3",
-        "Operators",
-        "Ops",
-        "Every operator type: how many, what they cost, their attributes' ranges",
-        "rows",
-        "operators.OperatorsTab",
-    ),
+    TabKey("operators", "3", "Operators", "Ops",
+        "Every operator type: how many, what they cost, their attributes' ranges", "rows",
+        "operators.OperatorsTab"),
     TabKey("diff", "4", "Diff", "Diff", "What changed against the model as opened", "rows", "diff.DiffTab"),
-    TabKey(
-        "memory",
-        "5",
-        "Memory",
-        "Mem",
-        "What is alive at each step, and what makes the peak",
-        "plot",
-        "memory.MemoryTab",
-    ),
-    TabKey(
-        "roofline",
-        "6",
-        "Roofline",
-        "Roof",
-        "What bounds each layer on a machine, and the least time",
-        "plot",
-        "roofline.RooflineTab",
-    ),
+    TabKey("memory", "5", "Memory", "Mem", "What is alive at each step, and what makes the peak", "plot",
+        "memory.MemoryTab"),
+    TabKey("roofline", "6", "Roofline", "Roof", "What bounds each layer on a machine, and the least time",
+        "plot", "roofline.RooflineTab"),
 )
+# fmt: on
 
 
 def tab_class(tab: TabKey) -> type[Tab[Any]]:

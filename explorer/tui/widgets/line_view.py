@@ -26,6 +26,7 @@ from explorer.tui.text.lines import BLANK, ROLES, Line
 __all__ = ["LIST_KEYS", "LineList", "LineView", "RoleLines"]
 
 
+# fmt: off
 LIST_KEYS = (
     Key("up", ("up", "k"), "↑ k", "One row up", "Move the cursor up", MOVE),
     Key("down", ("down", "j"), "↓ j", "One row down", "Move the cursor down", MOVE),
@@ -35,15 +36,9 @@ LIST_KEYS = (
     Key("last", ("end", "G"), "End G", "To the last row", "Move the cursor to the end", MOVE),
     Key("unfold", ("right", "l"), "→ l", "Open the row", "Open a group, or step into it", MOVE),
     Key("fold", ("left", "h"), "← h", "Close the row", "Close a group, or step out of it", MOVE),
-    Key(
-        "switch",
-        ("enter", "space"),
-        "Enter Space",
-        "Open or close the row",
-        "Open or close a group",
-        MOVE,
-    ),
+    Key("switch", ("enter", "space"), "Enter Space", "Open or close the row", "Open or close a group", MOVE),
 )
+# fmt: on
 
 
 class RoleLines(Widget):

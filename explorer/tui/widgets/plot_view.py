@@ -22,16 +22,11 @@ _BELOW = 2
 """Lines under the name of what the cursor is on that belong to it: a long name goes on, figures follow."""
 
 
+# fmt: off
 PLOT_KEYS = (
-    Key(
-        "choose",
-        ("enter",),
-        "Enter",
-        "To the layer",
-        "From a plot's cursor to its layer in the tree",
-        MOVE,
-    ),
+    Key("choose", ("enter",), "Enter", "To the layer", "From a plot's cursor to its layer in the tree", MOVE),
 )
+# fmt: on
 
 
 class PlotView(LineView):
